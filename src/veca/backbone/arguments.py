@@ -1,0 +1,81 @@
+"""The door of the model: what a caller can get wrong, and what to do instead."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from veca.backbone.config import BackboneConfig
+
+
+def checked_budget(config: BackboneConfig, budget: int | None) -> int:
+    """The number of cores to use."""
+    if budget is None:
+        return config.cores
+    if config.attention == "full":
+        raise ValueError(
+            f"budget={budget} means nothing to a full-attention model, which has no cores to "
+            "leave out; pass budget=None."
+        )
+    if not isinstance(budget, int) or not 1 <= budget <= config.cores:
+        raise ValueError(
+            f"budget={budget!r} is outside 1..{config.cores}, the cores of this model; pick one "
+            "of these, or leave budget out to use every core."
+        )
+    return budget
+
+
+def checked_units(config: BackboneConfig, share: float | None) -> int:
+    """The number of hidden units that a share of the feed-forward parts uses."""
+    if share is None or share == 1:
+        return config.hidden
+    if config.ffn_shares == (1.0,):
+        raise ValueError(
+            f"ffn={share} needs a model with nested feed-forward parts, but this one has only "
+            "whole ones; leave ffn out, or build with ffn_shares=(0.25, 0.5, 1.0) and train it."
+        )
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"ffn={share} is outside (0, 1]; this model was made for the shares "
+            f"{', '.join(map(str, config.ffn_shares))}."
+        )
+    return config.hidden_units(share)
+
+
+def checked_grid(config: BackboneConfig, images: Tensor) -> tuple[int, int]:
+    """Rows and columns of patches."""
+    if images.ndim != 4 or images.shape[1] != config.in_channels:
+        raise ValueError(
+            f"images has the shape {tuple(images.shape)}, but a batch of shape "
+            f"(B, {config.in_channels}, height, width) is needed; add a batch dimension with "
+            "images[None], or build the model with other in_channels."
+        )
+    if not images.is_floating_point():
+        raise ValueError(
+            f"images holds {images.dtype} numbers, but normalised floating-point ones are needed; "
+            "scale to 0..1, subtract the mean and divide by the deviation."
+        )
+    return grid_of(config, images.shape[2], images.shape[3])
+
+
+def grid_of(config: BackboneConfig, height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of patches of an image of this size."""
+    for name, side in (("height", height), ("width", width)):
+        if side % config.patch_size or side < 1:
+            below = max(side // config.patch_size, 1) * config.patch_size
+            raise ValueError(
+                f"{name}={side} is not a multiple of the patch size {config.patch_size}; the "
+                f"nearest that fit are {below} and {below + config.patch_size}: resize, crop or "
+                "pad the image to one of them."
+            )
+    return height // config.patch_size, width // config.patch_size
+
+
+def checked_layers(config: BackboneConfig, layers: Sequence[int]) -> tuple[int, ...]:
+    """Layers counted from 0."""
+    for layer in layers:
+        if not isinstance(layer, int) or not 0 <= layer < config.layers:
+            raise ValueError(
+                f"layer {layer!r} is outside 0..{config.layers - 1}, the layers of this model, "
+                "which count from 0."
+            )
+    return tuple(layers)

@@ -1,0 +1,165 @@
+"""Attention between cores and patches, in two forms that give the same numbers.
+
+    cores   read cores and patches        C queries over C + N keys
+    patches read cores only               N queries over C keys
+
+so a block scores 2NC + C^2 pairs, and no patch ever meets another one (or itself).
+
+The *plain* form projects values and outputs of all N patches. Both projections are linear and
+carry no rotation, so they can change places with the weighted sums. The *folded* form lets cores
+sum weighted tokens and projects the C sums, and projects the C core values to outputs before
+patches mix them: two D x D products for each patch become two of D x HC. `cost.folds` says when
+that is cheaper.
+
+Shapes: B images, C cores, N patches, T = C + N tokens, D width, H heads, K channels of a head.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from veca.backbone.config import BackboneConfig
+from veca.backbone.cost import folds
+from veca.backbone.rotary import Turn, rotate
+
+Form = Literal["auto", "plain", "folded"]
+"""How attention is computed: 'auto' takes the cheaper form for the budget at hand."""
+
+
+def split(tokens: Tensor, budget: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Cores and patches of a dimension that holds both.
+
+    Here and elsewhere in the model `narrow` and `split` stand for slices: Python's indexing does
+    not run on the fake GPU tensors that the tests use.
+    """
+    cores, patches = tokens.split((budget, tokens.shape[dim] - budget), dim=dim)
+    return cores, patches
+
+
+class Attention(nn.Module):
+    """Projections that both kinds of attention share; cores come first among the tokens."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.query = nn.Linear(config.width, config.width)
+        self.key = nn.Linear(config.width, config.width)
+        self.value = nn.Linear(config.width, config.width)
+        self.output = nn.Linear(config.width, config.width)
+
+    def heads(self, channels: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
+        """Channels dealt out to the heads."""
+        return channels.unflatten(2, (self.config.heads, self.config.head_width))
+
+    def turned(
+        self, vectors: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+    ) -> tuple[Float[Tensor, "B H C K"], Float[Tensor, "B H N K"]]:
+        """Queries or keys of the cores and of the patches, each turned by its own place."""
+        cores, patches = split(self.heads(vectors), budget, dim=1)
+        turned_patches = rotate(patches, patch_turn)
+        return rotate(cores, core_turn).transpose(1, 2), turned_patches.transpose(1, 2)
+
+    def core_weights(
+        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+    ) -> Float[Tensor, "B H C T"]:
+        """How much each core takes from each token; sums to one over tokens."""
+        query, _ = self.turned(self.query(tokens), budget, core_turn, patch_turn)
+        keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
+        return self.weights(query, *keys)
+
+    def weights(
+        self,
+        query: Float[Tensor, "B H C K"],
+        core_key: Float[Tensor, "B H C K"],
+        patch_key: Float[Tensor, "B H N K"],
+    ) -> Float[Tensor, "B H C T"]:
+        """Softmax of the cores' scores over cores and patches together."""
+        query = query * self.config.head_width**-0.5
+        scores = (query @ core_key.transpose(-1, -2), query @ patch_key.transpose(-1, -2))
+        return torch.cat(scores, dim=-1).softmax(dim=-1)
+
+
+class CorePeripheryAttention(Attention):
+    """VECA's attention: cores read everything, patches read cores."""
+
+    form: Form = "auto"
+
+    def forward(
+        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+    ) -> Float[Tensor, "B T D"]:
+        """Mix tokens, the first `budget` of which are cores, in the form that costs less."""
+        form = self.folded if self.takes_folded_form(budget) else self.plain
+        return form(tokens, budget, core_turn, patch_turn)
+
+    def takes_folded_form(self, budget: int) -> bool:
+        """Whether a call with this many cores is computed in the folded form.
+
+        Projections that were replaced (by LoRA or quantised ones, say) are called as they are,
+        which only the plain form does.
+        """
+        if type(self.value) is not nn.Linear or type(self.output) is not nn.Linear:
+            return False
+        return folds(self.config, budget) if self.form == "auto" else self.form == "folded"
+
+    def plain(
+        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+    ) -> Float[Tensor, "B T D"]:
+        """The paper's form: project every token, then two ordinary attentions."""
+        queries = self.turned(self.query(tokens), budget, core_turn, patch_turn)
+        keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
+        values = self.heads(self.value(tokens)).transpose(1, 2)
+
+        cores = F.scaled_dot_product_attention(queries[0], torch.cat(keys, dim=2), values)
+        patches = F.scaled_dot_product_attention(queries[1], keys[0], values.narrow(2, 0, budget))
+        return self.output(torch.cat((cores, patches), dim=2).transpose(1, 2).flatten(2))
+
+    def folded(
+        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+    ) -> Float[Tensor, "B T D"]:
+        """The same numbers with no value or output projection of a patch."""
+        core_query, patch_query = self.turned(self.query(tokens), budget, core_turn, patch_turn)
+        core_key, patch_key = self.turned(self.key(tokens), budget, core_turn, patch_turn)
+
+        taken = self.weights(core_query, core_key, patch_key)  # (B, H, C, T)
+        cores = self._project_sums(taken, tokens)
+        scores = (core_key * self.config.head_width**-0.5) @ patch_query.transpose(-1, -2)
+        given = scores.softmax(dim=2)  # (B, H, C, N), over the cores
+        patches = self._mix_outputs(given, self.heads(self.value(tokens.narrow(1, 0, budget))))
+        return torch.cat((cores, patches), dim=1)
+
+    def _project_sums(
+        self, weights: Float[Tensor, "B H C T"], tokens: Float[Tensor, "B T D"]
+    ) -> Float[Tensor, "B C D"]:
+        """What cores read: (A Z) W_v, since weights that sum to one pass the bias through."""
+        sums = (weights.flatten(1, 2) @ tokens).unflatten(1, weights.shape[1:3])  # (B, H, C, D)
+        per_head = self.value.weight.unflatten(0, (self.config.heads, -1))  # (H, K, D)
+        read = torch.einsum("bhcd,hkd->bchk", sums, per_head).flatten(2) + self.value.bias
+        return self.output(read)
+
+    def _mix_outputs(
+        self, weights: Float[Tensor, "B H C N"], values: Float[Tensor, "B C H K"]
+    ) -> Float[Tensor, "B N D"]:
+        """What patches read: one product of weights and core values already taken through W_o."""
+        per_head = self.output.weight.unflatten(1, (self.config.heads, -1))  # (D, H, K)
+        outputs = torch.einsum("bchk,dhk->bhcd", values, per_head)
+        return weights.flatten(1, 2).transpose(1, 2) @ outputs.flatten(1, 2) + self.output.bias
+
+
+class FullAttention(Attention):
+    """The control: every token reads every token."""
+
+    def forward(
+        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+    ) -> Float[Tensor, "B T D"]:
+        """Mix tokens, the first `budget` of which are prefix tokens."""
+        queries = self.turned(self.query(tokens), budget, core_turn, patch_turn)
+        keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
+        values = self.heads(self.value(tokens)).transpose(1, 2)
+
+        mixed = F.scaled_dot_product_attention(
+            torch.cat(queries, dim=2), torch.cat(keys, dim=2), values
+        )
+        return self.output(mixed.transpose(1, 2).flatten(2))

@@ -1,0 +1,106 @@
+"""The cores: an ordered bank of learned tokens, each with a place that moves.
+
+Training with changing budgets drops suffixes of the bank (nested dropout), so that its order means
+importance and any prefix works alone.
+"""
+
+import itertools
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from veca.backbone.config import BackboneConfig
+from veca.backbone.coordinates import spread_points
+
+FIRST_STEP_SCALE = 0.01
+"""Cores hardly move until training finds a use for it."""
+
+
+class CoreBank(nn.Module):
+    """The ordered cores and the points they start from, in chunks that follow the budgets.
+
+    A budget of the configuration uses whole chunks, so cores beyond it take no part and get no
+    gradient at all. With one parameter for the bank they would get a gradient of zero, and AdamW
+    would still decay them and move them by their momentum. A bank that was stored in other chunks
+    loads, as long as it has as many cores.
+    """
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        full = config.attention == "full"
+        budgets = (config.cores,) if full else config.budgets
+        sizes = [after - before for before, after in itertools.pairwise((0, *budgets))]
+        self.tokens = nn.ParameterList(torch.empty(size, config.width) for size in sizes)
+        self.points = nn.ParameterList([] if full else [torch.empty(size, 2) for size in sizes])
+        self.register_load_state_dict_pre_hook(_cut_into_chunks)  # type: ignore[no-untyped-call]
+
+    @property
+    def position_dtype(self) -> torch.dtype:
+        """Positions are computed in single precision at least, also in a model cast to half."""
+        return torch.promote_types(self.tokens[0].dtype, torch.float32)
+
+    def forward(
+        self, batch: int, budget: int
+    ) -> tuple[Float[Tensor, "B C D"], Float[Tensor, "B C 2"]]:
+        """The first `budget` cores and their unbounded positions, the same for every image."""
+        cores = _first_rows(self.tokens, budget)
+        if len(self.points):
+            positions = _first_rows(self.points, budget).to(self.position_dtype)
+        else:  # prefix tokens stand at the centre, where rotary turns nothing
+            positions = cores.new_zeros(budget, 2, dtype=self.position_dtype)
+        return cores.expand(batch, -1, -1), positions.expand(batch, -1, -1)
+
+    def reset_parameters(self) -> None:
+        """Tokens of norm about one; points spread so that each prefix covers the image."""
+        for chunk in self.tokens:
+            nn.init.normal_(chunk, std=chunk.shape[1] ** -0.5)
+        sizes = [len(chunk) for chunk in self.points]
+        if not sizes or self.points[0].is_meta:
+            return
+        starts = torch.tensor(spread_points(sum(sizes))).atanh().split(sizes)
+        with torch.no_grad():
+            for chunk, start in zip(self.points, starts, strict=True):
+                chunk.copy_(start)
+
+
+class CoreStep(nn.Module):
+    """How far each core moves before a layer, read from its own raw feature."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.head = nn.Linear(config.width, 2)
+        self.scale = nn.Parameter(torch.empty(()))
+
+    def forward(self, cores: Float[Tensor, "B C D"]) -> Float[Tensor, "B C 2"]:
+        """Steps in the unbounded plane, x then y."""
+        return self.scale * self.head(cores)
+
+    def reset_parameters(self) -> None:
+        """Start with small steps; the head is drawn with all linear layers."""
+        nn.init.constant_(self.scale, FIRST_STEP_SCALE)
+
+
+def _first_rows(chunks: nn.ParameterList, count: int) -> Tensor:
+    """The first rows, from no more chunks than they fill."""
+    starts = itertools.accumulate((len(chunk) for chunk in chunks), initial=0)
+    used = [chunk for chunk, start in zip(chunks, starts, strict=False) if start < count]
+    return torch.cat(used).narrow(0, 0, count)
+
+
+def _cut_into_chunks(bank: CoreBank, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Before loading, cut a bank that was stored in other chunks as this one is cut."""
+    for name, chunks in (("tokens", bank.tokens), ("points", bank.points)):
+        stem = f"{prefix}{name}."
+        numbers = sorted(
+            int(key.removeprefix(stem))
+            for key in state
+            if key.startswith(stem) and key.removeprefix(stem).isdecimal()
+        )
+        sizes = [len(chunk) for chunk in chunks]
+        if sum(len(state[f"{stem}{number}"]) for number in numbers) != sum(sizes):
+            continue  # other cores, not other chunks: torch names the sizes that differ
+        rows = [state.pop(f"{stem}{number}") for number in numbers]
+        for number, chunk in enumerate(torch.cat(rows).split(sizes) if rows else ()):
+            state[f"{stem}{number}"] = chunk

@@ -1,0 +1,99 @@
+"""What a forward pass costs, as closed formulas of sizes, image and budget.
+
+`flops` is what the model really executes, matrix products and convolution at two operations for
+a multiplication and addition, and equals what `torch.utils.flop_counter` counts. `attention_flops`
+is one attention as the paper counts it: unfolded, projections included.
+"""
+
+from typing import NamedTuple
+
+from veca.backbone.config import BackboneConfig
+
+FOLDING_GAIN = 0.8
+"""Folding must leave at most this share of an attention's FLOPs: it also writes its weights out,
+which the fused plain form does not. Break-even measured on two CPU cores (docs/decisions.md)."""
+
+
+class Cost(NamedTuple):
+    """Cost of one image."""
+
+    pairs: int
+    """Query-key pairs that one block scores: 2NC + C^2."""
+
+    attention_flops: int
+    """FLOPs of one block's attention, counted as the paper does."""
+
+    flops: int
+    """FLOPs of the whole model in the form it runs."""
+
+    parameters: int
+    """Parameters of the whole model, whatever the budget."""
+
+
+def cost(
+    config: BackboneConfig,
+    grid: tuple[int, int],
+    *,
+    cores: int,
+    hidden: int,
+    folded: bool,
+) -> Cost:
+    """Cost of one image of `grid` patches with the first `cores` cores and `hidden` units."""
+    patches = grid[0] * grid[1]
+    tokens, width = patches + cores, config.width
+    embedding = 2 * patches * width * config.in_channels * config.patch_size**2
+    attention = folded_flops if folded else plain_flops
+    feedforward = 6 * tokens * width * hidden
+    core_steps = 0 if config.attention == "full" else 4 * cores * width * (config.layers - 1)
+    block = attention(config, patches, cores) + feedforward
+    return Cost(
+        pairs=tokens**2 if config.attention == "full" else 2 * patches * cores + cores**2,
+        attention_flops=plain_flops(config, patches, cores),
+        flops=embedding + config.layers * block + core_steps,
+        parameters=parameters(config),
+    )
+
+
+def plain_flops(config: BackboneConfig, patches: int, cores: int) -> int:
+    """FLOPs of one attention that projects every token."""
+    tokens, width = patches + cores, config.width
+    projections = 8 * tokens * width**2
+    if config.attention == "full":
+        return projections + 4 * tokens**2 * width
+    return projections + 4 * cores * tokens * width + 4 * patches * cores * width
+
+
+def folded_flops(config: BackboneConfig, patches: int, cores: int) -> int:
+    """FLOPs of one attention that projects values and outputs of the cores alone."""
+    tokens, width, heads = patches + cores, config.width, config.heads
+    projections = 4 * tokens * width**2 + 8 * cores * width**2
+    read_by_cores = 2 * cores * tokens * width * (1 + heads)
+    read_by_patches = 2 * patches * cores * width * (1 + heads)
+    return projections + read_by_cores + read_by_patches
+
+
+def folds(config: BackboneConfig, cores: int) -> bool:
+    """Whether the folded form is the cheaper one at this budget.
+
+    A function of configuration and budget alone, so that exported models run at any size: it
+    compares what one more patch costs.
+    """
+    if config.attention == "full":
+        return False
+    plain = plain_flops(config, 1, cores) - plain_flops(config, 0, cores)
+    folded = folded_flops(config, 1, cores) - folded_flops(config, 0, cores)
+    return folded < FOLDING_GAIN * plain
+
+
+def parameters(config: BackboneConfig) -> int:
+    """Parameters of a model."""
+    width = config.width
+    embedding = width * config.in_channels * config.patch_size**2 + width
+    attention = 4 * (width * width + width)
+    feedforward = 3 * width * config.hidden + 2 * config.hidden + width
+    block = attention + feedforward + 4 * width
+    if config.attention == "full":
+        bank = config.prefix_tokens * width
+    else:
+        bank = config.cores * (width + 2) + (config.layers - 1) * (2 * width + 2 + 1)
+    return embedding + bank + config.layers * block + 2 * width

@@ -1,0 +1,322 @@
+"""VECA: from an image to its features, top to bottom.
+
+An image becomes N patches. C learned cores, the first C of an ordered bank, read every patch and
+each other; a patch reads only the cores. A block so scores 2NC + C^2 pairs of tokens instead of
+N^2 (paper, section 3). Each core stands at a point that moves from layer to layer.
+
+`VECA.forward` is the whole way of the data: `enter`, then `advance` through every layer, then
+`leave`. The parts follow below; the cores (`cores.py`) and attention (`attention.py`), where
+the ideas of the paper sit, have files of their own.
+
+Shapes: B images, N patches, C active cores, M cores in the bank, T = C + N tokens (cores first),
+        D width, H heads, K channels of a head, L layers.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from veca.backbone import rotary
+from veca.backbone.arguments import (
+    checked_budget,
+    checked_grid,
+    checked_layers,
+    checked_units,
+    grid_of,
+)
+from veca.backbone.attention import Attention, CorePeripheryAttention, Form, FullAttention, split
+from veca.backbone.config import BackboneConfig
+from veca.backbone.coordinates import jittered, patch_centres
+from veca.backbone.cores import CoreBank, CoreStep
+from veca.backbone.cost import Cost, cost
+from veca.backbone.familiar_names import FamiliarNames
+from veca.backbone.features import Features
+from veca.backbone.maps import contribution_shares
+
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of untrained weights; the authors' cut at 2.0 is a hundred of these away."""
+
+
+class State(NamedTuple):
+    """What travels from layer to layer."""
+
+    tokens: Float[Tensor, "B T D"]
+    core_state: Float[Tensor, "B C 2"]
+    """Unbounded; the cores stand at its tanh."""
+    patch_turn: rotary.Turn
+    grid: tuple[int, int]
+    budget: int
+
+    @property
+    def core_points(self) -> Float[Tensor, "B C 2"]:
+        """Where the cores stand, within (-1, 1)."""
+        return self.core_state.tanh()
+
+
+class VECA(FamiliarNames, nn.Module):
+    """A vision backbone whose cost is linear in patches and chosen at run time."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        """Build an untrained model; torch's global seed decides the weights."""
+        super().__init__()
+        self.config = config
+        self.checkpoint_activations = False
+        self.patch_embedding = PatchEmbedding(config)
+        self.core_bank = CoreBank(config)
+        moves = 0 if config.attention == "full" else config.layers - 1
+        self.core_steps = nn.ModuleList(CoreStep(config) for _ in range(moves))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.width)
+        self.reset_parameters()
+
+    def forward(
+        self,
+        images: Float[Tensor, "B channels height width"],
+        budget: int | None = None,
+        ffn: float | None = None,
+    ) -> Features:
+        """Encode images with the first `budget` cores and the first share `ffn` of hidden units.
+
+        None means all of them. Images are normalised, their sides multiples of the patch size.
+        """
+        state = self.enter(images, budget)
+        units = checked_units(self.config, ffn)
+        for layer in range(self.config.layers):
+            state = self.advance(self.move_cores(state, layer), layer, units)
+        return self.leave(state)
+
+    def enter(self, images: Float[Tensor, "B channels height width"], budget: int | None) -> State:
+        """Cut images into patches and put the first cores of the bank before them."""
+        budget = checked_budget(self.config, budget)
+        grid = checked_grid(self.config, images)
+        patches = self.patch_embedding(images)
+        cores, core_state = self.core_bank(images.shape[0], budget)
+        tokens = torch.cat((cores.to(patches.dtype), patches), dim=1)
+        return State(tokens, core_state, self._patch_turn(images, grid), grid, budget)
+
+    def move_cores(self, state: State, layer: int) -> State:
+        """Let every core step to where it stands in this layer; the first has the bank's points."""
+        if layer == 0 or not self.core_steps:
+            return state
+        step = self.core_steps[layer - 1](state.tokens.narrow(1, 0, state.budget))
+        return state._replace(core_state=state.core_state + step.to(state.core_state.dtype))
+
+    def advance(self, state: State, layer: int, units: int) -> State:
+        """Take tokens through one block."""
+        block = self.block_of(layer)
+        inputs = (state.tokens, state.budget, self._core_turn(state), state.patch_turn, units)
+        if self.checkpoint_activations and torch.is_grad_enabled():
+            tokens = checkpoint(block, *inputs, use_reentrant=False)
+        else:
+            tokens = block(*inputs)
+        return state._replace(tokens=tokens)
+
+    def leave(self, state: State, norm: bool = True) -> Features:
+        """Normalise tokens and sort them into cores and patches."""
+        tokens = self.final_norm(state.tokens) if norm else state.tokens
+        cores, patches = split(tokens, state.budget, dim=1)
+        return Features(cores, patches, state.core_points, state.grid)
+
+    def intermediates(
+        self,
+        images: Float[Tensor, "B channels height width"],
+        layers: Sequence[int],
+        budget: int | None = None,
+        ffn: float | None = None,
+        norm: bool = True,
+    ) -> list[Features]:
+        """Features after the given layers, which count from 0, in the order they are given in."""
+        layers = checked_layers(self.config, layers)
+        units = checked_units(self.config, ffn)
+        state, found = self.enter(images, budget), {}
+        for layer in range(max(layers, default=-1) + 1):
+            state = self.advance(self.move_cores(state, layer), layer, units)
+            if layer in layers:
+                found[layer] = self.leave(state, norm)
+        return [found[layer] for layer in layers]
+
+    def core_paths(
+        self,
+        images: Float[Tensor, "B channels height width"],
+        budget: int | None = None,
+        ffn: float | None = None,
+    ) -> Float[Tensor, "L B C 2"]:
+        """Where the cores stand in every layer."""
+        layers = range(self.config.layers)
+        found = self.intermediates(images, layers, budget, ffn, norm=False)
+        return torch.stack([features.core_points for features in found])
+
+    def attention_maps(
+        self,
+        images: Float[Tensor, "B channels height width"],
+        layer: int,
+        budget: int | None = None,
+        ffn: float | None = None,
+    ) -> Float[Tensor, "B H C rows columns"]:
+        """What each head of a layer lets each core take from each patch.
+
+        A core also reads cores: what is missing from a sum of one over the patches went there.
+        """
+        state, _, weights = self._reading(images, layer, budget, ffn)
+        return split(weights, state.budget, dim=-1)[1].unflatten(-1, state.grid)
+
+    def core_maps(
+        self,
+        images: Float[Tensor, "B channels height width"],
+        layer: int,
+        budget: int | None = None,
+        ffn: float | None = None,
+    ) -> Float[Tensor, "B C rows columns"]:
+        """What each patch really adds to each core in a layer, as a share (paper, A.9)."""
+        state, tokens, weights = self._reading(images, layer, budget, ffn)
+        shares = contribution_shares(self.block_of(layer).attention, tokens, weights)
+        return split(shares, state.budget, dim=-1)[1].unflatten(-1, state.grid)
+
+    def cost(
+        self, height: int, width: int, budget: int | None = None, ffn: float | None = None
+    ) -> Cost:
+        """What one image of this size costs in the form that this model runs."""
+        cores = checked_budget(self.config, budget)
+        attention = self.block_of(0).attention
+        return cost(
+            self.config,
+            grid_of(self.config, height, width),
+            cores=cores,
+            hidden=checked_units(self.config, ffn),
+            folded=isinstance(attention, CorePeripheryAttention)
+            and attention.takes_folded_form(cores),
+        )
+
+    def set_attention_form(self, form: Form) -> None:
+        """Compute attention 'folded', 'plain', or ('auto') in whichever form is cheaper."""
+        for layer in range(self.config.layers):
+            attention = self.block_of(layer).attention
+            if isinstance(attention, CorePeripheryAttention):
+                attention.form = form
+
+    def block_of(self, layer: int) -> "Block":
+        """The block of a layer."""
+        return cast(Block, self.blocks[layer])
+
+    def reset_parameters(self) -> None:
+        """Draw new weights: small normal ones, cores of norm one spread over the image."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm | PatchEmbedding | CoreBank | CoreStep):
+                module.reset_parameters()
+
+    def _reading(
+        self, images: Tensor, layer: int, budget: int | None, ffn: float | None
+    ) -> tuple[State, Float[Tensor, "B T D"], Float[Tensor, "B H C T"]]:
+        """State and normalised tokens entering a layer's attention, and what its cores take."""
+        checked_layers(self.config, (layer,))
+        units = checked_units(self.config, ffn)
+        state = self.enter(images, budget)
+        for earlier in range(layer):
+            state = self.advance(self.move_cores(state, earlier), earlier, units)
+        state = self.move_cores(state, layer)
+        block = self.block_of(layer)
+        tokens = block.attention_norm(state.tokens)
+        weights = block.attention.core_weights(
+            tokens, state.budget, self._core_turn(state), state.patch_turn
+        )
+        return state, tokens, weights
+
+    def _core_turn(self, state: State) -> rotary.Turn:
+        """How the cores' queries and keys are turned where they stand."""
+        points = state.core_points
+        turns = rotary.frequencies(self._periods, points.device, points.dtype)
+        return rotary.turn_at(points, turns)
+
+    def _patch_turn(self, images: Tensor, grid: tuple[int, int]) -> rotary.Turn:
+        """How patches are turned, from the cache where it is safe: not while tracing or faking."""
+        dtype, device = self.core_bank.position_dtype, images.device
+        tracing = torch.compiler.is_compiling() or type(images) is not Tensor
+        if not self.training and not tracing:
+            return rotary.cached_patch_turn(grid, self._periods, device, dtype)
+        points = patch_centres(grid, device, dtype)
+        if self.training:
+            shift, rescale = self.config.coordinate_shift, self.config.coordinate_rescale
+            points = jittered(points, shift, rescale)
+        return rotary.turn_at(points, rotary.frequencies(self._periods, device, dtype))
+
+    @property
+    def _periods(self) -> rotary.Periods:
+        config = self.config
+        return rotary.Periods(config.head_width, config.rotary_base, config.rotary_still)
+
+
+class PatchEmbedding(nn.Module):
+    """Each patch of pixels becomes one token: a convolution whose windows do not overlap."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.side = config.patch_size
+        shape = (config.width, config.in_channels, self.side, self.side)
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.bias = nn.Parameter(torch.empty(config.width))
+
+    def forward(self, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B N D"]:
+        """Patches row by row."""
+        rows = images.to(self.weight.dtype).unflatten(2, (-1, self.side))
+        squares = rows.unflatten(4, (-1, self.side))  # (B, channels, rows, side, columns, side)
+        pixels = squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        return F.linear(pixels, self.weight.flatten(1), self.bias)
+
+    def reset_parameters(self) -> None:
+        """As small as all linear layers."""
+        nn.init.normal_(self.weight, std=INITIAL_DEVIATION)
+        nn.init.zeros_(self.bias)
+
+
+class Block(nn.Module):
+    """Pre-norm block: tokens mix in attention, then each goes through the feed-forward part."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        kind = FullAttention if config.attention == "full" else CorePeripheryAttention
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention: Attention = kind(config)
+        self.feedforward_norm = nn.LayerNorm(config.width)
+        self.feedforward = FeedForward(config)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "B T D"],
+        budget: int,
+        core_turn: rotary.Turn,
+        patch_turn: rotary.Turn,
+        units: int,
+    ) -> Float[Tensor, "B T D"]:
+        """One layer; the first `budget` tokens are cores."""
+        mixed = self.attention(self.attention_norm(tokens), budget, core_turn, patch_turn)
+        tokens = tokens + mixed
+        return tokens + self.feedforward(self.feedforward_norm(tokens), units)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU; any prefix of the hidden units is a smaller one."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.hidden = config.hidden
+        self.expand = nn.Linear(config.width, 2 * config.hidden)  # gates, then values
+        self.contract = nn.Linear(config.hidden, config.width)
+
+    def forward(self, tokens: Float[Tensor, "B T D"], units: int) -> Float[Tensor, "B T D"]:
+        """Use the first `units` hidden units."""
+        if units == self.hidden:
+            gates, values = self.expand(tokens).chunk(2, dim=-1)
+            return self.contract(F.silu(gates) * values)
+        weight = self.expand.weight.unflatten(0, (2, self.hidden)).narrow(1, 0, units)
+        bias = self.expand.bias.unflatten(0, (2, self.hidden)).narrow(1, 0, units)
+        gates, values = F.linear(tokens, weight.flatten(0, 1), bias.flatten()).chunk(2, dim=-1)
+        columns = self.contract.weight.narrow(1, 0, units)
+        return F.linear(F.silu(gates) * values, columns, self.contract.bias)

@@ -1,0 +1,83 @@
+"""What a caller can get wrong, and the words that help."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from veca.backbone.arguments import (
+    checked_budget,
+    checked_grid,
+    checked_layers,
+    checked_units,
+    grid_of,
+)
+from veca.backbone.config import BackboneConfig
+
+CONFIG = BackboneConfig(width=192, heads=3, ffn_shares=(0.5, 1.0))
+
+
+@pytest.mark.parametrize("budget", [0, -1, 65])
+def test_a_budget_beyond_the_bank_is_refused_with_the_range_that_works(budget: int) -> None:
+    with pytest.raises(ValueError, match=r"outside 1\.\.64"):
+        checked_budget(CONFIG, budget)
+
+
+@pytest.mark.compiled  # without the shape hook, which would refuse these first
+@pytest.mark.parametrize("budget", [8.0, "8"])
+def test_a_budget_that_is_no_whole_number_is_refused(budget: Any) -> None:
+    with pytest.raises(ValueError, match=r"outside 1\.\.64"):
+        checked_budget(CONFIG, budget)
+
+
+def test_no_budget_means_every_core() -> None:
+    assert checked_budget(CONFIG, None) == 64
+
+
+def test_a_full_attention_model_takes_no_budget() -> None:
+    full = BackboneConfig(attention="full", prefix_tokens=5)
+    assert checked_budget(full, None) == 5
+    with pytest.raises(ValueError, match="pass budget=None"):
+        checked_budget(full, 1)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.01])
+def test_a_share_outside_its_range_is_refused_with_the_shares_of_the_model(share: float) -> None:
+    with pytest.raises(ValueError, match=r"outside \(0, 1\]; .* 0.5, 1.0"):
+        checked_units(CONFIG, share)
+
+
+def test_a_model_with_whole_feedforward_parts_says_how_to_get_nested_ones() -> None:
+    with pytest.raises(ValueError, match=r"ffn_shares=\(0.25, 0.5, 1.0\)"):
+        checked_units(BackboneConfig(), 0.5)
+    assert checked_units(BackboneConfig(), 1.0) == 2048
+
+
+@pytest.mark.parametrize(
+    ("side", "below", "above"), [(70, 64, 80), (15, 16, 32), (1, 16, 32), (0, 16, 32), (31, 16, 32)]
+)
+def test_a_size_that_does_not_fit_is_answered_with_the_two_nearest(
+    side: int, below: int, above: int
+) -> None:
+    for name, height, width in (("height", side, 32), ("width", 32, side)):
+        words = rf"{name}={side} .* nearest that fit are {below} and {above}"
+        with pytest.raises(ValueError, match=words):
+            grid_of(CONFIG, height, width)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 4, 32, 32), (32, 32)])
+def test_images_of_another_shape_are_refused_with_the_shape_needed(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"\(B, 3, height, width\)"):
+        checked_grid(CONFIG, torch.zeros(shape))
+
+
+def test_images_of_whole_numbers_are_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"torch.uint8 .* scale to 0..1"):
+        checked_grid(CONFIG, torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+
+
+def test_layers_count_from_zero() -> None:
+    assert checked_layers(CONFIG, [11, 0]) == (11, 0)
+    for layer in (-1, 12):
+        with pytest.raises(ValueError, match=r"outside 0\.\.11"):
+            checked_layers(CONFIG, [layer])

@@ -1,0 +1,168 @@
+"""Both forms of attention against dense attention under the core-periphery mask."""
+
+import copy
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from veca.backbone.attention import Attention, CorePeripheryAttention, FullAttention
+from veca.backbone.config import BackboneConfig
+from veca.backbone.coordinates import patch_centres
+from veca.backbone.cost import folds
+from veca.backbone.rotary import Periods, Turn, frequencies, rotate, turn_at
+
+CONFIG = BackboneConfig(width=32, heads=2, budgets=(4, 8))
+GRID = (3, 5)
+PATCHES = 15
+
+
+class Case(NamedTuple):
+    """Inputs of one attention."""
+
+    tokens: Tensor
+    budget: int
+    core_turn: Turn
+    patch_turn: Turn
+
+
+def case(budget: int, dtype: torch.dtype = torch.float64, batch: int = 2) -> Case:
+    torch.manual_seed(budget)
+    device = torch.device("cpu")
+    turns = frequencies(Periods(CONFIG.head_width, 100.0, 0.125), device, dtype)
+    core_points = torch.rand(batch, budget, 2, dtype=dtype) * 2 - 1
+    tokens = torch.randn(batch, budget + PATCHES, CONFIG.width, dtype=dtype)
+    patch_turn = turn_at(patch_centres(GRID, device, dtype), turns)
+    return Case(tokens, budget, turn_at(core_points, turns), patch_turn)
+
+
+def attention(kind: type[Attention], dtype: torch.dtype = torch.float64) -> Attention:
+    torch.manual_seed(1)
+    made = kind(CONFIG).to(dtype)
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def dense(module: Attention, inputs: Case, *, patches_meet: bool) -> Tensor:
+    """All tokens against all tokens, forbidden pairs set to minus infinity: slow and obvious."""
+    tokens, budget, core_turn, patch_turn = inputs
+    count = tokens.shape[1]
+    query, key, value = (
+        part(tokens).unflatten(2, (CONFIG.heads, -1))
+        for part in (module.query, module.key, module.value)
+    )
+    query, key = (
+        torch.cat((rotate(x[:, :budget], core_turn), rotate(x[:, budget:], patch_turn)), dim=1)
+        for x in (query, key)
+    )
+    is_patch = torch.arange(count) >= budget
+    forbidden = is_patch[:, None] & is_patch[None, :] & (not patches_meet)
+    outputs = []
+    for head in range(CONFIG.heads):
+        scores = query[:, :, head] @ key[:, :, head].mT / math.sqrt(CONFIG.head_width)
+        weights = scores.masked_fill(forbidden, -math.inf).softmax(-1)
+        outputs.append(weights @ value[:, :, head])
+    return module.output(torch.cat(outputs, dim=-1))
+
+
+@pytest.mark.parametrize("form", ["plain", "folded"])
+@pytest.mark.parametrize("budget", [1, 3, 8])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+def test_attention_equals_dense_attention_under_the_core_periphery_mask(
+    form: str, budget: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    inputs = case(budget, dtype)
+    module = attention(CorePeripheryAttention, dtype)
+    expected = dense(module, inputs, patches_meet=False)
+    actual = getattr(module, form)(*inputs)
+    scale = expected.abs().max()
+    assert (actual - expected).abs().max() <= tolerance * scale
+
+
+@pytest.mark.parametrize("form", ["plain", "folded"])
+@pytest.mark.parametrize("budget", [1, 3, 8])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+def test_gradients_equal_those_of_dense_attention_under_the_mask(
+    form: str, budget: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    inputs = case(budget, dtype)
+    module = attention(CorePeripheryAttention, dtype)
+    oracle = copy.deepcopy(module)
+
+    def gradients(owner: Attention, output: Tensor, tokens: Tensor) -> list[Tensor]:
+        torch.manual_seed(2)
+        wanted = [tokens, *owner.parameters()]
+        return list(torch.autograd.grad((output * torch.randn_like(output)).sum(), wanted))
+
+    ours, theirs = (inputs.tokens.clone().requires_grad_() for _ in range(2))
+    actual = gradients(module, getattr(module, form)(ours, *inputs[1:]), ours)
+    expected = gradients(
+        oracle, dense(oracle, inputs._replace(tokens=theirs), patches_meet=False), theirs
+    )
+    for mine, other in zip(actual, expected, strict=True):
+        assert (mine - other).abs().max() <= tolerance * max(1.0, other.abs().max().item())
+
+
+def test_full_attention_equals_dense_attention_without_a_mask() -> None:
+    inputs = case(3)
+    module = attention(FullAttention)
+    torch.testing.assert_close(module(*inputs), dense(module, inputs, patches_meet=True))
+
+
+def test_a_patch_is_blind_to_other_patches_and_to_itself_within_one_attention() -> None:
+    inputs = case(2)
+    module = attention(CorePeripheryAttention)
+    assert isinstance(module, CorePeripheryAttention)
+    tokens = inputs.tokens.clone()
+    tokens[:, 5] += 1.0  # the fourth patch changes; only its own question can change its answer
+    for form in (module.plain, module.folded):
+        before, after = form(*inputs), form(tokens, *inputs[1:])
+        others = [2, 3, 4, *range(6, 2 + PATCHES)]
+        torch.testing.assert_close(after[:, others], before[:, others])
+        assert not torch.allclose(after[:, :2], before[:, :2])
+
+    # With nothing to ask, a patch gets the mean of the core values whatever it holds.
+    nn.init.zeros_(module.query.weight)
+    nn.init.zeros_(module.query.bias)
+    torch.testing.assert_close(module(tokens, *inputs[1:])[:, 5], module(*inputs)[:, 5])
+
+
+def test_what_cores_take_sums_to_one_over_cores_and_patches() -> None:
+    inputs = case(4)
+    weights = attention(CorePeripheryAttention).core_weights(*inputs)
+    assert weights.shape == (2, CONFIG.heads, 4, 4 + PATCHES)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+
+
+def test_the_cheaper_form_is_taken_unless_one_is_asked_for() -> None:
+    config = BackboneConfig(width=384, heads=6)
+    module = CorePeripheryAttention(config)
+    assert folds(config, 8)
+    assert not folds(config, 64)
+    assert module.takes_folded_form(8)
+    assert not module.takes_folded_form(64)
+    module.form = "plain"
+    assert not module.takes_folded_form(8)
+    module.form = "folded"
+    assert module.takes_folded_form(64)
+
+
+def test_a_replaced_projection_is_really_called() -> None:
+    class Doubled(nn.Linear):
+        """Stands for a LoRA or quantised layer: its weight alone is not what it computes."""
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens) * 2
+
+    module = attention(CorePeripheryAttention)
+    assert isinstance(module, CorePeripheryAttention)
+    module.form = "folded"
+    inputs = case(3)
+    plain = module(*inputs)
+    replaced = Doubled(CONFIG.width, CONFIG.width, dtype=torch.float64)
+    replaced.load_state_dict(module.output.state_dict())
+    module.output = replaced
+    torch.testing.assert_close(module(*inputs), plain * 2)

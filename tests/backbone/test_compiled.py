@@ -1,0 +1,125 @@
+"""The model through torch.compile and torch.export; without the shape hook, which trips them."""
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+
+from veca.backbone import rotary
+from veca.backbone.config import BackboneConfig
+from veca.backbone.model import VECA
+
+pytestmark = pytest.mark.compiled
+
+CONFIG = BackboneConfig(
+    layers=2, width=32, heads=2, patch_size=4, budgets=(2, 4, 8), ffn_shares=(0.5, 1.0)
+)
+
+
+def model(**fields: Any) -> VECA:
+    torch.manual_seed(0)
+    return VECA(BackboneConfig(**{**vars(CONFIG), **fields})).eval()
+
+
+def images(batch: int, height: int, width: int) -> Tensor:
+    torch.manual_seed(1)
+    return torch.randn(batch, 3, height, width)
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    for mine, other in zip(actual[:3], expected[:3], strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> None:
+    torch._dynamo.reset()
+    rotary.cached_patch_turn.cache_clear()
+
+
+@pytest.mark.parametrize("form", ["plain", "folded"])
+@pytest.mark.parametrize("budget", [3, None])
+def test_one_graph_holds_the_whole_forward_pass(budget: int | None, form: Any) -> None:
+    eager = model()
+    eager.set_attention_form(form)
+    counter = CompileCounter()
+    compiled = torch.compile(eager, backend=counter, fullgraph=True)
+    assert_same(compiled(images(2, 8, 12), budget, 0.5), eager(images(2, 8, 12), budget, 0.5))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_of_the_compiled_model_are_those_of_the_eager_one(training: bool) -> None:
+    fields = {"coordinate_shift": 0.0, "coordinate_rescale": 1.0}
+    eager, other = model(**fields).train(training), model(**fields).train(training)
+    compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
+    for run in (eager, compiled):
+        run(images(1, 8, 8), 4).patches.square().sum().backward()
+    for mine, theirs in zip(other.parameters(), eager.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_compiling_fills_no_cache() -> None:
+    torch.compile(model(), backend="eager", fullgraph=True)(images(1, 8, 8))
+    assert rotary.cached_patch_turn.cache_info().currsize == 0
+
+
+def test_one_dynamic_graph_serves_other_sizes() -> None:
+    eager = model()
+    counter = CompileCounter()
+    compiled = torch.compile(eager, backend=counter, fullgraph=True, dynamic=True)
+    for batch, height, width in ((2, 8, 12), (3, 16, 20), (4, 12, 28)):
+        assert_same(compiled(images(batch, height, width)), eager(images(batch, height, width)))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
+def test_the_default_compiler_gives_the_same_numbers() -> None:
+    eager = model(layers=1)
+    compiled = torch.compile(eager, fullgraph=True)
+    assert_same(compiled(images(1, 8, 12), 4), eager(images(1, 8, 12), 4))
+
+
+class WithBudget(nn.Module):
+    """A model at a fixed budget: exported programs take tensors only."""
+
+    def __init__(self, inner: VECA, budget: int | None, ffn: float | None) -> None:
+        super().__init__()
+        self.inner, self.budget, self.ffn = inner, budget, ffn
+
+    def forward(self, pixels: Tensor) -> Any:
+        return self.inner(pixels, self.budget, self.ffn)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "budget", "ffn"),
+    [
+        ({}, 3, None),
+        ({}, None, 0.5),
+        ({"attention": "full", "budgets": BackboneConfig.budgets}, None, None),
+    ],
+)
+def test_an_exported_model_runs_at_batches_and_sizes_it_was_not_exported_with(
+    fields: dict[str, Any], budget: int | None, ffn: float | None, strict: bool
+) -> None:
+    eager = model(**fields)
+    rows, columns = torch.export.Dim("rows", max=512), torch.export.Dim("columns", max=512)
+    sizes = {0: torch.export.Dim("batch", max=64), 2: 4 * rows, 3: 4 * columns}
+    exported = torch.export.export(
+        WithBudget(eager, budget, ffn),
+        (images(2, 12, 20),),
+        dynamic_shapes={"pixels": sizes},
+        strict=strict,
+    ).module()
+    for batch, height, width in ((1, 8, 8), (5, 12, 36), (2, 40, 8), (3, 20, 12)):
+        pixels = images(batch, height, width)
+        answer, expected = exported(pixels), eager(pixels, budget, ffn)
+        assert_same(answer, expected)
+        assert tuple(answer[3]) == expected.grid

@@ -1,0 +1,356 @@
+"""The model as a whole: who hears whom, what nests in what, and what comes out."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import veca
+from veca.backbone import rotary
+from veca.backbone.config import BackboneConfig
+from veca.backbone.features import Features
+from veca.backbone.model import VECA
+
+TINY = BackboneConfig(
+    layers=3, width=32, heads=2, patch_size=4, budgets=(2, 4, 8), ffn_shares=(0.25, 0.5, 1.0)
+)
+BUDGETS = (1, 2, 3, 4, 7, 8)
+
+
+def model(config: BackboneConfig = TINY, seed: int = 0, **fields: Any) -> VECA:
+    """A model whose every parameter is far from its start, so that nothing hides behind zeros."""
+    torch.manual_seed(seed)
+    made = VECA(BackboneConfig(**{**vars(config), **fields})).eval()
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "norm" in name and name.endswith("weight"):
+                parameter.uniform_(0.5, 1.5)
+            elif not name.startswith("core_bank"):
+                parameter.normal_(std=0.15)
+    return made
+
+
+def images(batch: int = 2, height: int = 12, width: int = 20, channels: int = 3) -> Tensor:
+    torch.manual_seed(99)
+    return torch.randn(batch, channels, height, width)
+
+
+def assert_identical(actual: Features, expected: Features) -> None:
+    assert actual.grid == expected.grid
+    for mine, other in zip(actual[:3], expected[:3], strict=True):
+        assert torch.equal(mine, other)
+
+
+def patch_to_patch(layers: int) -> Tensor:
+    """How strongly the first patch's output depends on the pixels of every patch."""
+    pixels = images(1).requires_grad_()
+    output = model(layers=layers)(pixels).patches[0, 0].square().sum()
+    (gradient,) = torch.autograd.grad(output, pixels)
+    return gradient.unfold(2, 4, 4).unfold(3, 4, 4).abs().sum((0, 1, 4, 5)).flatten()
+
+
+def test_a_patch_is_blind_to_other_patches_after_one_block_and_not_after_two() -> None:
+    one, two = patch_to_patch(1), patch_to_patch(2)
+    assert one[0] > 0
+    assert torch.equal(one[1:], torch.zeros(14))
+    assert (two > 0).all()
+
+
+def test_every_core_hears_every_patch_after_one_block() -> None:
+    single = model(layers=1)
+    for core in range(8):
+        pixels = images(1).requires_grad_()
+        (gradient,) = torch.autograd.grad(single(pixels).cores[0, core].square().sum(), pixels)
+        heard = gradient.unfold(2, 4, 4).unfold(3, 4, 4).abs().sum((0, 1, 4, 5))
+        assert (heard > 0).all()
+
+
+@pytest.mark.parametrize("form", ["plain", "folded"])
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_budget_gives_what_a_model_with_only_these_cores_gives(budget: int, form: Any) -> None:
+    whole = model()
+    alone = model(budgets=(budget,))
+    state = whole.state_dict()
+    for name in ("tokens", "points"):
+        chunks = [state.pop(f"core_bank.{name}.{number}") for number in range(3)]
+        state[f"core_bank.{name}.0"] = torch.cat(chunks)[:budget]
+    alone.load_state_dict(state)
+    for built in (whole, alone):
+        built.set_attention_form(form)
+    for mine, other in zip(whole(images(), budget), alone(images()), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_cores_beyond_the_budget_do_not_matter(budget: int) -> None:
+    whole, changed = model(), model()
+    with torch.no_grad():
+        start = 0
+        for tokens, points in zip(changed.core_bank.tokens, changed.core_bank.points, strict=True):
+            tokens[max(budget - start, 0) :] = 1e3
+            points[max(budget - start, 0) :] = 1e3
+            start += len(tokens)
+    assert_identical(whole(images(), budget), changed(images(), budget))
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.7, 1.0])
+def test_a_share_gives_what_a_model_with_only_these_hidden_units_gives(share: float) -> None:
+    whole = model()
+    units = TINY.hidden_units(share)
+    alone = model(ffn_ratio=(units + 0.5) / TINY.width)
+    assert alone.config.hidden == units
+    state = whole.state_dict()
+    for name in list(state):
+        if ".expand." in name:
+            state[name] = state[name].unflatten(0, (2, -1))[:, :units].flatten(0, 1)
+        elif name.endswith("contract.weight"):
+            state[name] = state[name][:, :units]
+    alone.load_state_dict(state)
+    for mine, other in zip(whole(images(), ffn=share), alone(images()), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("budget", TINY.budgets)
+def test_an_adamw_step_leaves_cores_beyond_the_budget_bit_identical(budget: int) -> None:
+    student = model().train()
+    optimizer = torch.optim.AdamW(student.parameters(), lr=0.1, weight_decay=0.5)
+    for used in (8, budget):  # the first step gives every core a momentum
+        before = {name: value.clone() for name, value in student.named_parameters()}
+        optimizer.zero_grad(set_to_none=True)
+        features = student(images(), used)
+        (features.image.square().mean() + features.patches.square().mean()).backward()
+        optimizer.step()
+    start = 0
+    for number, size in enumerate((2, 2, 4)):
+        for name in (f"core_bank.tokens.{number}", f"core_bank.points.{number}"):
+            same = torch.equal(before[name], student.get_parameter(name))
+            assert same == (start >= budget), name
+        start += size
+
+
+@pytest.mark.parametrize("form", ["plain", "folded"])
+def test_a_batch_equals_its_images_one_by_one(form: Any) -> None:
+    whole = model()
+    whole.set_attention_form(form)
+    together = whole(images(3), 5)
+    for number in range(3):
+        alone = whole(images(3)[number : number + 1], 5)
+        torch.testing.assert_close(together.cores[number], alone.cores[0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(together.patches[number], alone.patches[0], atol=1e-5, rtol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_size_budget_share_and_batch_gives_finite_features_of_the_promised_shape(
+    data: st.DataObject,
+) -> None:
+    draw = data.draw
+    batch, channels = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    rows, columns = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    budgets = tuple(sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=4))))
+    budget = draw(st.none() | st.integers(1, budgets[-1]))
+    share = draw(st.none() | st.floats(0.01, 1.0))
+    heads = draw(st.integers(1, 3))
+    built = model(heads=heads, width=heads * 8, in_channels=channels, budgets=budgets)
+    built.set_attention_form(draw(st.sampled_from(["auto", "plain", "folded"])))
+    with torch.no_grad():
+        features = built(images(batch, rows * 4, columns * 4, channels), budget, share)
+    cores = budget or budgets[-1]
+    assert features.cores.shape == (batch, cores, heads * 8)
+    assert features.patches.shape == (batch, rows * columns, heads * 8)
+    assert features.patch_map.shape == (batch, heads * 8, rows, columns)
+    assert features.image.shape == (batch, heads * 8)
+    assert features.core_points.shape == (batch, cores, 2)
+    assert features.grid == (rows, columns)
+    assert all(torch.isfinite(part).all() for part in features[:3])
+
+
+def test_cores_stay_inside_the_image_however_hard_they_are_pushed() -> None:
+    wild = model()
+    with torch.no_grad():
+        for step in wild.core_steps:
+            step.get_parameter("scale").fill_(0.5)
+    paths = wild.core_paths(images())
+    assert paths.abs().max() < 1
+    assert (paths[1:] - paths[:-1]).abs().amax((1, 2, 3)).min() > 1e-3  # they move in every layer
+
+
+def test_core_paths_start_at_the_bank_and_end_where_the_features_say() -> None:
+    built = model()
+    paths = built.core_paths(images(), budget=5)
+    assert paths.shape == (3, 2, 5, 2)
+    torch.testing.assert_close(paths[0], built.core_bank(2, 5)[1].tanh())
+    torch.testing.assert_close(paths[-1], built(images(), 5).core_points)
+
+
+def test_intermediates_come_in_the_order_asked_for_and_end_with_the_features() -> None:
+    built = model()
+    last, first = built.intermediates(images(), layers=(2, 0), budget=5)
+    assert_identical(last, built(images(), 5))
+    assert not torch.allclose(first.patches, last.patches)
+    (raw,) = built.intermediates(images(), layers=(2,), budget=5, norm=False)
+    torch.testing.assert_close(built.final_norm(raw.patches), last.patches)
+    assert built.intermediates(images(), layers=()) == []
+
+
+def test_attention_maps_are_what_the_cores_take_from_the_patches() -> None:
+    built = model()
+    maps = built.attention_maps(images(), layer=1, budget=5)
+    assert maps.shape == (2, 2, 5, 3, 5)
+    (entering,) = built.intermediates(images(), layers=(0,), budget=5, norm=False)
+    tokens = built.block_of(1).attention_norm(torch.cat((entering.cores, entering.patches), dim=1))
+    points = built.core_paths(images(), 5)[1]
+    periods = rotary.Periods(16, 100.0, 0.125)
+    turns = rotary.frequencies(periods, tokens.device, torch.float32)
+    patch_turn = rotary.cached_patch_turn((3, 5), periods, tokens.device, torch.float32)
+    expected = built.block_of(1).attention.core_weights(
+        tokens, 5, rotary.turn_at(points, turns), patch_turn
+    )
+    torch.testing.assert_close(maps.flatten(3), expected[..., 5:])
+    assert (maps.sum((-1, -2)) < 1).all()  # the rest went to cores
+
+
+def test_core_maps_are_shares_that_leave_room_for_the_cores() -> None:
+    maps = model().core_maps(images(), layer=2, budget=5)
+    assert maps.shape == (2, 5, 3, 5)
+    sums = maps.sum((-1, -2))
+    assert (maps >= 0).all()
+    assert ((sums > 0) & (sums < 1)).all()
+
+
+def test_evaluation_is_repeatable_and_training_jitters_the_patches() -> None:
+    built, pixels = model(), images()
+    assert torch.equal(built(pixels).patches, built(pixels).patches)
+    built.train()
+    assert not torch.equal(built(pixels).patches, built(pixels).patches)
+    still = model(coordinate_shift=0.0, coordinate_rescale=1.0).train()
+    torch.testing.assert_close(still(images()).patches, still.eval()(images()).patches)
+
+
+def test_recomputed_activations_give_the_same_gradients() -> None:
+    plain, frugal = model(), model()
+    frugal.set_grad_checkpointing(True)
+    for built in (plain, frugal):
+        built(images(), 4, 0.5).patches.square().sum().backward()
+    gradients = [[value.grad for value in built.parameters()] for built in (plain, frugal)]
+    assert any(gradient is not None for gradient in gradients[0])
+    for mine, other in zip(*gradients, strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, other)
+
+
+def test_every_parameter_learns_at_the_full_budget() -> None:
+    built = model()
+    features = built(images())
+    (features.image.square().sum() + features.patches.square().sum()).backward()
+    for name, value in built.named_parameters():
+        assert value.grad is not None, name
+        assert value.grad.abs().sum() > 0, name
+
+
+def test_a_model_cast_to_half_keeps_its_positions_in_single_precision() -> None:
+    built = model().bfloat16()
+    features = built(images(), 4)
+    assert features.patches.dtype == torch.bfloat16
+    assert features.core_points.dtype == torch.float32
+    turn = built._patch_turn(images(), (3, 5))
+    exact = model()._patch_turn(images(), (3, 5))
+    assert torch.equal(turn.cosines, exact.cosines)
+    assert turn.cosines.dtype == torch.float32
+
+
+def test_autocast_stays_close_to_single_precision() -> None:
+    built = model()
+    exact = built(images(), 4).patches
+    for form in ("plain", "folded"):
+        built.set_attention_form(form)
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = built(images(), 4).patches
+        assert torch.nn.functional.cosine_similarity(rough.float(), exact, dim=-1).min() > 0.99
+
+
+def test_double_precision_is_double_throughout() -> None:
+    single, double = model(), model().double()
+    features = double(images().double(), 4)
+    assert features.core_points.dtype == torch.float64
+    rough = single(images(), 4).patches.double()
+    torch.testing.assert_close(rough, features.patches, atol=1e-4, rtol=0)
+
+
+def test_training_after_inference_at_the_same_size_works() -> None:
+    rotary.cached_patch_turn.cache_clear()
+    built = model()
+    with torch.inference_mode():
+        built(images())
+    built(images()).patches.sum().backward()
+
+
+@pytest.mark.parametrize("prefix", [1, 5])
+def test_the_full_twin_gives_the_same_kind_of_answer(prefix: int) -> None:
+    twin = model(attention="full", prefix_tokens=prefix, budgets=BackboneConfig.budgets)
+    features = twin(images())
+    assert features.cores.shape == (2, prefix, 32)
+    assert features.patches.shape == (2, 15, 32)
+    assert torch.equal(features.core_points, torch.zeros(2, prefix, 2))
+    assert twin.attention_maps(images(), 1).shape == (2, 2, prefix, 3, 5)
+    assert twin.core_maps(images(), 1).shape == (2, prefix, 3, 5)
+    with pytest.raises(ValueError, match="pass budget=None"):
+        twin(images(), 1)
+
+
+def test_in_the_full_twin_patches_meet_in_one_block() -> None:
+    twin = model(attention="full", layers=1, budgets=BackboneConfig.budgets)
+    pixels = images(1).requires_grad_()
+    (gradient,) = torch.autograd.grad(twin(pixels).patches[0, 0].square().sum(), pixels)
+    assert (gradient.unfold(2, 4, 4).unfold(3, 4, 4).abs().sum((0, 1, 4, 5)) > 0).all()
+
+
+def test_nothing_but_parameters_is_needed_to_move_a_model() -> None:
+    source = model()
+    with torch.device("meta"):
+        empty = VECA(TINY)
+    filled = empty.to_empty(device="cpu").eval()
+    filled.load_state_dict(source.state_dict())
+    assert torch.equal(filled(images()).patches, source(images()).patches)
+    assert torch.equal(copy.deepcopy(source)(images()).patches, source(images()).patches)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("attention", ["core-periphery", "full"])
+def test_no_tensor_strays_to_the_cpu_when_the_model_is_on_a_gpu(
+    training: bool, attention: Any
+) -> None:
+    fields = {**vars(TINY), "attention": attention}
+    if attention == "full":
+        fields["budgets"] = BackboneConfig.budgets
+    with torch.device("meta"):
+        there = VECA(BackboneConfig(**fields)).train(training)
+    shapes = {name: value.shape for name, value in there.state_dict().items()}
+    with FakeTensorMode(), torch.no_grad():  # no data, on a device that need not exist
+        weights = {name: torch.empty(shape, device="cuda") for name, shape in shapes.items()}
+        there.load_state_dict(weights, assign=True)
+        pixels = torch.empty(2, 3, 12, 20, device="cuda")
+        for form in ("plain", "folded"):
+            there.set_attention_form(form)
+            features = there(pixels, ffn=0.5)
+            assert {part.device.type for part in features[:3]} == {"cuda"}
+        assert there.attention_maps(pixels, 1).device.type == "cuda"
+        assert there.core_maps(pixels, 1).device.type == "cuda"
+
+
+def test_faking_leaves_no_trace_in_the_cache() -> None:
+    rotary.cached_patch_turn.cache_clear()
+    with FakeTensorMode():
+        VECA(TINY).eval()(torch.randn(1, 3, 12, 20))
+    assert rotary.cached_patch_turn.cache_info().currsize == 0
+    model()(images())
+
+
+def test_the_public_name_of_the_model_is_the_model() -> None:
+    assert veca.VECA is VECA

@@ -1,0 +1,75 @@
+"""Rotary position, held against slow complex arithmetic."""
+
+import cmath
+import math
+
+import pytest
+import torch
+
+from veca.backbone import rotary
+
+CPU = torch.device("cpu")
+DOUBLE = torch.float64
+SMALL = rotary.Periods(16, 100.0, 0.125)
+
+
+def turns(head_width: int = 64) -> torch.Tensor:
+    return rotary.frequencies(rotary.Periods(head_width, 100.0, 0.125), CPU, DOUBLE)
+
+
+def test_periods_are_those_of_the_authors_with_the_two_longest_switched_off() -> None:
+    periods = [100 ** (k / 16) for k in range(14)]
+    expected = torch.tensor([1 / period for period in periods] + [0.0, 0.0], dtype=DOUBLE)
+    torch.testing.assert_close(turns(), expected)
+
+
+def test_each_pair_of_channels_turns_like_a_complex_number() -> None:
+    torch.manual_seed(0)
+    vector = torch.randn(1, 1, 1, 64, dtype=DOUBLE)
+    point = torch.tensor([[0.3, -0.7]], dtype=DOUBLE)
+    turned = rotary.rotate(vector, rotary.turn_at(point, turns()))[0, 0, 0]
+    for axis in (0, 1):
+        for k, turn in enumerate(turns().tolist()):
+            i = axis * 16 + k
+            before = complex(vector[0, 0, 0, i], vector[0, 0, 0, i + 32])
+            after = before * cmath.exp(2j * math.pi * point[0, axis].item() * turn)
+            assert complex(turned[i], turned[i + 32]) == pytest.approx(after, abs=1e-12)
+
+
+def test_scores_depend_on_differences_of_points_only() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 1, 5, 3, 64, dtype=DOUBLE)
+    here, there, shift = (torch.rand(5, 2, dtype=DOUBLE) for _ in range(3))
+
+    def score(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        left = rotary.rotate(query, rotary.turn_at(a, turns()))
+        right = rotary.rotate(key, rotary.turn_at(b, turns()))
+        return (left * right).sum(-1)
+
+    torch.testing.assert_close(score(here, there), score(here + shift, there + shift))
+    assert not torch.allclose(score(here, there), score(here + shift, there))
+
+
+def test_the_centre_turns_nothing() -> None:
+    vector = torch.randn(1, 4, 2, 16)
+    turn = rotary.turn_at(torch.zeros(4, 2), rotary.frequencies(SMALL, CPU, torch.float32))
+    assert torch.equal(rotary.rotate(vector, turn), vector)
+
+
+def test_the_table_of_a_grid_is_built_once_and_only_a_few_are_kept() -> None:
+    rotary.cached_patch_turn.cache_clear()
+    settings = (SMALL, CPU, torch.float32)
+    first = rotary.cached_patch_turn((2, 3), *settings)
+    assert rotary.cached_patch_turn((2, 3), *settings) is first
+    for rows in range(50):
+        rotary.cached_patch_turn((rows + 1, 1), *settings)
+    assert rotary.cached_patch_turn.cache_info().currsize == rotary.CACHED_GRIDS
+
+
+def test_a_table_first_built_in_inference_mode_serves_training() -> None:
+    rotary.cached_patch_turn.cache_clear()
+    with torch.inference_mode():
+        turn = rotary.cached_patch_turn((2, 2), SMALL, CPU, torch.float32)
+    vectors = torch.randn(1, 4, 2, 16, requires_grad=True)
+    rotary.rotate(vectors, turn).sum().backward()
+    assert vectors.grad is not None
