@@ -5,6 +5,9 @@ from veca.backbone.config import BackboneConfig as BackboneConfig
 from veca.backbone.features import Features as Features
 from veca.backbone.model import VECA as VECA
 from veca.backbone.sizes import SIZES as SIZES
+from veca.data.errors import PictureError as PictureError
+from veca.data.prepare import prepare as prepare
+from veca.data.prepare import preprocess as preprocess
 from veca.runtime.version import VERSION
 from veca.weights.checkpoint import load as load
 from veca.weights.checkpoint import save as save

@@ -22,8 +22,9 @@ from veca.backbone.config import BackboneConfig
         ({"ffn_shares": (0.5,)}, "end with 1.0"),
         ({"ffn_shares": (0.0, 1.0)}, "end with 1.0"),
         ({"ffn_shares": (1.0, 0.5)}, "end with 1.0"),
-        ({"ffn_ratio": 0.0001}, "no hidden unit"),
-        ({"ffn_ratio": float("nan")}, "no hidden unit"),
+        ({"ffn_ratio": 0.0001}, "no number of hidden units"),
+        ({"ffn_ratio": float("nan")}, "no number of hidden units"),
+        ({"ffn_ratio": 1e308}, "no number of hidden units"),
         ({"attention": "full", "budgets": (4, 8)}, "set prefix_tokens instead"),
         ({"prefix_tokens": 5}, "only used with attention='full'"),
         ({"rotary_base": 0.0}, "above 0"),
@@ -66,6 +67,7 @@ def test_a_configuration_cannot_change_after_it_was_checked() -> None:
     [
         ({"heads": 2.0}, "heads got 2.0"),
         ({"budgets": (2.5,)}, "budgets got 2.5"),
+        ({"ffn_shares": ("a", 1.0)}, "end with 1.0"),
         ({"attention": "linear"}, "'core-periphery' or 'full'"),
     ],
 )

@@ -65,10 +65,10 @@ class BackboneConfig:
                 f"width={self.width} does not split into {self.heads} heads of a multiple of 4 "
                 f"channels, which 2-D rotary needs; use a multiple of {4 * self.heads}."
             )
-        if not math.isfinite(self.ffn_ratio) or self.width * self.ffn_ratio < 1:
+        if not 1 <= self.width * self.ffn_ratio < math.inf:
             raise ValueError(
-                f"ffn_ratio={self.ffn_ratio} leaves no hidden unit at width={self.width}; "
-                "use a ratio such as 2.66667."
+                f"ffn_ratio={self.ffn_ratio} gives no number of hidden units at "
+                f"width={self.width}; use a ratio such as 2.66667."
             )
         self._check_budgets()
         self._check_shares()
@@ -99,8 +99,10 @@ class BackboneConfig:
 
     def _check_shares(self) -> None:
         """Refuse shares that do not nest or do not end with the whole."""
-        rising = list(self.ffn_shares) == sorted(set(self.ffn_shares))
-        if not self.ffn_shares or not rising or self.ffn_shares[0] <= 0 or self.ffn_shares[-1] != 1:
+        shares = self.ffn_shares
+        numbers = all(isinstance(share, int | float) for share in shares)
+        rising = numbers and list(shares) == sorted(set(shares))
+        if not shares or not rising or shares[0] <= 0 or shares[-1] != 1:
             raise ValueError(
                 f"ffn_shares={self.ffn_shares} must rise within (0, 1] and end with 1.0, "
                 "such as (0.25, 0.5, 1.0)."

@@ -99,8 +99,9 @@ def _cut_into_chunks(bank: CoreBank, state: dict[str, Any], prefix: str, *_: obj
             if key.startswith(stem) and key.removeprefix(stem).isdecimal()
         )
         sizes = [len(chunk) for chunk in chunks]
-        if sum(len(state[f"{stem}{number}"]) for number in numbers) != sum(sizes):
-            continue  # other cores, not other chunks: torch names the sizes that differ
-        rows = [state.pop(f"{stem}{number}") for number in numbers]
-        for number, chunk in enumerate(torch.cat(rows).split(sizes) if rows else ()):
-            state[f"{stem}{number}"] = chunk
+        stored = [len(state[f"{stem}{number}"]) for number in numbers]
+        if stored == sizes or sum(stored) != sum(sizes):
+            continue  # nothing to do, or other cores: torch names the sizes that differ
+        rows = torch.cat([state.pop(f"{stem}{number}") for number in numbers])
+        for number, chunk in enumerate(rows.split(sizes)):
+            state[f"{stem}{number}"] = chunk.clone()  # may be assigned: each owns its memory

@@ -205,6 +205,8 @@ class VECA(FamiliarNames, nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw new weights: small normal ones, cores of norm one spread over the image."""
+        if self.final_norm.weight.is_meta:
+            return  # nothing to draw; torch would load a compiler to find that out
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=INITIAL_DEVIATION)

@@ -1,0 +1,68 @@
+# Every target makes the environment it needs, and is safe to repeat.
+# Needed: Python 3.11 or newer, git and make. Another Python: make test PYTHON=<command>
+
+PYTHON ?= python3.11 python3
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEV := $(VENV)/.ready-dev,figures,samples
+SHAPES := --jaxtyping-packages=veca,beartype.beartype
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo bench test check format slow clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.ready-samples ## Sample photos through several budgets: a table and a page
+	$(BIN)/veca demo --out build/demo
+
+bench: $(VENV)/.ready-figures ## VECA beside its rivals, as in docs/results: about 40 minutes
+	$(BIN)/veca bench --model small --resolutions 256,512,1024,2048 --budgets 8,16,32,64 \
+	    --ffn 0.25,1.0 --batch 1 --threads 2 --rounds 9 --seconds 5 --max-seconds 600 --out build/bench
+
+test: check ## Check, then test: with shapes checked, then what torch compiles
+	$(BIN)/pytest $(SHAPES) -m "not compiled and not slow" --cov
+	$(BIN)/pytest -m "compiled and not slow"
+
+check: $(DEV) ## Lint, formatting, types, layers, spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+
+format: $(DEV) ## Format the code and repair what the linter can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+slow: $(DEV) ## Run the tests that take long
+	$(BIN)/pytest -m slow
+
+clean: ## Remove the environment, every cache and what was built
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis
+	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# `.ready-<extras>` says that veca[<extras>] is installed: a target that needs more than `dev`
+# depends on, say, $(VENV)/.ready-samples,figures. It appears only after pip has succeeded.
+$(VENV)/.ready-%: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing veca[$*] into $(VENV): minutes the first time, seconds later."
+	@$(BIN)/python -m pip install --no-input --disable-pip-version-check --progress-bar off \
+	    -c constraints.txt -e '.[$*]' > $(VENV)/pip.log 2>&1 \
+	    || { grep -v "^WARNING: Location" $(VENV)/pip.log | tail -n 20 >&2; \
+	         echo "The installation failed; all of it is in $(VENV)/pip.log." >&2; exit 1; }
+	@touch $@
+
+# A virtual environment cannot move, so one that was made for another folder is made anew.
+ifneq ($(shell cat $(VENV)/.made 2>/dev/null),$(CURDIR))
+.PHONY: $(VENV)/.made
+endif
+
+$(VENV)/.made:
+	@for python in $(PYTHON); do \
+	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    "$$python" -m venv --clear $(VENV) && printf '%s\n' "$(CURDIR)" > $@; exit; \
+	done; \
+	echo "No Python 3.11 or newer answers to: $(PYTHON). Name one: make PYTHON=<command>" >&2; exit 1

@@ -1,0 +1,7 @@
+"""`python -m veca` is the command `veca`."""
+
+import sys
+
+from veca.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Processes and files; knows nothing of the model."""

@@ -1,0 +1,185 @@
+"""A model on disk: `save` writes a folder, `load` reads it from wherever it lies.
+
+    model.safetensors   the weights, with their configuration and hash; alone enough to load
+    config.json         what the hub and people read: configuration, hash, provenance
+    README.md           the model card
+
+Each file is replaced in one step, the weights first: they are the model, so a save that is
+interrupted leaves the whole old model or the whole new one.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from veca.backbone.config import BackboneConfig
+from veca.backbone.model import VECA
+from veca.runtime.files import make_folder, replace_file
+from veca.runtime.version import VERSION
+from veca.weights.card import card
+from veca.weights.configuration import FORMAT
+from veca.weights.errors import WeightsError
+from veca.weights.facts import Facts, shows_training
+from veca.weights.identity import check_hash, identify
+from veca.weights.layout import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME
+from veca.weights.provenance import Provenance
+from veca.weights.skeleton import assemble, check_fit
+from veca.weights.sources import Source, locate
+from veca.weights.tensor_file import (
+    CODES,
+    WeightsHash,
+    file_pieces,
+    names_of_types,
+    open_weights,
+    weights_hash,
+)
+
+
+def save(
+    model: VECA,
+    folder: Source,
+    *,
+    dtype: torch.dtype | None = None,
+    provenance: Provenance | None = None,
+) -> None:
+    """Write a model into a folder, over the model there; other files are left alone.
+
+    `dtype` stores the weights in another precision, such as torch.float16.
+    """
+    if not isinstance(model, VECA):
+        raise WeightsError(
+            f"a {type(model).__name__} cannot be saved; pass the VECA model itself (of a compiled "
+            "or distributed one, the module inside)."
+        )
+    target = Path(folder).expanduser()
+    if target.exists() and not target.is_dir():
+        raise WeightsError(f"{target} is a file; give a folder to save into.")
+    tensors = _storable(model, dtype)
+    digest = weights_hash(model.config, tensors)
+    make_folder(target)
+    replace_file(target / WEIGHTS_NAME, file_pieces(model.config, tensors, digest))
+    facts = Facts(
+        config=model.config,
+        dtype=names_of_types(tensor.dtype for tensor in tensors.values()),
+        file_bytes=(target / WEIGHTS_NAME).stat().st_size,
+        digest=digest,
+        untrained=not any(shows_training(name, tensor) for name, tensor in tensors.items()),
+        provenance=provenance or Provenance(),
+    )
+    replace_file(target / CONFIG_NAME, [_config_json(facts).encode()])
+    replace_file(target / CARD_NAME, [card(facts).encode()])
+
+
+def load(
+    source: Source,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    budgets: Sequence[int] | None = None,
+    revision: str | None = None,
+) -> VECA:
+    """Load a model in evaluation mode; its parameters can be trained on.
+
+    Args:
+        source: a folder or .safetensors file, a bundled name, or a name on the hub.
+        dtype: precision of the weights; by default that of the file, but single precision on a
+            CPU, where half precision is many times slower.
+        device: where the weights go.
+        budgets: other budgets to train with; a smaller last one keeps the first cores only.
+        revision: branch, tag or commit of a model on the hub.
+    """
+    _check_dtype(dtype)
+    target = torch.device(device) if device is not None else torch.get_default_device()
+    place = locate(source, revision)
+    tensors: dict[str, Tensor] = {}
+    with open_weights(place.weights) as file:
+        identity = identify(file, place.config)
+        found = WeightsHash(identity.config)
+        for name, tensor in file.tensors():
+            owned = tensor.clone()  # the file may change while the model lives
+            found.add(name, owned)
+            tensors[name] = owned.to(target, dtype or _working_type(owned.dtype, target))
+    check_hash(found.text(), identity, place.weights)
+    config = identity.config
+    if budgets is not None:
+        config, tensors = _with_budgets(config, tensors, tuple(budgets))
+    return assemble(config, tensors)
+
+
+def _storable(model: VECA, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """The weights as they will stand in the file."""
+    _check_dtype(dtype)
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_fit(model.config, shapes, "the model")
+    for name, tensor in tensors.items():
+        if tensor.is_meta or tensor.dtype not in CODES:
+            kind = "no memory" if tensor.is_meta else f"the type {tensor.dtype}"
+            raise WeightsError(
+                f"{name} has {kind}, which cannot be saved; give it numbers in "
+                f"{names_of_types(CODES)} first."
+            )
+    if dtype is None:
+        return tensors
+    stored = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if not bool((stored[name].isfinite() | ~tensor.isfinite()).all()):
+            raise WeightsError(
+                f"{name} has numbers too large for dtype={dtype}; use torch.bfloat16 or leave "
+                "dtype out."
+            )
+    return stored
+
+
+def _config_json(facts: Facts) -> str:
+    """The content of config.json."""
+    content = {
+        "format": FORMAT,
+        "model_type": "veca",
+        "veca_version": VERSION,
+        "backbone": dataclasses.asdict(facts.config),
+        "weights_sha256": facts.digest,
+        "dtype": facts.dtype,
+        "provenance": facts.provenance.known() if facts.provenance else {},
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _check_dtype(dtype: torch.dtype | None) -> None:
+    """Refuse types that no model has."""
+    if dtype is not None and dtype not in CODES:
+        raise WeightsError(f"dtype={dtype} is no type of weights; use {names_of_types(CODES)}.")
+
+
+def _working_type(stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """The type to work in: a CPU computes in single precision at least."""
+    return torch.promote_types(stored, torch.float32) if device.type == "cpu" else stored
+
+
+def _with_budgets(
+    config: BackboneConfig, tensors: dict[str, Tensor], budgets: tuple[int, ...]
+) -> tuple[BackboneConfig, dict[str, Tensor]]:
+    """The model that trains with other budgets, its bank cut to the last of them."""
+    if config.attention == "full":
+        raise WeightsError(
+            f"budgets={budgets} mean nothing to this full-attention model, which has no cores; "
+            "leave them out."
+        )
+    changed = dataclasses.replace(config, budgets=budgets)
+    if changed.cores > config.cores:
+        raise WeightsError(
+            f"budgets={budgets} need {changed.cores} cores, but the model has {config.cores}; end "
+            f"with {config.cores} or fewer."
+        )
+    others = {name: item for name, item in tensors.items() if not name.startswith("core_bank.")}
+    sizes = [after - before for before, after in itertools.pairwise((0, *budgets))]
+    for part in ("tokens", "points"):
+        chunks = [tensors[f"core_bank.{part}.{n}"] for n in range(len(config.budgets))]
+        for number, chunk in enumerate(torch.cat(chunks)[: changed.cores].split(sizes)):
+            others[f"core_bank.{part}.{number}"] = chunk
+    return changed, others

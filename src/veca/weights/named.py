@@ -1,0 +1,61 @@
+"""What a user calls a model on the command line: stored weights, or a size to try things with."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from veca.backbone.build import build
+from veca.backbone.model import VECA
+from veca.backbone.sizes import SIZES
+from veca.weights.checkpoint import load
+from veca.weights.facts import shows_training, size_name
+from veca.weights.tensor_file import weights_hash
+
+
+class NamedModel(NamedTuple):
+    """A model in evaluation mode, and what to tell about it."""
+
+    model: VECA
+    name: str
+    trained: bool
+    digest: str
+    """Hash of configuration and weights as they are in memory."""
+
+    @property
+    def title(self) -> str:
+        """Name, size and state of training in a line."""
+        size = size_name(self.model.config)
+        described = f"{self.name} (size {size})" if size not in {None, self.name} else self.name
+        state = "trained" if self.trained else "untrained"
+        return (
+            f"{described}, {self.model.cost(256, 256).parameters / 1e6:.1f} M parameters, {state}"
+        )
+
+
+def named_model(
+    name: str,
+    *,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    **overrides: Any,  # noqa: ANN401 - the types stand in BackboneConfig
+) -> NamedModel:
+    """The model that `veca.load` finds, or an untrained one for the name of a size.
+
+    `seed` and `overrides`, fields of a configuration, are for untrained models; a folder that is
+    called like a size is loaded.
+    """
+    if name in SIZES and not Path(name).exists():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = build(name, **overrides).eval().to(device)
+    elif overrides:
+        raise ValueError(
+            f"{', '.join(overrides)} of the stored model {name!r} cannot be changed; leave it out, "
+            f"or name a size ({', '.join(SIZES)}) for an untrained model."
+        )
+    else:
+        model = load(name, device=device)
+    state = model.state_dict()
+    trained = any(shows_training(key, tensor) for key, tensor in state.items())
+    return NamedModel(model, name, trained, weights_hash(model.config, state))

@@ -1,0 +1,241 @@
+"""Checkpoints of the authors' release, key by key.
+
+Their file is a pickle, so it is read by `torch.load(weights_only=True)`, behind the checks of
+`archive.py`. It holds the state dict of the student, alone or in a dictionary beside the state of
+the optimisers. Sizes are read off the shapes, and every key must find its place.
+
+Their rotary position pairs neighbouring channels, ours channel i with i + K/2 (`rotary.py`): the
+rows of queries and keys are put into our order, which changes no product between them.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from veca.backbone.config import BackboneConfig
+from veca.backbone.model import VECA
+from veca.backbone.sizes import SIZES
+from veca.weights.archive import check_archive
+from veca.weights.errors import WeightsError, listed
+from veca.weights.skeleton import assemble, check_fit, check_plausible, expected_shapes
+from veca.weights.sources import Source
+
+HEAD_WIDTH = 64
+"""Channels of a head in all sizes of the paper."""
+
+WRAPPERS = ("module.", "_orig_mod.")
+"""What distributed and compiled models put before every name."""
+
+ADAPTOR = ("output_proj.weight", "output_proj.bias")
+"""The projection to the teacher's width, which is no part of a backbone."""
+
+THEIR_NAMES = (
+    ("patch_embedding.", "patch_embed.proj."),
+    ("core_bank.tokens.", "query_token_chunks."),
+    ("core_bank.points.", "qcoord_chunks."),
+    ("core_steps.", "pos_linears."),
+    (".head.", "."),
+    (".attention_norm.", ".norm_attn."),
+    (".feedforward_norm.", ".norm_ffn."),
+    (".attention.query.", ".attn.q_proj."),
+    (".attention.key.", ".attn.k_proj."),
+    (".attention.value.", ".attn.v_proj."),
+    (".attention.output.", ".attn.out_proj."),
+    (".feedforward.expand.", ".fc1."),
+    (".feedforward.contract.", ".fc2."),
+)
+"""Parts of our names and what they are in the authors' code; other parts are the same."""
+
+State = Mapping[str, Tensor]
+
+
+def load_official(path: Source) -> VECA:
+    """The model in a checkpoint of the authors' release, in evaluation mode and fp32."""
+    state, settings = _read(Path(path).expanduser())
+    return converted(state, settings, str(path))
+
+
+def load_official_adaptor(path: Source) -> nn.Linear | None:
+    """The projection to the teacher's width beside the model of a checkpoint, if it has one."""
+    state, _ = _read(Path(path).expanduser())
+    found = {name.removeprefix("output_proj."): state[name] for name in ADAPTOR if name in state}
+    if not found:
+        return None
+    outputs, inputs = _shape(state, "output_proj.weight", 2, str(path))
+    adaptor = nn.Linear(inputs, outputs, bias="bias" in found, device="meta")
+    try:
+        adaptor.load_state_dict({name: _owned(item) for name, item in found.items()}, assign=True)
+    except RuntimeError as error:
+        raise WeightsError(
+            f"{path} has an output_proj whose bias does not fit its weight; get it again."
+        ) from error
+    return adaptor.eval()
+
+
+def converted(state: State, settings: Mapping[str, Any], where: str) -> VECA:
+    """Our model from the authors' state dict; `settings` is the configuration beside it."""
+    config = inferred_config(state, settings, where)
+    check_plausible(config, {name: tuple(item.shape) for name, item in state.items()}, where)
+    check_names(config, state, where)
+    tensors = {name: our_tensor(config, state, name) for name in expected_shapes(config)}
+    check_fit(config, {name: tuple(item.shape) for name, item in tensors.items()}, where)
+    return assemble(config, {name: _owned(tensor) for name, tensor in tensors.items()})
+
+
+def inferred_config(state: State, settings: Mapping[str, Any], where: str) -> BackboneConfig:
+    """The configuration that the shapes show."""
+    width, channels, side, _ = _shape(state, "patch_embed.proj.weight", 4, where)
+    _, hidden = _shape(state, "blocks.0.fc2.weight", 2, where)
+    chunks = _numbers(state, r"query_token_chunks\.(\d{1,6})")
+    sizes = [_shape(state, f"query_token_chunks.{n}", 3, where)[1] for n in chunks]
+    heads = settings.get("num_heads", width // HEAD_WIDTH)
+    if settings.get("rope_zero_freqs_from", "low") != "low":
+        raise WeightsError(
+            f"{where} switches off the shortest rotary periods, which this veca cannot; only "
+            "checkpoints with rope_zero_freqs_from='low' can be read."
+        )
+    try:
+        return BackboneConfig(
+            layers=len(_numbers(state, r"blocks\.(\d{1,6})\..*")),
+            width=width,
+            heads=heads,
+            ffn_ratio=_ratio(width, hidden),
+            patch_size=side,
+            in_channels=channels,
+            budgets=tuple(itertools.accumulate(sizes)),
+            rotary_still=float(settings.get("rope_p_zero_freqs", 0.125)),
+            coordinate_shift=float(settings.get("rope_shift_coords", 0.08) or 0),
+            coordinate_rescale=float(settings.get("rope_rescale_coords", 2.0) or 1),
+        )
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise WeightsError(f"{where} describes no model that can be built: {error}") from error
+
+
+def check_names(config: BackboneConfig, state: State, where: str) -> None:
+    """Refuse a state dict that lacks a key or has one too many."""
+    wanted = {their_name(name) for name in expected_shapes(config)}
+    missing = sorted(wanted - state.keys())
+    left_over = sorted(state.keys() - wanted - {*ADAPTOR, "pos_alpha"})
+    if missing or left_over:
+        found = [f"lacks {listed(missing)}"] if missing else []
+        found += [f"has {listed(left_over)} left over"] if left_over else []
+        raise WeightsError(
+            f"{where} {' and '.join(found)}, so it is no checkpoint of the authors' release; get "
+            "it again, or rename its keys to theirs."
+        )
+
+
+def their_name(name: str) -> str:
+    """What one of our parameters is called in the authors' code."""
+    if name.endswith(".scale"):  # one vector holds the scales of all layers
+        return "pos_alpha"
+    for ours, theirs in THEIR_NAMES:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def our_tensor(config: BackboneConfig, state: State, name: str) -> Tensor:
+    """One of our parameters from their state dict, still in their memory where that is possible."""
+    tensor = state[their_name(name)]
+    if name.endswith(".scale"):
+        layer = int(name.split(".")[1])
+        return tensor[layer] if tensor.shape == (config.layers - 1,) else tensor
+    if name.startswith("core_bank."):
+        return tensor[0] if tensor.ndim == 3 and len(tensor) == 1 else tensor
+    turned = ".attention.query." in name or ".attention.key." in name
+    return _reordered(config, tensor) if turned and len(tensor) == config.width else tensor
+
+
+def _reordered(config: BackboneConfig, rows: Tensor) -> Tensor:
+    """Channels of each head from (axis, frequency, part) to our (part, axis, frequency)."""
+    split = rows.unflatten(0, (config.heads, 2, config.head_width // 4, 2))
+    return split.movedim(3, 1).flatten(0, 3)
+
+
+def _read(path: Path) -> tuple[State, Mapping[str, Any]]:
+    """State dict and settings of a checkpoint; no code of the file is run."""
+    if not path.is_file():
+        raise WeightsError(f"{path} is no file; give the path of a checkpoint.")
+    check_archive(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise WeightsError(
+            f"{path} cannot be read by torch ({reason}); get it again, or save the state dict of "
+            "the student alone."
+        ) from error
+    whole = isinstance(content, Mapping) and "student" in content
+    state = content["student"] if whole else content
+    settings = content.get("config") if whole else None
+    _check_state(state, path)
+    return _unwrapped(state), settings if isinstance(settings, Mapping) else {}
+
+
+def _check_state(state: object, path: Path) -> None:
+    """Refuse what is no dictionary of weights, and tensors larger than the file."""
+    if not isinstance(state, Mapping) or not state:
+        raise WeightsError(
+            f"{path} holds a {type(state).__name__}, but a state dict or a dictionary with "
+            "'student' and 'config' is needed."
+        )
+    foreign = [
+        name if isinstance(name, str) else f"a {type(name).__name__} as name"
+        for name, item in state.items()
+        if not isinstance(name, str) or not isinstance(item, Tensor) or not item.is_floating_point()
+    ]
+    if foreign:
+        raise WeightsError(
+            f"{path} has entries that are no weights ({listed(foreign)}); a state dict or a "
+            "dictionary with 'student' and 'config' is needed."
+        )
+    claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    if claimed > path.stat().st_size:
+        raise WeightsError(
+            f"{path} claims {claimed} bytes of weights, more than the file has; do not trust it, "
+            "get the checkpoint from its authors."
+        )
+
+
+def _unwrapped(state: State) -> State:
+    """The state dict without the prefixes of distributed and compiled models."""
+    for wrapper in WRAPPERS * 2:  # in either order
+        if all(name.startswith(wrapper) for name in state):
+            state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}
+    return state
+
+
+def _shape(state: State, name: str, dimensions: int, where: str) -> tuple[int, ...]:
+    """The shape of a tensor that sizes are read off."""
+    tensor = state.get(name)
+    if tensor is None or tensor.ndim != dimensions:
+        got = "has no" if tensor is None else f"has the shape {tuple(tensor.shape)} for"
+        raise WeightsError(
+            f"{where} {got} {name}, which needs {dimensions} dimensions; it is no checkpoint of "
+            f"the authors' release (it has {listed(sorted(state))})."
+        )
+    return tuple(tensor.shape)
+
+
+def _numbers(state: State, pattern: str) -> list[int]:
+    """The numbers in names of this form, rising."""
+    found = (re.fullmatch(pattern, name, re.ASCII) for name in state)
+    return sorted({int(match[1]) for match in found if match})
+
+
+def _ratio(width: int, hidden: int) -> float:
+    """A ratio that gives so many hidden units; that of a named size where one does."""
+    for known in SIZES.values():
+        if int(width * known.ffn_ratio) == hidden:
+            return known.ffn_ratio
+    return (hidden + 0.5) / width
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    """A copy in single precision, apart from the file."""
+    return tensor.to(torch.float32, copy=True).contiguous()

@@ -1,0 +1,23 @@
+"""What every test gets: a fixed seed, properties without deadlines, no GPU test without a GPU."""
+
+import hypothesis
+import pytest
+import torch
+
+# Deadlines measure the machine, not the code; fixed examples make a failure repeat everywhere.
+hypothesis.settings.register_profile("veca", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("veca")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_runtest_setup() -> None:
+    """Give every test the same random numbers, whichever tests ran before it."""
+    torch.manual_seed(0)

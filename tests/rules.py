@@ -1,0 +1,195 @@
+"""Rules about the source that no linter holds.
+
+A rule is a function from one file to its breaches, in words. `test_architecture.py` applies each
+one to the project and proves on bad samples that it can fail.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[1]
+
+MOST_LINES_OF_A_FILE = 350
+MOST_LINES_OF_A_FUNCTION = 50
+MOST_BYTES_OF_A_FILE = 1_000_000
+
+DRAWER = re.compile(r"utils|helpers|misc|common|(^|_)(util|helper)(_|$)")
+PICKLING = frozenset({"cloudpickle", "dill", "joblib", "pickle", "shelve"})
+BACKBONE_NEEDS = frozenset({"jaxtyping", "torch"})
+
+# In pieces, so that this file keeps its own rule. What stands before the slash tells a path from
+# the tail of an address, of a relative path or of a variable.
+MACHINE_FOLDERS = "|".join(("home", "Users", "root", "work", "tmp", "mnt", "opt", "scratch"))
+MACHINE_PATH = re.compile(
+    rf"(?:file://|(?<![\w.~$)}}/:-]))/(?:{MACHINE_FOLDERS})/[\w.~-]+|\b[A-Za-z]:\\+Users\\+\w+"
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file and its place in the package."""
+
+    path: PurePosixPath
+    """Relative to the package, as in `backbone/model.py`."""
+
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree of the file."""
+        return ast.parse(self.text)
+
+    def calls(self) -> Iterator[ast.Call]:
+        """Every call, in no order that matters."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """Line and full dotted name of everything imported."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, name.name) for name in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
+
+
+def modules_below(package: Path) -> list[Module]:
+    """Every source file below a package."""
+    return [
+        Module(PurePosixPath(path.relative_to(package).as_posix()), path.read_text("utf-8"))
+        for path in sorted(package.rglob("*.py"))
+    ]
+
+
+def overlong_file(module: Module) -> Iterator[str]:
+    """A file is read in one sitting."""
+    lines = len(module.text.splitlines())
+    if lines > MOST_LINES_OF_A_FILE:
+        yield f"{lines} lines, allowed are {MOST_LINES_OF_A_FILE}: split it by subject"
+
+
+def overlong_function(module: Module) -> Iterator[str]:
+    """A function fits on a screen, counted from `def` to its end, decorators apart."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, Function):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MOST_LINES_OF_A_FUNCTION:
+                yield (
+                    f"line {node.lineno}: {node.name} has {lines} lines, "
+                    f"allowed are {MOST_LINES_OF_A_FUNCTION}"
+                )
+
+
+def drawer(module: Module) -> Iterator[str]:
+    """A name says what is inside; a drawer for leftovers says nothing."""
+    for part in module.path.with_suffix("").parts:
+        if DRAWER.search(part):
+            yield f"{part!r} is a drawer for leftovers: name it after its subject"
+
+
+def module_without_test(module: Module, tests: Path = ROOT / "tests") -> Iterator[str]:
+    """The tests of a module are found without a search."""
+    mirror = PurePosixPath(module.path.parent, f"test_{module.path.name}")
+    if module.path.name not in {"__init__.py", "__main__.py"} and not (tests / mirror).is_file():
+        yield f"tests/{mirror} is missing"
+
+
+def assertion(module: Module) -> Iterator[str]:
+    """An assert vanishes under `python -O` and speaks to nobody; errors are raised."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assert):
+            yield f"line {node.lineno}: assert; raise an error that says what to do"
+
+
+def pickle_outside_its_home(module: Module) -> Iterator[str]:
+    """A pickled file can run code, so only two places read one."""
+    if module.path == PurePosixPath("weights/official.py") or module.path.parts[0] == "teacher":
+        return
+    for line, name in module.imports():
+        if name.split(".")[0] in PICKLING:
+            yield f"line {line}: {name} belongs to weights/official.py and teacher/"
+    for call in module.calls():
+        if ast.unparse(call.func) == "torch.load":
+            yield f"line {call.lineno}: torch.load belongs to weights/official.py and teacher/"
+
+
+def unguarded_pickle(module: Module) -> Iterator[str]:
+    """Where pickled files are read, nothing but tensors comes out, and the call shows it."""
+    for line, name in module.imports():
+        if name == "torch.load":
+            yield f"line {line}: write torch.load(...), so that this rule can see it"
+    for call in module.calls():
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        if ast.unparse(call.func) == "torch.load":
+            given.setdefault("weights_only", "not given")
+        if given.get("weights_only", "True") != "True":
+            yield f"line {call.lineno}: weights_only is {given['weights_only']}, it must be True"
+        if given.get("allow_pickle", "False") != "False":
+            yield f"line {call.lineno}: allow_pickle is {given['allow_pickle']}, it must be False"
+
+
+def print_outside_cli(module: Module) -> Iterator[str]:
+    """A library returns and raises; only the command line talks."""
+    if module.path.parts[0] == "cli":
+        return
+    for call in module.calls():
+        if ast.unparse(call.func) == "print":
+            yield f"line {call.lineno}: print; only cli/ talks to a person"
+
+
+def missing_docstring(module: Module) -> Iterator[str]:
+    """Everything public says what its signature cannot."""
+    if not ast.get_docstring(module.tree):
+        yield "the module has no docstring"
+    for name, node in public_definitions(module.tree):
+        if not ast.get_docstring(node):
+            yield f"line {node.lineno}: {name} has no docstring"
+
+
+def public_definitions(
+    scope: ast.Module | ast.ClassDef, prefix: str = ""
+) -> Iterator[tuple[str, Function | ast.ClassDef]]:
+    """What has no underscore before its name; overloads and setters only repeat another."""
+    for node in scope.body:
+        if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        decorators = {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
+        if not decorators & {"overload", "setter", "deleter"}:
+            yield prefix + node.name, node
+        if isinstance(node, ast.ClassDef):
+            yield from public_definitions(node, f"{prefix}{node.name}.")
+
+
+def foreign_import_in_backbone(module: Module) -> Iterator[str]:
+    """The model needs torch and the names of shapes, nothing else."""
+    if module.path.parts[0] != "backbone":
+        return
+    for line, name in module.imports():
+        top = name.split(".")[0]
+        if top == "veca" and not name.startswith("veca.backbone."):
+            yield f"line {line}: {name} lies outside the backbone"
+        if top not in BACKBONE_NEEDS | sys.stdlib_module_names | {"veca"}:
+            yield f"line {line}: {name}; the backbone needs {', '.join(sorted(BACKBONE_NEEDS))}"
+
+
+def oversized_file(path: Path) -> Iterator[str]:
+    """Git keeps a large file for ever; weights that ship with the package are the exception."""
+    size = path.stat().st_size
+    if size > MOST_BYTES_OF_A_FILE and path.suffix != ".safetensors":
+        yield f"{size} bytes, allowed are {MOST_BYTES_OF_A_FILE}"
+
+
+def machine_path(path: Path) -> Iterator[str]:
+    """A folder of one machine does not exist on another."""
+    content = path.read_bytes()
+    if b"\0" in content:  # no text
+        return
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+        if found := MACHINE_PATH.search(line):
+            yield f"line {number}: {found[0]} is a path of one machine"

@@ -1,0 +1,225 @@
+"""The rules of `rules.py` hold for the project, and each of them can fail."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests import rules
+from tests.rules import ROOT, Module, modules_below
+
+PACKAGE = ROOT / "src" / "veca"
+
+
+def files_of_the_repository(root: Path) -> list[Path]:
+    """What git tracks or would add, even inside a git hook or under another owner."""
+    names = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"],
+        cwd=root,
+        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout.split("\0")
+    return [root / name for name in names if name and (root / name).is_file()]
+
+
+def refuse(breaches: list[str]) -> None:
+    """Fail with every breach on a line of its own."""
+    if breaches:
+        pytest.fail("\n".join(breaches), pytrace=False)
+
+
+def check_package(rule: Callable[[Module], Iterator[str]]) -> None:
+    """Hold a rule against every source file."""
+    modules = modules_below(PACKAGE)
+    refuse([f"src/veca/{module.path}: {words}" for module in modules for words in rule(module)])
+
+
+def check_repository(rule: Callable[[Path], Iterator[str]]) -> None:
+    """Hold a rule against every file of the repository."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this copy is no git checkout")
+    files = files_of_the_repository(ROOT)
+    refuse([f"{path.relative_to(ROOT)}: {words}" for path in files for words in rule(path)])
+
+
+def test_the_rules_see_the_package() -> None:
+    assert PurePosixPath("backbone/model.py") in {module.path for module in modules_below(PACKAGE)}
+
+
+def test_every_source_file_is_read_in_one_sitting() -> None:
+    check_package(rules.overlong_file)
+
+
+def test_every_function_fits_on_a_screen() -> None:
+    check_package(rules.overlong_function)
+
+
+def test_no_module_is_a_drawer_for_leftovers() -> None:
+    check_package(rules.drawer)
+
+
+def test_every_module_has_its_tests_at_the_mirrored_place() -> None:
+    check_package(rules.module_without_test)
+
+
+def test_the_source_raises_errors_and_never_asserts() -> None:
+    check_package(rules.assertion)
+
+
+def test_pickled_files_are_read_in_two_places_only() -> None:
+    check_package(rules.pickle_outside_its_home)
+
+
+def test_pickled_files_give_tensors_and_nothing_else() -> None:
+    check_package(rules.unguarded_pickle)
+
+
+def test_only_the_command_line_prints() -> None:
+    check_package(rules.print_outside_cli)
+
+
+def test_everything_public_has_a_docstring() -> None:
+    check_package(rules.missing_docstring)
+
+
+def test_the_backbone_needs_torch_and_jaxtyping_alone() -> None:
+    check_package(rules.foreign_import_in_backbone)
+
+
+def test_the_repository_holds_no_large_file_but_weights() -> None:
+    check_repository(rules.oversized_file)
+
+
+def test_no_file_names_a_folder_of_one_machine() -> None:
+    check_repository(rules.machine_path)
+
+
+def test_a_failure_names_every_breach() -> None:
+    with pytest.raises(pytest.fail.Exception, match="first\nsecond"):
+        refuse(["first", "second"])
+
+
+def function_of(lines: int) -> str:
+    """A decorated function of so many lines, the decorator not counted."""
+    return "@decorator\ndef long():\n" + "    step()\n" * (lines - 1)
+
+
+BAD_MODULES = [
+    (rules.overlong_file, "model.py", "x = 1\n" * 351),
+    (rules.overlong_function, "model.py", function_of(51)),
+    (rules.overlong_function, "model.py", function_of(51).replace("def", "async def")),
+    (rules.drawer, "backbone/utils.py", ""),
+    (rules.drawer, "backbone/image_helpers.py", ""),
+    (rules.drawer, "misc/model.py", ""),
+    (rules.drawer, "data/common_types.py", ""),
+    (rules.module_without_test, "backbone/an_untested_module.py", ""),
+    (rules.assertion, "model.py", "def f(x):\n    assert x\n"),
+    (rules.pickle_outside_its_home, "data/images.py", "import pickle\n"),
+    (rules.pickle_outside_its_home, "weights/checkpoint.py", "from pickle import loads\n"),
+    (rules.pickle_outside_its_home, "distill/state.py", "torch.load(path, weights_only=True)\n"),
+    (rules.unguarded_pickle, "teacher/lite.py", "torch.load(path)\n"),
+    (rules.unguarded_pickle, "weights/official.py", "torch.load(path, weights_only=False)\n"),
+    (rules.unguarded_pickle, "weights/official.py", "torch.load(path, weights_only=trusted)\n"),
+    (rules.unguarded_pickle, "weights/official.py", "from torch import load\n"),
+    (rules.unguarded_pickle, "data/arrays.py", "np.load(path, allow_pickle=True)\n"),
+    (rules.print_outside_cli, "distill/loop.py", "print('step')\n"),
+    (rules.missing_docstring, "model.py", "x = 1\n"),
+    (rules.missing_docstring, "model.py", "'Words.'\ndef f():\n    pass\n"),
+    (rules.missing_docstring, "model.py", "'Words.'\nclass A:\n    pass\n"),
+    (rules.missing_docstring, "model.py", "'W.'\nclass A:\n    'W.'\n    def f(self): ...\n"),
+    (rules.foreign_import_in_backbone, "backbone/model.py", "import numpy as np\n"),
+    (rules.foreign_import_in_backbone, "backbone/model.py", "from veca.weights import official\n"),
+    (rules.foreign_import_in_backbone, "backbone/model.py", "def f():\n    import einops\n"),
+]
+
+GOOD_MODULES = [
+    (rules.overlong_file, "model.py", "x = 1\n" * 350),
+    (rules.overlong_function, "model.py", function_of(50)),
+    (rules.drawer, "backbone/coordinates.py", ""),
+    (rules.module_without_test, "backbone/__init__.py", ""),
+    (rules.assertion, "model.py", "'Never assert.'\nassertion = 1\n"),
+    (rules.pickle_outside_its_home, "weights/official.py", "import pickle\n"),
+    (rules.pickle_outside_its_home, "teacher/lite.py", "torch.load(path, weights_only=True)\n"),
+    (rules.unguarded_pickle, "teacher/lite.py", "torch.load(path, weights_only=True)\n"),
+    (rules.unguarded_pickle, "weights/checkpoint.py", "json.load(file)\n"),
+    (rules.print_outside_cli, "cli/main.py", "print('done')\n"),
+    (rules.print_outside_cli, "distill/loop.py", "console.print('step')\n"),
+    (rules.missing_docstring, "model.py", "'W.'\ndef _f(): ...\n@overload\ndef g(): ...\n"),
+    (rules.foreign_import_in_backbone, "backbone/model.py", "import math\nfrom torch import nn\n"),
+    (rules.foreign_import_in_backbone, "backbone/model.py", "import veca.backbone.cost\n"),
+    (rules.foreign_import_in_backbone, "weights/checkpoint.py", "import safetensors\n"),
+]
+
+
+def sample(folder: Path, name: str, text: str) -> Module:
+    """A module as it would be read from a package in this folder."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    (module,) = modules_below(folder)
+    return module
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), BAD_MODULES)
+def test_a_rule_refuses_what_it_forbids(
+    rule: Callable[[Module], Iterator[str]], name: str, text: str, tmp_path: Path
+) -> None:
+    assert list(rule(sample(tmp_path, name, text)))
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), GOOD_MODULES)
+def test_a_rule_accepts_what_it_allows(
+    rule: Callable[[Module], Iterator[str]], name: str, text: str, tmp_path: Path
+) -> None:
+    assert list(rule(sample(tmp_path, name, text))) == []
+
+
+def test_a_module_counts_as_tested_once_the_mirrored_file_exists(tmp_path: Path) -> None:
+    module = sample(tmp_path / "package", "backbone/model.py", "")
+    missing = ["tests/backbone/test_model.py is missing"]
+    assert list(rules.module_without_test(module, tests=tmp_path)) == missing
+
+    (tmp_path / "backbone").mkdir()
+    (tmp_path / "backbone" / "test_model.py").touch()
+    assert list(rules.module_without_test(module, tests=tmp_path)) == []
+
+
+@pytest.mark.parametrize(("name", "refused"), [("log.txt", True), ("model.safetensors", False)])
+def test_a_large_file_is_refused_unless_it_holds_weights(
+    name: str, refused: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"x" * (rules.MOST_BYTES_OF_A_FILE + 1))
+    assert bool(list(rules.oversized_file(path))) is refused
+
+
+@pytest.mark.parametrize(
+    ("parts", "refused"),
+    [
+        (("see ", "/home", "/ada/notes"), True),
+        (("root = '", "/Users", "/ada'"), True),
+        (("file://", "/tmp", "/x"), True),
+        (("C:", "\\Users", "\\ada"), True),
+        (("https://example.org", "/home", "/page"), False),
+        (("..", "/work", "/notes"), False),
+        (("$(DIR)", "/tmp", "/x"), False),
+        (("#!", "/usr/bin/env bash"), False),
+    ],
+)
+def test_a_path_of_one_machine_is_refused_and_an_address_is_not(
+    parts: tuple[str, ...], refused: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("".join(parts), "utf-8")
+    assert bool(list(rules.machine_path(path))) is refused
+
+
+def test_the_files_of_the_repository_are_those_git_would_keep(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    for name in (".gitignore", "kept.py", "thrown.log"):
+        (tmp_path / name).write_text("*.log\n", "utf-8")
+    assert {path.name for path in files_of_the_repository(tmp_path)} == {".gitignore", "kept.py"}
