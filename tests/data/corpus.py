@@ -1,0 +1,409 @@
+"""Odd pictures, and what must become of each: its colours, or an error in certain words.
+
+`GOOD` and `BAD` are made anew in every run, so that the repository holds no picture.
+"""
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, features
+
+from tests.data.encoders import (
+    COLOUR,
+    COLOUR_AND_ALPHA,
+    GREY,
+    GREY_AND_ALPHA,
+    LONG,
+    packed_12_bit,
+    png,
+    png16,
+    png_chunk,
+    tiff,
+    tiff_tags,
+    with_adobe_transform,
+    with_jpeg_size,
+    without_adobe_marker,
+)
+
+HEIGHT, WIDTH = 40, 56
+SIZE = (WIDTH, HEIGHT)
+ONE_STEP = 1 / 255
+
+
+@dataclass(frozen=True)
+class Good:
+    """A file that must be read, and the upright, opaque colours in it, (H, W, 3) in 0..1."""
+
+    name: str
+    content: bytes
+    colours: NDArray[Any]
+    tolerance: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A file that must be refused, and words of the error."""
+
+    name: str
+    content: bytes
+    words: str
+
+
+def photo(height: int = HEIGHT, width: int = WIDTH) -> NDArray[Any]:
+    """A picture of smooth colours with some noise, in which every turn and flip shows."""
+    y, x = np.mgrid[0:height, 0:width]
+    smooth = np.stack([x * 255 // width, y * 255 // height, (x + y) * 255 // (width + height)], -1)
+    noise = np.random.default_rng(7).integers(0, 16, smooth.shape)
+    return np.minimum(smooth + noise, 255).astype(np.uint8)
+
+
+PHOTO = photo()
+GREYS = PHOTO[..., 0]
+DEEP = np.random.default_rng(1).integers(0, 65536, (HEIGHT, WIDTH, 4)).astype(np.uint16)
+INKS = np.repeat(
+    np.repeat([[[255, 0, 0, 0], [0, 255, 0, 0]], [[0, 0, 255, 0], [0, 64, 128, 128]]], 16, 0), 16, 1
+).astype(np.uint8)
+"""Four squares of 16 pixels in cyan, magenta, yellow and a mixture with black."""
+
+
+def encoded(image: Image.Image, format_: str, **options: Any) -> bytes:
+    """The image as Pillow writes it."""
+    file = io.BytesIO()
+    image.save(file, format_, **options)
+    return file.getvalue()
+
+
+def plainly_decoded(content: bytes) -> NDArray[Any]:
+    """What Pillow finds in a file that has nothing odd about it."""
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def grey(values: NDArray[Any]) -> NDArray[Any]:
+    """Greys in 0..1 as colours."""
+    return np.repeat(values[..., None], 3, axis=2)
+
+
+def on_white(colours: NDArray[Any], opacity: NDArray[Any]) -> NDArray[Any]:
+    """Bytes blended by hand: what shows of a transparent picture."""
+    share = opacity[..., None] / 255
+    return colours / 255 * share + (1 - share)
+
+
+def rgb_of_inks(inks: NDArray[Any]) -> NDArray[Any]:
+    """The plain formula from CMYK to RGB."""
+    part = 1 - inks / 255
+    return part[..., :3] * part[..., 3:]
+
+
+TURNED_UPRIGHT: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    1: lambda stored: stored,
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: stored[::-1, ::-1].swapaxes(0, 1),
+    8: lambda stored: np.rot90(stored, 1),
+}
+"""From what is stored to what is meant, for each EXIF orientation, by its definition."""
+
+
+def exif(orientation: int) -> Image.Exif:
+    """EXIF data that hold nothing else."""
+    data = Image.Exif()
+    data[274] = orientation
+    return data
+
+
+def oriented() -> list[Good]:
+    """All orientations in JPEG, and one in each other place where it can stand."""
+    image = Image.fromarray(PHOTO)
+    found = []
+    for number, turn in TURNED_UPRIGHT.items():
+        jpeg = encoded(image, "JPEG", exif=exif(number))
+        colours = turn(plainly_decoded(encoded(image, "JPEG"))) / 255
+        found.append(Good(f"orientation {number}.jpg", jpeg, colours))
+    rows = [row.tobytes() for row in PHOTO]
+    late = png_chunk(b"eXIf", exif(6).tobytes()[6:])
+    damaged = png_chunk(b"eXIf", b"II*\0\xff\xff\xff\xff broken")
+    return [
+        *found,
+        Good("early.png", encoded(image, "PNG", exif=exif(5)), TURNED_UPRIGHT[5](PHOTO) / 255),
+        Good("late.png", png(SIZE, 8, COLOUR, rows, after=late), TURNED_UPRIGHT[6](PHOTO) / 255),
+        Good("damaged exif.png", png(SIZE, 8, COLOUR, rows, before=damaged), PHOTO / 255),
+        Good(
+            "turned.webp",
+            encoded(image, "WEBP", lossless=True, exif=exif(8)),
+            TURNED_UPRIGHT[8](PHOTO) / 255,
+        ),
+        Good(
+            "turned.tif",
+            tiff(tiff_tags(SIZE, [8, 8, 8], 2) | {274: (3, [6])}, PHOTO.tobytes()),
+            TURNED_UPRIGHT[6](PHOTO) / 255,
+        ),
+        Good(
+            "turned 16 bit.png",
+            encoded(Image.fromarray(DEEP[..., 0]), "PNG", exif=exif(7)),
+            TURNED_UPRIGHT[7](grey(DEEP[..., 0] / 65535)),
+        ),
+    ]
+
+
+def plain() -> list[Good]:
+    """Everyday files of every format, some under a wrong name."""
+    image, jpeg = Image.fromarray(PHOTO), encoded(Image.fromarray(PHOTO), "JPEG")
+    progressive = encoded(image, "JPEG", progressive=True)
+    grey_jpeg = encoded(Image.fromarray(GREYS), "JPEG")
+    strip = np.random.default_rng(3).integers(0, 256, (10, 10_000, 3)).astype(np.uint8)
+    found = [
+        Good("photo.png", encoded(image, "PNG"), PHOTO / 255),
+        Good("a png called.jpg", encoded(image, "PNG"), PHOTO / 255),
+        Good("a jpeg called.png", jpeg, plainly_decoded(jpeg) / 255),
+        Good("no ending", jpeg, plainly_decoded(jpeg) / 255),
+        Good("progressive.jpg", progressive, plainly_decoded(progressive) / 255),
+        Good("grey.jpg", grey_jpeg, plainly_decoded(grey_jpeg) / 255),
+        Good("photo.bmp", encoded(image, "BMP"), PHOTO / 255),
+        Good("photo.ppm", encoded(image, "PPM"), PHOTO / 255),
+        Good("packed.tif", encoded(image, "TIFF", compression="tiff_lzw"), PHOTO / 255),
+        Good("one.png", encoded(image.crop((5, 5, 6, 6)), "PNG"), PHOTO[5:6, 5:6] / 255),
+        Good("row.png", encoded(image.crop((0, 3, WIDTH, 4)), "PNG"), PHOTO[3:4] / 255),
+        Good("column.png", encoded(image.crop((4, 0, 5, HEIGHT)), "PNG"), PHOTO[:, 4:5] / 255),
+        Good("strip.png", encoded(Image.fromarray(strip), "PNG"), strip / 255),
+        Good("no end mark.png", encoded(image, "PNG")[:-12], PHOTO / 255),
+    ]
+    if features.check("avif"):
+        avif = encoded(image, "AVIF", quality=100, subsampling="4:4:4")
+        found.append(Good("photo.avif", avif, PHOTO / 255, 6 * ONE_STEP))
+    return found
+
+
+def animated() -> list[Good]:
+    """Of animations the first frame."""
+    frames = [Image.fromarray(np.roll(PHOTO, 9 * step, axis=1)) for step in range(3)]
+    few = [frame.quantize(32) for frame in frames]
+    options: dict[str, Any] = {"save_all": True, "append_images": frames[1:], "duration": 50}
+    first = np.asarray(few[0].convert("RGB")) / 255
+    return [
+        Good("film.gif", encoded(few[0], "GIF", **options | {"append_images": few[1:]}), first),
+        Good("film.webp", encoded(frames[0], "WEBP", lossless=True, **options), PHOTO / 255),
+        Good("film.png", encoded(frames[0], "PNG", **options), PHOTO / 255),
+        Good("pages.tif", encoded(frames[0], "TIFF", **options), PHOTO / 255),
+    ]
+
+
+def transparent() -> list[Good]:
+    """Opacity in every form that a file can give it."""
+    opacity = np.linspace(0, 255, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH).astype(np.uint8)
+    blended, blended_grey = on_white(PHOTO, opacity), on_white(grey(GREYS), opacity)
+    rgba = Image.fromarray(np.dstack([PHOTO, opacity]))
+    la = Image.merge("LA", (Image.fromarray(GREYS), Image.fromarray(opacity)))
+    palette = Image.fromarray(PHOTO).quantize(64)
+    index, colours = np.asarray(palette), np.asarray(palette.convert("RGB"))
+    alphas = bytes(range(0, 256, 4))
+    one = np.where(index == 5, 0, 255)
+    of_index = np.frombuffer(alphas, np.uint8)[index]
+    pa = np.dstack([index, opacity])
+    table = [part * 257 for part in np.array(palette.getpalette("RGB")).reshape(-1, 3).T.ravel()]
+    pa_tags = tiff_tags(SIZE, [8, 8], 3, extra_samples=2) | {320: (3, table)}
+    premultiplied = np.stack([GREYS * (opacity / 255), opacity], -1).round().astype(np.uint8)
+    la_tags = tiff_tags(SIZE, [8, 8], 1, extra_samples=1)
+    few = (GREYS >> 6).reshape(HEIGHT, -1, 4)
+    quarters = [bytes((row @ [64, 16, 4, 1]).tolist()) for row in few.astype(int)]
+    key = png_chunk(b"tRNS", struct.pack(">H", 2))
+    seen = np.where(GREYS >> 6 == 2, 255, (GREYS >> 6) * 85) / 255
+    return [
+        Good("rgba.png", encoded(rgba, "PNG"), blended, ONE_STEP),
+        Good("rgba.webp", encoded(rgba, "WEBP", lossless=True, exact=True), blended, ONE_STEP),
+        Good("la.png", encoded(la, "PNG"), blended_grey, ONE_STEP),
+        Good("p.png", encoded(palette, "PNG"), colours / 255),
+        Good("p one.png", encoded(palette, "PNG", transparency=5), on_white(colours, one)),
+        Good(
+            "p many.png",
+            encoded(palette, "PNG", transparency=alphas),
+            on_white(colours, of_index),
+            ONE_STEP,
+        ),
+        Good("p one.gif", encoded(palette, "GIF", transparency=5), on_white(colours, one)),
+        Good("pa.tif", tiff(pa_tags, pa.tobytes()), on_white(colours, opacity), ONE_STEP),
+        Good("la.tif", tiff(la_tags, premultiplied.tobytes()), blended_grey, 2 * ONE_STEP),
+        Good("four greys.png", png(SIZE, 2, GREY, quarters, before=key), grey(seen)),
+    ]
+
+
+def deep() -> list[Good]:
+    """More than 8 bits: scaled, not clipped."""
+    first, rgb, opacity = DEEP[..., 0], DEEP[..., :3] / 65535, DEEP[..., 3:] / 65535
+    key = int(first[2, 3])
+    rgb_key = png_chunk(b"tRNS", DEEP[2, 3, :3].astype(">u2").tobytes())
+    rgb_seen = np.where((DEEP[..., :3] >> 8 == DEEP[2, 3, :3] >> 8).all(-1)[..., None], 1, rgb)
+    grey_key = png_chunk(b"tRNS", struct.pack(">H", key))
+    floats = (first / 65535).astype(np.float32)
+    twelve = first >> 4
+    one = Image.fromarray(PHOTO[..., 0] > 99)
+    return [
+        Good("grey 16.png", png16(DEEP[..., :1], GREY), grey(first / 65535)),
+        Good(
+            "grey 16 key.png",
+            png16(DEEP[..., :1], GREY, grey_key),
+            grey(np.where(first == key, 1, first / 65535)),
+        ),
+        Good("rgb 16.png", png16(DEEP[..., :3], COLOUR), rgb, ONE_STEP),
+        Good("rgb 16 key.png", png16(DEEP[..., :3], COLOUR, rgb_key), rgb_seen, ONE_STEP),
+        Good(
+            "rgba 16.png",
+            png16(DEEP, COLOUR_AND_ALPHA),
+            rgb * opacity + 1 - opacity,
+            2 * ONE_STEP,
+        ),
+        Good(
+            "la 16.png",
+            png16(DEEP[..., [0, 3]], GREY_AND_ALPHA),
+            grey(first / 65535) * opacity + 1 - opacity,
+            2 * ONE_STEP,
+        ),
+        Good("16.tif", tiff(tiff_tags(SIZE, [16], 1), first.tobytes()), grey(first / 65535)),
+        Good(
+            "16 motorola.tif",
+            tiff(tiff_tags(SIZE, [16], 1), first.astype(">u2").tobytes(), ">"),
+            grey(first / 65535),
+        ),
+        Good(
+            "16 white is zero.tif",
+            tiff(tiff_tags(SIZE, [16], 0), first.tobytes()),
+            grey(1 - first / 65535),
+        ),
+        Good("12.tif", tiff(tiff_tags(SIZE, [12], 1), packed_12_bit(twelve)), grey(twelve / 4095)),
+        Good(
+            "rgb 16.tif",
+            tiff(tiff_tags(SIZE, [16] * 3, 2), DEEP[..., :3].tobytes()),
+            rgb,
+            ONE_STEP,
+        ),
+        Good(
+            "float.tif",
+            tiff(tiff_tags(SIZE, [32], 1, sample_format=3), floats.tobytes()),
+            grey(floats),
+        ),
+        Good("float.pfm", encoded(Image.fromarray(floats), "PPM"), grey(floats)),
+        Good(
+            "16.pgm",
+            b"P5 56 40 65535\n" + first.astype(">u2").tobytes(),
+            grey(first / 65535),
+        ),
+        Good("one bit.png", encoded(one, "PNG"), grey(np.asarray(one) * 1.0)),
+        Good(
+            "one bit.tif", encoded(one, "TIFF", compression="group4"), grey(np.asarray(one) * 1.0)
+        ),
+    ]
+
+
+def inked() -> list[Good]:
+    """CMYK as it is, inverted as Adobe does, and as YCCK."""
+    cmyk = Image.frombytes("CMYK", (32, 32), INKS.tobytes())
+    inverted = Image.frombytes("CMYK", (32, 32), (255 - INKS).tobytes())
+    rgb, fine = rgb_of_inks(INKS), {"quality": 100, "subsampling": 0}
+    # Pillow inverts when it writes; Adobe's YCCK has the luma and chroma of the inks in CMY.
+    luma = np.asarray(Image.fromarray(INKS[..., :3]).convert("YCbCr"))
+    ycck = Image.frombytes("CMYK", (32, 32), np.dstack([255 - luma, INKS[..., 3]]).tobytes())
+    return [
+        Good("cmyk.tif", encoded(cmyk, "TIFF"), rgb, ONE_STEP),
+        Good("adobe.jpg", encoded(cmyk, "JPEG", **fine), rgb, 3 * ONE_STEP),
+        Good(
+            "plain cmyk.jpg",
+            without_adobe_marker(encoded(inverted, "JPEG", **fine)),
+            rgb,
+            3 * ONE_STEP,
+        ),
+        Good(
+            "ycck.jpg",
+            with_adobe_transform(encoded(ycck, "JPEG", **fine), 2),
+            rgb,
+            4 * ONE_STEP,
+        ),
+    ]
+
+
+def bombs() -> list[Bad]:
+    """Small files that claim to be huge."""
+    jpeg, tags = encoded(Image.fromarray(PHOTO), "JPEG"), tiff_tags((60_000, 60_000), [8], 1)
+    gif, bmp = encoded(Image.fromarray(GREYS), "GIF"), encoded(Image.fromarray(PHOTO), "BMP")
+    vast_tile = tiff_tags((16, 16), [8], 1, compression=8)
+    vast_tile |= {322: (LONG, [60_000]), 323: (LONG, [20_000])}
+    webp = b"VP8X" + struct.pack("<IBxxx", 10, 0) + (16_382).to_bytes(3, "little") * 2
+    canvas = b"RIFF" + struct.pack("<I", len(webp) + 4) + b"WEBP" + webp
+    large = struct.pack("<HH", 60_000, 60_000)
+    return [
+        Bad("bomb.png", png((50_000, 50_000), 8, COLOUR, [bytes(150_000)] * 9), "50000 x 50000"),
+        Bad("bomb.jpg", with_jpeg_size(jpeg, 65_500, 65_500), "65500 x 65500"),
+        Bad("bomb.gif", gif[:6] + large + gif[10:], "60000 x 60000"),
+        Bad("bomb.bmp", bmp[:18] + struct.pack("<ii", 10**5, 10**5) + bmp[26:], "100000 x 100000"),
+        Bad("bomb.tif", tiff(tags, bytes(100)), "60000 x 60000"),
+        Bad("tile.tif", tiff(vast_tile, zlib.compress(bytes(10**7)), tile=True), "tiles of 60000"),
+        Bad("bomb.ppm", b"P6 60000 60000 255\n" + bytes(100), "60000 x 60000"),
+        Bad("bomb.webp", canvas, "WEBP|more pixels"),
+        Bad("rope.png", png((1, 2**24 + 1), 8, GREY, [b"\0"] * 9), "side of at most"),
+    ]
+
+
+def foreign() -> list[Bad]:
+    """What is no picture, or none that is opened."""
+    image = Image.fromarray(PHOTO)
+    none = "none of the formats"
+    return [
+        Bad("empty.jpg", b"", "is empty"),
+        Bad("zeros.jpg", bytes(1000), none),
+        Bad("text.jpg", b"This is no picture at all.\n", none),
+        Bad("page.jpg", b"<!DOCTYPE html><html><body>404</body></html>", none),
+        Bad("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", none),
+        Bad("photo.heic", b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(100), none),
+        Bad("page.eps", encoded(image, "EPS"), none),
+        Bad("page.pdf", encoded(image, "PDF"), none),
+        Bad("icon.ico", encoded(image, "ICO"), none),
+        Bad("image.tga", encoded(image, "TGA"), none),
+        Bad("a text that begins like a.ppm", b"P5 and so on\n", "begins like a PPM"),
+        Bad("no pixels.png", png((0, 5), 8, GREY, []), "begins like a PNG"),
+        Bad(
+            "floats to 255.tif",
+            tiff(tiff_tags(SIZE, [32], 1, sample_format=3), GREYS.astype(np.float32).tobytes()),
+            r"floats from \d+ to 25\d, .* 0\.\.1",
+        ),
+        Bad(
+            "32 bits.tif",
+            tiff(tiff_tags(SIZE, [32], 1, sample_format=2), (DEEP[..., 0] - 9 << 4).tobytes() * 2),
+            "whole numbers from",
+        ),
+    ]
+
+
+CUT = "cut short|none of the formats"  # one byte tells no format
+
+
+def truncated() -> list[Bad]:
+    """Files cut at ten places each, of which no pixel may be seen."""
+    image = Image.fromarray(PHOTO)
+    wholes = {
+        "jpg": encoded(image, "JPEG"),
+        "progressive.jpg": encoded(image, "JPEG", progressive=True),
+        "png": encoded(image, "PNG"),
+        "webp": encoded(image, "WEBP"),
+        "gif": encoded(image, "GIF"),
+        "bmp": encoded(image, "BMP"),
+        "tif": tiff(tiff_tags(SIZE, [8, 8, 8], 2), PHOTO.tobytes()),
+        "ppm": encoded(image, "PPM"),
+    }
+    return [
+        Bad(f"cut {tenth}.{name}", whole[: max(1, len(whole) * tenth // 10)], CUT)
+        for name, whole in wholes.items()
+        for tenth in range(10)
+    ]
+
+
+GOOD = [*oriented(), *plain(), *animated(), *transparent(), *deep(), *inked()]
+BAD = [*bombs(), *foreign(), *truncated()]

@@ -1,0 +1,101 @@
+"""Every file of the corpus gives its colours or the right error, and damage gives no other."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
+
+from tests.data.corpus import BAD, GOOD, PHOTO, Bad, Good, encoded
+from veca.data.decode import decode, read_size
+from veca.data.errors import PictureError
+
+WHOLE = [case for case in GOOD if len(case.content) < 20_000]
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: case.name)
+def test_a_good_file_gives_the_colours_in_it(case: Good, tmp_path: Path) -> None:
+    path = tmp_path / case.name
+    path.write_bytes(case.content)
+    pixels = decode(path).pixels()
+    colours = (pixels / 255 if pixels.dtype == torch.uint8 else pixels).permute(1, 2, 0).numpy()
+
+    assert colours.shape == case.colours.shape
+    assert np.abs(colours - case.colours).max() <= case.tolerance + 1e-6
+    assert np.abs(colours.mean() - case.colours.mean()) <= 1 / 255
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: case.name)
+def test_an_image_that_pillow_has_open_gives_what_its_file_gives(case: Good) -> None:
+    if case.name in {"four greys.png", "rgb 16 key.png"}:
+        pytest.skip("Pillow matches the transparent colour of such files wrongly")
+    image = Image.open(io.BytesIO(case.content))
+    assert torch.equal(decode(image).pixels(), decode(case.content).pixels())
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case.name)
+def test_a_bad_file_is_refused_in_one_sentence(case: Bad, tmp_path: Path) -> None:
+    path = tmp_path / case.name
+    path.write_bytes(case.content)
+    with pytest.raises(PictureError, match=case.words) as caught:
+        decode(path)
+    assert str(path) in str(caught.value)
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: case.name)
+def test_the_size_is_read_without_decoding(case: Good, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("the pixels were decoded")
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", refuse)
+    height, width, _ = case.colours.shape
+    assert read_size(case.content) == (width, height)
+
+
+def test_the_size_of_a_file_too_large_to_decode_can_be_read() -> None:
+    (bomb,) = [case for case in BAD if case.name == "bomb.png"]
+    assert read_size(bomb.content) == (50_000, 50_000)
+
+
+@settings(max_examples=1000)
+@given(st.data())
+def test_a_damaged_file_is_a_picture_or_a_picture_error(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(WHOLE))
+    content = bytearray(case.content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(0, len(content)) | st.just(len(content)))
+    try:
+        picture = decode(bytes(content[:end]), most_pixels=10**6)
+    except PictureError:
+        return
+    pixels = picture.pixels()
+    assert pixels.shape[0] == 3
+    assert pixels.dtype == torch.uint8 or 0 <= pixels.min() <= pixels.max() <= 1
+
+
+def test_a_pil_image_is_read_at_the_frame_where_it_stands() -> None:
+    frames = [Image.fromarray(np.roll(PHOTO, step, axis=0)) for step in range(3)]
+    film = Image.open(
+        io.BytesIO(encoded(frames[0], "TIFF", save_all=True, append_images=frames[1:]))
+    )
+    film.seek(2)
+    assert np.array_equal(decode(film).pixels().permute(1, 2, 0), np.asarray(frames[2]))
+    assert film.tell() == 2
+
+
+def test_a_pil_image_of_a_cut_file_is_refused() -> None:
+    image = Image.open(io.BytesIO(encoded(Image.fromarray(PHOTO), "PNG")[:900]))
+    with pytest.raises(PictureError, match="the image given cannot be decoded"):
+        decode(image)
+
+
+def test_the_settings_of_pillow_are_as_they_were() -> None:
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is False
+    assert Image.MAX_IMAGE_PIXELS == 89_478_485

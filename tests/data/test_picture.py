@@ -1,0 +1,94 @@
+"""Resampling equals Pillow, torch and a convolution written out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.data import oracles
+from tests.data.corpus import PHOTO
+from veca.data.arrays import picture_of_array
+from veca.data.picture import Box
+
+NOISE = np.random.default_rng(5).integers(0, 256, (37, 23, 3)).astype(np.uint8)
+"""The hardest picture: it overshoots everywhere, so that every pass clips."""
+
+SIDES = [(37, 23), (16, 16), (64, 48), (9, 80), (80, 7), (1, 1)]
+BOXES: list[Box] = [(0.0, 0.0, 23.0, 37.0), (2.0, 5.0, 20.0, 30.0), (0.75, 1.5, 21.25, 36.5)]
+
+
+def resampled(picture: NDArray[Any], sides: tuple[int, int], box: Box) -> NDArray[Any]:
+    """What the library makes of an array, (H, W, 3) within 0..1."""
+    pixels = picture_of_array(picture).resampled(sides, box).pixels().permute(1, 2, 0).numpy()
+    return pixels / 255 if picture.dtype == np.uint8 else pixels
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("sides", SIDES)
+def test_bytes_are_resampled_as_the_convolution_says_to_one_step(
+    sides: tuple[int, int], box: Box
+) -> None:
+    found = resampled(NOISE, sides, box)
+    expected = oracles.resampled(NOISE / 255, sides, box, whole=True)
+    assert np.abs(found - expected).max() <= 1 / 255 + 1e-9
+    assert np.mean(np.abs(found - expected) < 1e-6) > 0.99  # ties may fall either way
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("sides", SIDES)
+def test_floats_are_resampled_as_the_convolution_says(sides: tuple[int, int], box: Box) -> None:
+    found = resampled(NOISE / 255, sides, box)
+    expected = oracles.resampled(NOISE / 255, sides, box)
+    assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_bytes_are_resampled_as_pillow_does_along_each_side(sides: tuple[int, int]) -> None:
+    height, width = sides
+    bicubic = Image.Resampling.BICUBIC
+    expected = Image.fromarray(NOISE).resize((width, 37), bicubic).resize((width, height), bicubic)
+    assert np.array_equal(resampled(NOISE, sides, BOXES[0]) * 255, np.asarray(expected))
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_floats_are_resampled_as_torch_does_along_each_side(sides: tuple[int, int]) -> None:
+    def stretched(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+        return F.interpolate(pixels, size, mode="bicubic", antialias=True).clamp(0, 1)
+
+    pixels = torch.from_numpy(NOISE / 255).permute(2, 0, 1)[None]
+    expected = stretched(stretched(pixels, (37, sides[1])), sides)[0].permute(1, 2, 0)
+    assert np.abs(resampled(NOISE / 255, sides, BOXES[0]) - expected.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("picture", [NOISE, PHOTO])
+def test_bytes_and_floats_of_one_picture_agree_but_for_rounding_twice(
+    picture: NDArray[Any], sides: tuple[int, int]
+) -> None:
+    box = (0.0, 0.0, float(picture.shape[1]), float(picture.shape[0]))
+    found = resampled(picture, sides, box) - resampled(picture / 255, sides, box)
+    assert np.abs(found).max() < 1.2 / 255
+
+
+@pytest.mark.parametrize("picture", [NOISE, NOISE / np.float32(255)])
+def test_a_box_of_whole_pixels_at_its_own_size_is_a_cut(picture: NDArray[Any]) -> None:
+    found = resampled(picture, (25, 18), BOXES[1])
+    scale = 255 if picture.dtype == np.uint8 else 1
+    assert np.allclose(found, picture[5:30, 2:20] / scale, atol=1e-7)
+
+
+def test_a_grey_plane_becomes_three_equal_colours() -> None:
+    pixels = picture_of_array(NOISE[..., 0] / 255).pixels()
+    assert pixels.shape == (3, 37, 23)
+    assert torch.equal(pixels[0], pixels[2])
+
+
+def test_pixels_are_a_copy_that_can_be_written() -> None:
+    picture = picture_of_array(NOISE)
+    picture.pixels().zero_()
+    assert picture.pixels().any()
