@@ -1,0 +1,103 @@
+"""Draws panels. The only home of matplotlib, which is an extra: import this where it is needed."""
+
+import io
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from veca.analysis.panels import BLACK, Line, Panel
+
+QUIET = "#767676"
+LABEL_GAP = 0.06
+"""Least distance between two labels, as a share of the height of a panel."""
+
+
+def draw(panels: Sequence[Panel], title: str, footnote: str) -> bytes:
+    """Panels side by side, as the bytes of a PNG file."""
+    room = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1)
+    figure = Figure(figsize=(7.0 * len(panels), 5.4), dpi=120, layout=room)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=BLACK)
+    figure.supxlabel(footnote, x=0.012, ha="left", fontsize=9, color=QUIET)
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(places, panels, strict=True):
+        _draw_panel(axes, panel)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def spread_out(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights moved apart until neighbours differ by `gap`; those that touch keep their mean."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    groups: list[tuple[float, int]] = []  # middle and number of labels that touch each other
+    for index in order:
+        middle, count = heights[index], 1
+        while groups and middle - groups[-1][0] < gap * (count + groups[-1][1]) / 2:
+            below, number = groups.pop()
+            middle = (middle * count + below * number) / (count + number)
+            count += number
+        groups.append((middle, count))
+    placed = [
+        middle + gap * (step - (count - 1) / 2) for middle, count in groups for step in range(count)
+    ]
+    moved = dict(zip(order, placed, strict=True))
+    return [moved[index] for index in range(len(heights))]
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    """One panel, with the names of lines at their right ends."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_title(panel.title, loc="left", fontsize=12, color=BLACK)
+    axes.set_xlabel(panel.x_label, color=BLACK)
+    if panel.level is not None:
+        axes.axhline(panel.level, color=BLACK, linewidth=1.0, zorder=1)
+    for line in panel.lines:
+        style = "--" if line.dashed else "-"
+        axes.fill_between(line.x, line.low, line.high, color=line.colour, alpha=0.18, linewidth=0)
+        axes.plot(line.x, line.y, style, marker=line.marker, color=line.colour, linewidth=2.0,
+                  markersize=6.5, markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
+    _scale(axes, panel)
+    _label(axes, panel.lines)
+
+
+def _scale(axes: Axes, panel: Panel) -> None:
+    """Ticks at the resolutions that were run, and at round numbers with their unit."""
+    sides = sorted({side for line in panel.lines for side in line.x})
+    axes.xaxis.set_major_locator(FixedLocator(sides))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlim(sides[0] / 1.12, sides[-1] * 1.12)
+    low, high = axes.get_ylim()
+    steps = (1.0, 2.0, 5.0) if high / low > 30 else (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=30))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}{panel.unit}"))
+    axes.grid(color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=BLACK, labelsize=9.5)
+
+
+def _label(axes: Axes, lines: Sequence[Line]) -> None:
+    """Names beside the last points, kept apart, each tied to its line."""
+    to_share = (axes.transData + axes.transAxes.inverted()).transform
+    ends = [(line.x[-1], line.y[-1]) for line in lines]
+    heights = spread_out([to_share(end)[1] for end in ends], LABEL_GAP)
+    for line, end, height in zip(lines, ends, heights, strict=True):
+        link = {"arrowstyle": "-", "color": line.colour, "shrinkA": 0, "relpos": (0, 0.5)}
+        axes.annotate(
+            f"   {line.label}",
+            end,
+            xytext=(1.05, height),
+            textcoords="axes fraction",
+            va="center",
+            color=BLACK,
+            arrowprops=link,
+            annotation_clip=False,
+        )
+        axes.plot(1.05, height, line.marker, color=line.colour, transform=axes.transAxes,
+                  clip_on=False, markersize=6.5)  # fmt: skip

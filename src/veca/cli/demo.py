@@ -1,0 +1,103 @@
+"""`veca demo`: photographs through several budgets, as a table and a page."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from veca.analysis.demo import BudgetRow, Told, run_demo
+from veca.analysis.demo_page import page
+from veca.analysis.machine import this_machine
+from veca.analysis.samples import sample_photos
+from veca.runtime.files import make_folder, replace_file
+from veca.weights.named import named_model
+
+DESCRIPTION = """Show one model at several budgets: a table, and a page with pictures.
+
+Example: veca demo holiday.jpg --budgets 8,16,64 --out build/demo"""
+
+
+def demo(words: Sequence[str]) -> None:
+    """Run the command on the words after its name."""
+    command = shlex.join(["veca", "demo", *words])
+
+    def run(
+        photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
+        /,
+        *,
+        model: str = "tiny",
+        budgets: str = "8,16,32,64",
+        size: int = 448,
+        out: Path = Path("build/demo"),
+    ) -> None:
+        """Encode photos at every budget and write the report.
+
+        Args:
+            photos: pictures of your own; none means the samples that scikit-image ships
+            model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
+            budgets: numbers of cores, with commas
+            size: short side of a photo in pixels
+            out: folder of the report
+        """
+        _demo(photos or tuple(sample_photos()), model, _numbers(budgets), size, out, command)
+
+    tyro.cli(run, prog="veca demo", description=DESCRIPTION, args=words)
+
+
+def _demo(  # noqa: PLR0913, PLR0917 - the flags of the command
+    photos: Sequence[Path], name: str, budgets: Sequence[int], size: int, out: Path, command: str
+) -> None:
+    """Run it, print the table, write the page."""
+    started = time.perf_counter()
+    console = Console(highlight=False)
+    found = named_model(name)
+    console.print(f"[bold]{found.title}[/bold]")
+    if not found.trained:
+        console.print(
+            "These weights are untrained: times and FLOPs are real, but the pictures show how the "
+            "machine works, not what it has learned."
+        )
+    console.print(f"{len(photos)} photos at {', '.join(map(str, budgets))} cores ...")
+    title = f"{found.title}, weights {found.digest[:12]}"
+    told = Told(title, found.trained, str(this_machine()), command)
+    shown = run_demo(found.model, photos, budgets, size, told)
+    console.print(_table(shown.rows, shown.pixels))
+    make_folder(out)
+    target = out / "report.html"
+    replace_file(target, [page(shown).encode()])
+    console.print(f"Report: {target} ({time.perf_counter() - started:.0f} s in all)")
+
+
+def _table(rows: Sequence[BudgetRow], pixels: tuple[int, int]) -> Table:
+    """What each budget costs, and how close it comes to the whole bank."""
+    table = Table(title=f"one image of {pixels[0]} x {pixels[1]} pixels", title_justify="left")
+    for heading in (
+        "cores", "ms here", "GFLOPs", "pairs", "of full attention", "image cos", "patch cos",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row.budget),
+            f"{row.milliseconds:.0f} [{row.quartiles[0]:.0f}-{row.quartiles[1]:.0f}]",
+            f"{row.gflops:.1f}",
+            f"{row.pairs:,}",
+            f"{row.pairs_share:.2%}",
+            f"{row.image_similarity:.3f}",
+            f"{row.patch_similarity:.3f}",
+        )
+    return table
+
+
+def _numbers(text: str) -> list[int]:
+    """Whole numbers with commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(
+            f"--budgets got {text!r}; give numbers of cores with commas, such as 8,16,64."
+        ) from error

@@ -1,0 +1,109 @@
+"""`veca info`: what a model is."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from veca.backbone.cost import parameters
+from veca.weights.cost_table import cost_rows
+from veca.weights.description import describe
+from veca.weights.facts import Facts, size_name
+
+DESCRIPTION = """Tell what a model is, and verify that its weights are the ones that were saved.
+
+Example: veca info runs/small --json"""
+
+PIPE_WIDTH = 200
+"""Columns where no terminal sets them, so that programs see a hash in one piece."""
+
+TITLES = {"teacher_licence": "its licence"}
+
+
+def info(words: Sequence[str]) -> None:
+    """Run the command on the words after its name."""
+    tyro.cli(_info, prog="veca info", description=DESCRIPTION, args=words)
+
+
+def _info(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    /,
+    *,
+    as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
+    revision: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+) -> None:
+    """Print the facts of a model.
+
+    Args:
+        model: a folder, a .safetensors file, a bundled name, or a name on the hub
+        as_json: print JSON, for programs
+        revision: branch, tag or commit of a model on the hub
+    """
+    facts = describe(model, revision)
+    if as_json:
+        print(json.dumps(facts.as_json(), indent=2))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    console.print(_facts_table(facts))
+    console.print()
+    console.print(_cost_table(facts))
+    for note in facts.notes:
+        console.print(Text(f"\nNote: {note}"))
+
+
+def _facts_table(facts: Facts) -> Table:
+    """One fact a row; as plain text, since some come from a file."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in (*_model_rows(facts), *_file_rows(facts)):
+        table.add_row(name, Text(value))
+    return table
+
+
+def _model_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    """What the model is."""
+    config = facts.config
+    yield "size", size_name(config) or "has no name"
+    yield "attention", config.attention
+    yield "layers", str(config.layers)
+    yield "width", f"{config.width} in {config.heads} heads"
+    yield "hidden units", f"{config.hidden} (shares {_joined(config.ffn_shares)})"
+    yield "patches", f"{config.patch_size} pixels, {config.in_channels} channels"
+    if config.attention == "full":
+        yield "prefix tokens", str(config.prefix_tokens)
+    else:
+        yield "budgets", _joined(config.budgets)
+    yield "parameters", f"{parameters(config):,}"
+
+
+def _file_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    """What lies on the disk, and where it comes from."""
+    yield "numbers", f"{facts.dtype}, {facts.file_bytes / 1e6:,.1f} MB"
+    yield "sha256", facts.digest
+    yield "training", facts.story
+    known = facts.provenance.known() if facts.provenance else {"licence": "not recorded"}
+    for name, value in known.items():
+        yield TITLES.get(name, name), str(value)
+
+
+def _cost_table(facts: Facts) -> Table:
+    """What one image costs at each budget."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("cores", "pixels", "pairs of a block", "GFLOPs"):
+        table.add_column(title, justify="right")
+    for row in cost_rows(facts.config):
+        cores = "all" if row.budget is None else str(row.budget)
+        table.add_row(cores, f"{row.side} x {row.side}", f"{row.pairs:,}", f"{row.gflops:.2f}")
+    return table
+
+
+def _joined(values: Sequence[int] | Sequence[float]) -> str:
+    """Numbers with commas."""
+    return ", ".join(map(str, values))

@@ -1,0 +1,24 @@
+"""Lists on the command line: values with commas in one word."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value", int, float)
+
+
+def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
+    """Whole numbers, rising, each once."""
+    return _values(flag, text, int, "whole numbers with commas, such as 8,16,64")
+
+
+def numbers(flag: str, text: str) -> tuple[float, ...]:
+    """Numbers, rising, each once."""
+    return _values(flag, text, float, "numbers with commas, such as 0.25,1.0")
+
+
+def _values(flag: str, text: str, kind: Callable[[str], Value], allowed: str) -> tuple[Value, ...]:
+    """The values in a text, or words on what is allowed."""
+    try:
+        return tuple(sorted({kind(part) for part in text.split(",")}))
+    except ValueError as error:
+        raise ValueError(f"{flag} got {text!r}; give {allowed}.") from error

@@ -1,0 +1,165 @@
+"""Measuring in turns, on a clock that the tests move."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from veca.analysis.timing import (
+    SILENCE,
+    Effort,
+    Quartiles,
+    Timing,
+    measure,
+    quartiles,
+    ran_out_of_memory,
+    speedup,
+)
+
+ONE_ROUND = Effort(warmups=0, rounds=1, seconds=0.0)
+
+
+class Bench:
+    """A clock, and cases that move it by the seconds they are told to take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def case(self, name: str, *seconds: float) -> Callable[[], None]:
+        """A case that takes these seconds in turn, and the last of them for ever after."""
+
+        def run() -> None:
+            taken = seconds[min(self.calls.count(name), len(seconds) - 1)]
+            self.calls.append(name)
+            self.now += taken
+
+        return run
+
+
+def test_every_round_runs_every_case_once() -> None:
+    bench = Bench()
+    cases = {name: bench.case(name, 1.0) for name in "abc"}
+    measure(cases, Effort(warmups=0, rounds=4, seconds=0.0), clock=bench.clock)
+    rounds = [bench.calls[start : start + 3] for start in range(0, 12, 3)]
+    assert len(bench.calls) == 12
+    assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
+
+
+def test_the_order_within_a_round_changes_and_the_seed_decides_it() -> None:
+    orders = []
+    for seed in (0, 0, 1):
+        bench = Bench()
+        cases = {name: bench.case(name, 1.0) for name in "abcd"}
+        measure(cases, Effort(warmups=0, rounds=5, seconds=0.0), seed=seed, clock=bench.clock)
+        orders.append(bench.calls)
+    rounds = {tuple(orders[0][start : start + 4]) for start in range(0, 20, 4)}
+    assert len(rounds) > 1
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_the_median_and_the_quartiles_are_those_of_the_rounds_in_milliseconds() -> None:
+    bench = Bench()
+    cases = {"a": bench.case("a", 0.005, 0.001, 0.100, 0.002, 0.003)}
+    timing = measure(cases, Effort(warmups=0, rounds=5, seconds=0.0), clock=bench.clock)["a"]
+    assert timing.samples == pytest.approx((5, 1, 100, 2, 3))
+    assert timing.milliseconds == pytest.approx((2, 3, 5))
+    assert not timing.note
+
+
+def test_warm_ups_are_no_samples() -> None:
+    bench = Bench()
+    cases = {"a": bench.case("a", 9.0, 8.0, 1.0)}
+    timing = measure(cases, Effort(warmups=2, rounds=3, seconds=0.0), clock=bench.clock)["a"]
+    assert timing.samples == pytest.approx((1000, 1000, 1000))
+
+
+def test_rounds_go_on_until_the_quickest_case_was_measured_long_enough() -> None:
+    bench = Bench()
+    cases = {"quick": bench.case("quick", 0.1), "slow": bench.case("slow", 1.0)}
+    timings = measure(cases, Effort(warmups=0, rounds=2, seconds=0.95), clock=bench.clock)
+    assert {len(timing.samples) for timing in timings.values()} == {10}
+
+
+def test_a_case_that_used_up_its_time_drops_out_and_says_so_while_others_go_on() -> None:
+    bench = Bench()
+    cases = {"quick": bench.case("quick", 1.0), "slow": bench.case("slow", 40.0)}
+    effort = Effort(warmups=1, rounds=7, seconds=0.0, most_seconds=100.0)
+    timings = measure(cases, effort, clock=bench.clock)
+    assert len(timings["quick"].samples) == 7
+    assert len(timings["slow"].samples) == 2
+    assert timings["slow"].note == "2 of 7 rounds, 120 s"
+
+
+def test_a_first_call_that_uses_up_the_time_is_the_sample() -> None:
+    bench = Bench()
+    cases = {"slow": bench.case("slow", 130.0)}
+    timing = measure(cases, Effort(most_seconds=100.0), clock=bench.clock)["slow"]
+    assert bench.calls == ["slow"]
+    assert timing.samples == (130_000.0,)
+    assert timing.note == "one call without a warm-up, which took 130 s"
+
+
+@pytest.mark.parametrize("warmups", [0, 1])
+def test_a_case_that_runs_out_of_memory_says_so_and_others_go_on(warmups: int) -> None:
+    def fail() -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+
+    bench = Bench()
+    cases = {"large": fail, "small": bench.case("small", 1.0)}
+    timings = measure(cases, Effort(warmups=warmups, rounds=3, seconds=0.0), clock=bench.clock)
+    assert timings["large"] == Timing((), "out of memory")
+    assert len(timings["small"].samples) == 3
+
+
+def test_other_errors_end_the_run() -> None:
+    def fail() -> None:
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        measure({"a": fail}, ONE_ROUND)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_each_way_to_run_out_of_memory_is_known(error: BaseException) -> None:
+    assert ran_out_of_memory(error)
+    assert not ran_out_of_memory(ValueError("can't allocate memory"))
+
+
+def test_a_long_run_tells_how_far_it_is() -> None:
+    bench, told = Bench(), list[str]()
+    cases = {"a": bench.case("a", 8.0), "b": bench.case("b", 1.0)}
+    effort = Effort(warmups=1, rounds=5, seconds=0.0)
+    measure(cases, effort, clock=bench.clock, tell=told.append)
+    assert 1 <= len(told) <= 54 // SILENCE
+    assert told[-1].startswith("round ")
+
+
+def test_cases_run_without_gradients() -> None:
+    seen = []
+    measure({"a": lambda: seen.append(torch.is_inference_mode_enabled())}, ONE_ROUND)
+    assert seen == [True]
+
+
+def test_the_speedup_is_taken_round_by_round() -> None:
+    ours, rival = Timing((1.0, 10.0, 2.0)), Timing((2.0, 20.0, 5.0, 1000.0))
+    assert speedup(ours, rival) == pytest.approx((2.0, 2.0, 2.25))
+
+
+def test_one_number_is_its_own_quartiles() -> None:
+    assert quartiles([3.0]) == Quartiles(3.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize("fields", [{"rounds": 0}, {"warmups": -1}])
+def test_an_effort_that_measures_nothing_is_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="measure nothing; use at least 1 round"):
+        Effort(**fields)
+
+
+@pytest.mark.parametrize("most", [0.0, 1.0])
+def test_less_time_at_most_than_at_least_is_refused(most: float) -> None:
+    with pytest.raises(ValueError, match="do not go together; give a larger most"):
+        Effort(seconds=2.0, most_seconds=most)

@@ -1,0 +1,112 @@
+"""`veca bench` from the words to the files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import veca
+from veca.analysis import bench_report
+from veca.cli.bench import Flags
+from veca.cli.main import main
+from veca.weights.description import describe
+
+SMALL_RUN = ("--resolutions", "64", "--budgets", "2,4", "--quick", "--no-memory", "--threads", "1")
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    model = veca.build("tiny", layers=1, width=16, heads=1, budgets=(2, 4))
+    veca.save(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_quick_run_prints_tables_and_writes_its_report(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["--model", str(model_folder), *SMALL_RUN, "--out", str(out)]
+    assert main(["bench", *words]) == 0
+    printed = capsys.readouterr()
+    for part in (
+        "64 x 64 pixels, 16 patches", "VECA, 2 cores, FFN 0.25", "full-attention twin",
+        "twin, merging tokens", "plain form, 4 cores", "Where VECA does not win", "untrained",
+        "bench.json", "bench.md", "bench.png",
+    ):  # fmt: skip
+        assert part in printed.out
+    assert "in turns" in printed.err
+    found = json.loads((out / "bench.json").read_text())
+    assert found["command"].startswith("veca bench --model")
+    assert found["weights"]["configuration_of_sha256"] == describe(model_folder).digest
+    assert found["machine"]["threads"] == 1
+    assert {row["rounds"] for row in found["rows"]} == {3}
+    assert len(found["rows"]) == 8
+
+
+def test_several_models_have_a_folder_each(
+    tmp_path: Path,
+    model_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_report, "can_draw", lambda: False)
+    veca.save(veca.load(model_folder), tmp_path / "other")
+    names = f"{model_folder},{tmp_path / 'other'}"
+    words = ["--model", names, *SMALL_RUN, "--ffn", "1.0", "--out", str(tmp_path / "out")]
+    assert main(["bench", *words]) == 0
+    assert {path.parent.name for path in (tmp_path / "out").glob("*/bench.json")} == {
+        "model", "other",
+    }  # fmt: skip
+    assert capsys.readouterr().out.count("Written:") == 2
+
+
+def test_without_matplotlib_the_missing_plot_is_explained(
+    tmp_path: Path,
+    model_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_report, "can_draw", lambda: False)
+    words = ["--model", str(model_folder), *SMALL_RUN, "--ffn", "1.0", "--out", str(tmp_path)]
+    assert main(["bench", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "The plot was left out" in printed
+    assert "pip install 'veca[figures]'" in printed
+    assert not (tmp_path / "bench.png").exists()
+
+
+def test_defaults_are_those_of_the_help() -> None:
+    config = Flags().config("small")
+    assert (config.resolutions, config.budgets) == ((256, 512, 1024), (8, 16, 32, 64))
+    assert (config.shares, config.batch, config.memory) == ((0.25, 1.0), 1, True)
+    quick = Flags(quick=True).config("small")
+    assert (quick.resolutions, quick.budgets, quick.effort.rounds) == ((256, 512), (8, 64), 3)
+
+
+def test_a_small_bank_is_measured_at_the_budgets_it_has(model_folder: Path) -> None:
+    assert Flags(resolutions="64").config(str(model_folder)).budgets == (4,)
+
+
+def test_little_time_at_most_lowers_the_time_at_least() -> None:
+    assert Flags(max_seconds=1.0).config("tiny").effort.seconds == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "smal"], "The sizes are tiny, small, small-plus, base, large."),
+        (["--budgets", "8,x"], "--budgets got '8,x'"),
+        (["--budgets", "65"], "outside 1..64"),
+        (["--resolutions", "250"], "nearest that fit are 240 and 256"),
+        (["--ffn", "2"], "must lie above 0 and not above 1"),
+        (["--rounds", "0"], "use at least 1 round"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence_before_anything_runs(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""

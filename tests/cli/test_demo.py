@@ -1,0 +1,49 @@
+"""`veca demo` from the words to the page."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import veca
+from veca.cli.main import main
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    veca.save(veca.build("tiny", layers=1, width=16, heads=1, budgets=(2, 4)), tmp_path / "m")
+    return tmp_path / "m"
+
+
+def test_own_photos_give_a_table_and_a_page(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    pixels = (torch.rand(40, 50, 3) * 255).byte().numpy()
+    Image.fromarray(pixels).save(tmp_path / "photo.jpg")
+    words = [str(tmp_path / "photo.jpg"), "--model", str(model_folder), "--budgets", "2,4"]
+    assert main(["demo", *words, "--size", "32", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "untrained" in printed
+    assert "report.html" in printed
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "<h2>photo</h2>" in text
+    assert "These weights are untrained" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--budgets", "8,x"], "--budgets got '8,x'"),
+        (["--budgets", "5"], "outside 1..4"),
+        (["nowhere.jpg"], "nowhere.jpg"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: list[str], message: str, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--model", str(model_folder), "--size", "32", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1

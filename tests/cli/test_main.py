@@ -1,0 +1,124 @@
+"""The command line: finds commands, and words mistakes in one sentence."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import veca
+from tests.weights.models import trained_model
+from veca.cli import main as cli
+from veca.cli.main import COMMANDS, Command, main
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Add the command `fail`, which fails."""
+
+    def fail(words: Sequence[str]) -> None:
+        assert words == ["now"]
+        raise error
+
+    monkeypatch.setattr(cli, "COMMANDS", {"fail": Command(fail, "fails")})
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["-h"], ["help"]):
+        assert main(words) == 0
+        printed = capsys.readouterr().out
+        assert all(name in printed and row.summary in printed for name, row in COMMANDS.items())
+
+
+def test_no_command_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "veca info" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"veca {veca.__version__}\n"
+
+
+def test_an_unknown_command_is_answered_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["paint"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"'paint' is no command; the commands are {', '.join(COMMANDS)}" in printed.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_shows_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"Example: veca {command} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [ValueError("two\nlines"), OSError("two\nlines")])
+def test_a_users_mistake_is_one_sentence_on_stderr(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, error)
+    assert main(["fail", "now"]) == 2
+    assert capsys.readouterr() == ("", "veca: two lines\n")
+
+
+def test_a_traceback_is_shown_to_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, ValueError("words"))
+    monkeypatch.setenv("VECA_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="words"):
+        main(["fail", "now"])
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, ZeroDivisionError("ours"))
+    with pytest.raises(ZeroDivisionError):
+        main(["fail", "now"])
+
+
+def test_ctrl_c_ends_with_the_code_that_shells_expect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, KeyboardInterrupt())
+    assert main(["fail", "now"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(None, 0), (0, 0), (3, 3), ("words", 2)])
+def test_a_command_that_exits_keeps_its_code(
+    code: int | str | None, exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, SystemExit(code))
+    assert main(["fail", "now"]) == exit_code
+
+
+def run(*words: str | Path, output: int) -> tuple[int, str]:
+    """Exit code and errors of `python -m veca` in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "veca", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    return done.returncode, done.stderr.decode()
+
+
+def test_the_module_is_the_command() -> None:
+    code, errors = run("info", "nothing", output=subprocess.DEVNULL)
+    assert code == 2
+    assert errors.startswith("veca: 'nothing' is not known")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(flags: list[str], tmp_path: Path) -> None:
+    veca.save(trained_model(), tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert run("info", tmp_path, *flags, output=writer) == (1, "")
+    os.close(writer)
