@@ -5,7 +5,7 @@ PYTHON ?= python3.11 python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := $(VENV)/.ready-dev,figures,samples
+DEV := $(VENV)/.ready-dev,samples
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 
 .DEFAULT_GOAL := help
@@ -18,7 +18,7 @@ help: ## List the targets
 demo: $(VENV)/.ready-samples ## Sample photos through several budgets: a table and a page
 	$(BIN)/veca demo --out build/demo
 
-bench: $(VENV)/.ready-figures ## VECA beside its rivals, as in docs/results: about 40 minutes
+bench: $(DEV) ## VECA beside its rivals, as in docs/results: about 40 minutes
 	$(BIN)/veca bench --model small --resolutions 256,512,1024,2048 --budgets 8,16,32,64 \
 	    --ffn 0.25,1.0 --batch 1 --threads 2 --rounds 9 --seconds 5 --max-seconds 600 --out build/bench
 

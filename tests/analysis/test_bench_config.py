@@ -27,6 +27,10 @@ def test_the_model_is_built_so_that_it_takes_the_shares() -> None:
     assert (setup.resolution, setup.patches, setup.batch, setup.threads) == (64, 256, 3, 1)
 
 
+def test_the_device_is_settled_before_the_run() -> None:
+    assert config(device="auto").setup(32).device in {"cpu", "cuda", "mps"}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

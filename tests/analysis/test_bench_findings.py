@@ -99,4 +99,6 @@ def test_what_token_merging_gives_up_is_told() -> None:
 
 def test_what_a_budget_is_worth_is_told_in_pairs_and_in_time() -> None:
     (remark,) = remarks(rows({veca(2): 9.0, veca(4): 10.0}, 512))
-    assert remark == "512 px: 2 cores instead of 4 save 50 % of the pairs and 10 % of the time."
+    assert remark == (
+        "512 px: 2 cores instead of 4 change the pairs by -50 % and the time by -10 %."
+    )

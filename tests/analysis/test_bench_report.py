@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def test_markdown_has_circumstances_tables_and_findings() -> None:
         assert words in text
     lengths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert len(lengths) == 1
+
+
+def test_a_busy_machine_is_told_before_anything_else() -> None:
+    assert "Beware" not in dict(findings(report()))
+    busy = replace(report(), load=(1.5, 2.0))
+    title, (sentence,) = next(iter(findings(busy)))
+    assert title == "Beware"
+    assert "load average 1.5" in sentence
+    assert not replace(report(), load=(None, None)).busy
 
 
 def test_cases_that_were_cut_short_are_listed() -> None:

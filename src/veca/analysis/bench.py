@@ -24,6 +24,9 @@ from veca.analysis.timing import OUT_OF_MEMORY, Effort, Tell, Timing, measure, s
 SEARCH_EFFORT = Effort(rounds=5, seconds=0.5, most_seconds=4.0)
 """At most, for each candidate of the search for a rate of merging."""
 
+BUSY = 0.25
+"""Load of each core before the run from which on times are not to be trusted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -40,6 +43,11 @@ class Report:
     """Processes that wanted to run before and after; before there should be none."""
 
     rows: list[Row]
+
+    @property
+    def busy(self) -> bool:
+        """Whether others used the machine when the run began."""
+        return self.load[0] is not None and self.load[0] > BUSY * self.machine.cores
 
     @property
     def growths(self) -> list[Growth]:
@@ -61,7 +69,7 @@ def run_bench(config: BenchConfig, command: str, tell: Tell) -> Report:
     """Measure everything; takes minutes, or an hour with large images."""
     started, load = _now(), load_average()
     with _threads(config.threads):
-        machine = this_machine(config.device)
+        machine = this_machine(config.setup(config.resolutions[0]).device)
         rows = [
             row for resolution in config.resolutions for row in _run_at(config, resolution, tell)
         ]

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from veca.analysis.contenders import DTYPES, Contender, Setup
 from veca.analysis.timing import Effort
 from veca.backbone.arguments import checked_budget, grid_of
 from veca.backbone.config import BackboneConfig
+from veca.runtime.devices import pick_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class BenchConfig:
     """Threads of torch; None leaves its choice."""
 
     device: str = "cpu"
-    """Where to run."""
+    """Where to run, as `pick_device` takes it."""
 
     dtype: str = "float32"
     """Precision."""
@@ -73,7 +72,7 @@ class BenchConfig:
             raise ValueError(
                 f"batch={self.batch} and threads={self.threads} must be whole numbers of 1 or more."
             )
-        _check_device(self.device)
+        pick_device(self.device)
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not known; pick one of {', '.join(DTYPES)}.")
 
@@ -84,7 +83,7 @@ class BenchConfig:
             backbone=replace(self.backbone, ffn_shares=shares),
             resolution=resolution,
             batch=self.batch,
-            device=self.device,
+            device=str(pick_device(self.device)),
             dtype=self.dtype,
             threads=self.threads,
             seed=self.seed,
@@ -103,17 +102,6 @@ class BenchConfig:
             *(Contender(kind="plain", budget=budget) for budget in budgets),
             Contender(kind="twin"),
         ]
-
-
-def _check_device(name: str) -> None:
-    """Refuse a device that torch cannot use."""
-    try:
-        torch.empty(0, device=name)
-    except (AssertionError, RuntimeError) as error:  # torch raises either
-        reason = (str(error).splitlines() or ["no reason given"])[0]
-        raise ValueError(
-            f"device {name!r} cannot be used here ({reason}); use cpu, or one that torch sees."
-        ) from error
 
 
 def _check_listed(name: str, values: Sequence[object]) -> None:

@@ -138,11 +138,11 @@ def _budget_saves(here: Sequence[Row], resolution: int) -> Iterator[str]:
     rows.sort(key=lambda row: row.contender.budget or 0)
     if rows and "whole" in rows[0].speedups:
         least, most = rows[0], rows[-1]
-        time = 1 - 1 / least.speedups["whole"].median
-        pairs = 1 - least.work.pairs / most.work.pairs
+        time = 1 / least.speedups["whole"].median - 1
+        pairs = least.work.pairs / most.work.pairs - 1
         yield (
             f"{resolution} px: {least.contender.budget} cores instead of {most.contender.budget} "
-            f"save {100 * pairs:.0f} % of the pairs and {100 * time:.0f} % of the time."
+            f"change the pairs by {100 * pairs:+.0f} % and the time by {100 * time:+.0f} %."
         )
 
 

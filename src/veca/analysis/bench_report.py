@@ -52,6 +52,14 @@ def tables(report: Report) -> list[Table]:
 
 def findings(report: Report) -> Iterator[tuple[str, list[str]]]:
     """What the numbers say, as titled lists of sentences."""
+    if report.busy:
+        yield (
+            "Beware",
+            [
+                f"Others used the machine when the run began (load average {report.load[0]}): what "
+                "follows is noisy. Repeat it on an idle machine before you rely on it."
+            ],
+        )
     yield "Where VECA does not win", report.weak_spots
     yield "Also", report.remarks
     spans = dict.fromkeys(item.resolutions for item in report.growths)

@@ -138,8 +138,8 @@ class Lineup:
 
         def encode() -> Features:
             features = model(images)
-            if images.is_cuda:
-                torch.cuda.synchronize(images.device)
+            if images.device.type != "cpu":
+                torch.accelerator.synchronize(images.device)
             return features
 
         return encode

@@ -64,7 +64,7 @@ class Flags:
     """a contender that took this long begins no new round, and the report says so"""
 
     device: str = "cpu"
-    """cpu, cuda, cuda:1, ..."""
+    """cpu, cuda, cuda:1, ..., or auto"""
 
     dtype: str = "float32"
     """float32, bfloat16 or float16"""
