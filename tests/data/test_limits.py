@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.data import measure
-from tests.data.corpus import BAD, GOOD
+from tests.data.corpus import GOOD
+from tests.data.refused import BAD
 
 MOST_SECONDS = 0.2
 MOST_GROWTH = 300 * 2**20

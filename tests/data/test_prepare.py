@@ -71,7 +71,7 @@ def test_every_kind_of_source_gives_the_same(fit: Fit, size: int | None, tmp_pat
     assert np.abs(bytes_seen(of_floats) - bytes_seen(expected)).max() < 1.2 / 255
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     st.integers(1, 2000),
     st.integers(1, 2000),

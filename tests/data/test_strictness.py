@@ -1,18 +1,20 @@
 """What other libraries tell Pillow neither reaches our pictures nor is lost."""
 
+import io
 import threading
 from collections.abc import Iterator
 
 import pytest
 from PIL import Image, ImageFile
 
-from tests.data.corpus import PHOTO, encoded
+from tests.data.corpus import PHOTO, encoded, photo
 from veca.data.decode import decode
 from veca.data.errors import PictureError
 from veca.data.strictness import strict_pillow
 
 LIMIT = Image.MAX_IMAGE_PIXELS
-CUT = encoded(Image.fromarray(PHOTO), "JPEG")[:-300]
+WHOLE = Image.fromarray(photo(200, 300))
+CUTS = [encoded(WHOLE, "JPEG")[:-300], encoded(WHOLE, "PNG")[:-300], encoded(WHOLE, "BMP")[:-300]]
 
 
 @pytest.fixture
@@ -24,9 +26,11 @@ def lenient_pillow() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("lenient_pillow")
-def test_a_cut_file_is_refused_even_where_pillow_was_told_to_fill_it_up() -> None:
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_cut_file_is_refused_even_where_pillow_was_told_to_fill_it_up(cut: bytes) -> None:
+    Image.open(io.BytesIO(cut)).load()  # as Pillow does now
     with pytest.raises(PictureError, match="cut short"):
-        decode(CUT)
+        decode(cut)
     assert ImageFile.LOAD_TRUNCATED_IMAGES is True
 
 
@@ -37,7 +41,7 @@ def test_threads_that_decode_at_once_refuse_every_cut_file() -> None:
     def read() -> None:
         for _ in range(25):
             try:
-                seen.append(decode(CUT))
+                seen.append(decode(CUTS[0]))
             except PictureError:
                 refused.append(True)
 

@@ -38,11 +38,6 @@ class Side:
         """Of what the patches cover."""
         return self.patches * self.patch_size
 
-    @property
-    def shown(self) -> tuple[int, int]:
-        """First and last patch that show any of the original; later ones are padding alone."""
-        return 0, min(self.patches, -(-(self.scaled - self.cropped) // self.patch_size)) - 1
-
     def box(self) -> tuple[float, float]:
         """Where on the original the patches begin and end, padding left out."""
         end = min(self.scaled, self.cropped + self.length)
@@ -92,8 +87,8 @@ class Geometry:
 
         'nearest' gives a pixel what the patch under its centre has; 'bilinear' blends the patches
         around it by the distance from their centres, and beyond the outermost centres stays as
-        there. Patches that show padding alone have no part in it. Pixels that were cropped away
-        get `fill`, by default NaN, which whole numbers do not have: these need a `fill`.
+        there. Padding is left out. Pixels that were cropped away get `fill`, by default NaN, which
+        whole numbers do not have: these need a `fill`.
         """
         self._check_map(patch_map, mode)
         if mode == "nearest":
@@ -161,9 +156,8 @@ class Geometry:
 
 
 def _clamped(side: Side, places: Tensor) -> Tensor:
-    """Places among the patches that show any of the original."""
-    first, last = side.shown
-    return places.clamp(first, last)
+    """Places among the patches, for those outside the nearest."""
+    return places.clamp(0, side.patches - 1)
 
 
 def _blended(values: Tensor, side: Side, dim: int) -> Tensor:
