@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from veca.backbone.arguments import (
     checked_budget,
+    checked_form,
     checked_grid,
     checked_layers,
     checked_units,
@@ -24,7 +26,7 @@ def test_a_budget_beyond_the_bank_is_refused_with_the_range_that_works(budget: i
 
 
 @pytest.mark.compiled  # without the shape hook, which would refuse these first
-@pytest.mark.parametrize("budget", [8.0, "8"])
+@pytest.mark.parametrize("budget", [8.0, "8", True])
 def test_a_budget_that_is_no_whole_number_is_refused(budget: Any) -> None:
     with pytest.raises(ValueError, match=r"outside 1\.\.64"):
         checked_budget(CONFIG, budget)
@@ -72,8 +74,33 @@ def test_images_of_another_shape_are_refused_with_the_shape_needed(shape: tuple[
 
 
 def test_images_of_whole_numbers_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"torch.uint8 .* scale to 0..1"):
+    with pytest.raises(ValueError, match=r"torch.uint8 .* veca.preprocess"):
         checked_grid(CONFIG, torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+
+
+@pytest.mark.compiled  # without the shape hook, which would refuse these first
+def test_whole_numbers_of_other_libraries_are_taken() -> None:
+    assert checked_budget(CONFIG, np.int64(8)) == 8  # type: ignore[arg-type]
+    assert checked_layers(CONFIG, [np.int32(3)]) == (3,)  # type: ignore[list-item]
+
+
+@pytest.mark.compiled
+def test_an_array_is_refused_with_the_way_to_a_tensor() -> None:
+    with pytest.raises(ValueError, match=r"images is a ndarray, .* veca.preprocess"):
+        checked_grid(CONFIG, np.zeros((1, 3, 32, 32)))  # type: ignore[arg-type]
+
+
+@pytest.mark.compiled
+def test_a_share_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"outside \(0, 1\]"):
+        checked_units(CONFIG, "a")  # type: ignore[arg-type]
+
+
+@pytest.mark.compiled
+def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
+    checked_form("folded")
+    with pytest.raises(ValueError, match="'bogus' is not known; use 'auto', 'plain', 'folded'"):
+        checked_form("bogus")  # type: ignore[arg-type]
 
 
 def test_layers_count_from_zero() -> None:

@@ -31,6 +31,10 @@ def test_an_unknown_field_is_answered_with_the_known_ones() -> None:
         veca.build("tiny", depth=3)
 
 
+def test_lists_become_tuples_so_that_configurations_stay_comparable() -> None:
+    assert veca.build("tiny", layers=1, budgets=[2, 4]).config.budgets == (2, 4)
+
+
 def test_one_seed_builds_one_model() -> None:
     def weights(seed: int) -> list[nn.Parameter]:
         torch.manual_seed(seed)

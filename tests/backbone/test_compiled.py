@@ -1,6 +1,7 @@
 """The model through torch.compile and torch.export; without the shape hook, which trips them."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +85,26 @@ def test_the_default_compiler_gives_the_same_numbers() -> None:
     eager = model(layers=1)
     compiled = torch.compile(eager, fullgraph=True)
     assert_same(compiled(images(1, 8, 12), 4), eager(images(1, 8, 12), 4))
+
+
+def test_an_exported_program_can_be_stored_as_the_docs_say(tmp_path: Path) -> None:
+    class AtBudget(nn.Module):
+        def __init__(self, inner: VECA, budget: int) -> None:
+            super().__init__()
+            self.inner, self.budget = inner, budget
+
+        def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+            return tuple(self.inner(pixels, self.budget)[:3])
+
+    eager = model()
+    rows, columns = torch.export.Dim("rows", min=2), torch.export.Dim("columns", min=2)
+    sizes = {0: torch.export.Dim("batch"), 2: 4 * rows, 3: 4 * columns}
+    program = torch.export.export(
+        AtBudget(eager, 3), (images(2, 8, 12),), dynamic_shapes={"pixels": sizes}
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    again = torch.export.load(tmp_path / "model.pt2").module()
+    assert_same(again(images(1, 16, 8)), eager(images(1, 16, 8), 3))
 
 
 class WithBudget(nn.Module):

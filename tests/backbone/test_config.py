@@ -68,6 +68,10 @@ def test_a_configuration_cannot_change_after_it_was_checked() -> None:
         ({"heads": 2.0}, "heads got 2.0"),
         ({"budgets": (2.5,)}, "budgets got 2.5"),
         ({"ffn_shares": ("a", 1.0)}, "end with 1.0"),
+        ({"budgets": [4, 8]}, "a tuple is needed"),
+        ({"budgets": 8}, "a tuple is needed"),
+        ({"ffn_ratio": "a"}, "a number is needed"),
+        ({"rotary_still": None}, "a number is needed"),
         ({"attention": "linear"}, "'core-periphery' or 'full'"),
     ],
 )

@@ -69,6 +69,13 @@ def test_stopping_early_ends_with_the_last_layer_taken(model: veca.VECA, images:
     torch.testing.assert_close(final, torch.cat((expected.cores, expected.patches), dim=1))
 
 
+def test_maps_are_contiguous_as_timms_are(model: veca.VECA, images: Tensor) -> None:
+    for output_fmt in ("NCHW", "NLC"):
+        maps = model.forward_intermediates(images, output_fmt=output_fmt, intermediates_only=True)
+        assert all(item.is_contiguous() for item in maps)
+    assert all(item.is_contiguous() for item in model.get_intermediate_layers(images, 2, True))
+
+
 def test_no_indices_mean_every_layer(model: veca.VECA, images: Tensor) -> None:
     assert len(model.forward_intermediates(images, intermediates_only=True)) == 4
 
@@ -117,11 +124,9 @@ def test_what_must_not_decay_are_cores_points_and_scales(model: veca.VECA) -> No
 @pytest.mark.parametrize("coarse", [False, True])
 def test_the_group_matcher_places_every_parameter(model: veca.VECA, coarse: bool) -> None:
     matcher = model.group_matcher(coarse)
-    blocks = matcher["blocks"]
-    patterns = [matcher["stem"], blocks] if coarse else [matcher["stem"], *(b for b, _ in blocks)]
+    patterns = [matcher["stem"], *(pattern for pattern, _ in matcher["blocks"])]
     for name, _ in model.named_parameters():
-        hits = [pattern for pattern in patterns if re.match(pattern, name)]
-        assert len(hits) == 1 or (coarse and name.startswith("final_norm"))
+        assert len([pattern for pattern in patterns if re.match(pattern, name)]) == 1
     assert re.match(matcher["stem"], "core_bank.points.1")
     numbered = re.match(patterns[1], "core_steps.2.head.weight")
     assert numbered is not None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import veca
@@ -170,12 +170,18 @@ def test_any_size_budget_share_and_batch_gives_finite_features_of_the_promised_s
     assert all(torch.isfinite(part).all() for part in features[:3])
 
 
-def test_cores_stay_inside_the_image_however_hard_they_are_pushed() -> None:
+def pushed(scale: float) -> Tensor:
+    """Paths of cores whose steps are so large."""
     wild = model()
     with torch.no_grad():
         for step in wild.core_steps:
-            step.get_parameter("scale").fill_(0.5)
-    paths = wild.core_paths(images())
+            step.get_parameter("scale").fill_(scale)
+    return wild.core_paths(images())
+
+
+def test_cores_never_leave_the_image_however_hard_they_are_pushed() -> None:
+    assert pushed(1000.0).abs().max() <= 1
+    paths = pushed(0.5)
     assert paths.abs().max() < 1
     assert (paths[1:] - paths[:-1]).abs().amax((1, 2, 3)).min() > 1e-3  # they move in every layer
 
@@ -259,8 +265,7 @@ def test_a_model_cast_to_half_keeps_its_positions_in_single_precision() -> None:
     features = built(images(), 4)
     assert features.patches.dtype == torch.bfloat16
     assert features.core_points.dtype == torch.float32
-    turn = built._patch_turn(images(), (3, 5))
-    exact = model()._patch_turn(images(), (3, 5))
+    turn, exact = built.enter(images(), 4).patch_turn, model().enter(images(), 4).patch_turn
     assert torch.equal(turn.cosines, exact.cosines)
     assert turn.cosines.dtype == torch.float32
 
@@ -273,6 +278,45 @@ def test_autocast_stays_close_to_single_precision() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             rough = built(images(), 4).patches
         assert torch.nn.functional.cosine_similarity(rough.float(), exact, dim=-1).min() > 0.99
+
+
+@pytest.mark.parametrize("attention", ["core-periphery", "full"])
+def test_autocast_leaves_the_residual_stream_in_single_precision_in_every_form(
+    attention: Any,
+) -> None:
+    fields: dict[str, Any] = {"budgets": BackboneConfig.budgets} if attention == "full" else {}
+    built = model(attention=attention, **fields)
+    with torch.autocast("cpu", torch.bfloat16):
+        for form in ("plain", "folded"):
+            built.set_attention_form(form)
+            state = built.enter(images(), None)
+            for layer in range(3):
+                state = built.advance(built.move_cores(state, layer), layer, TINY.hidden)
+                assert state.tokens.dtype == torch.float32
+            features = built(images())
+            assert {part.dtype for part in features[:3]} == {torch.float32}
+
+
+class Doubled(nn.Linear):
+    """Stands for a LoRA or quantised layer: its weight alone is not what it computes."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) * 2
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_replaced_feedforward_layer_is_really_called_at_every_share(share: float) -> None:
+    part = model().block_of(0).feedforward
+    tokens, units = torch.randn(1, 4, 32), TINY.hidden_units(share)
+    replaced = copy.deepcopy(part)
+    replaced.contract = Doubled(TINY.hidden, 32)
+    replaced.contract.load_state_dict(part.contract.state_dict())
+    torch.testing.assert_close(replaced(tokens, units), part(tokens, units) * 2)
+
+
+def test_keeping_the_image_feature_does_not_keep_the_patches() -> None:
+    features = model()(images())
+    assert features.image.untyped_storage().nbytes() == 2 * 8 * 32 * 4
 
 
 def test_double_precision_is_double_throughout() -> None:

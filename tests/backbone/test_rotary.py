@@ -73,3 +73,8 @@ def test_a_table_first_built_in_inference_mode_serves_training() -> None:
     vectors = torch.randn(1, 4, 2, 16, requires_grad=True)
     rotary.rotate(vectors, turn).sum().backward()
     assert vectors.grad is not None
+
+
+def test_tables_of_huge_grids_are_not_kept() -> None:
+    assert rotary.fits_cache((128, 128))
+    assert not rotary.fits_cache((512, 512))

@@ -1,9 +1,12 @@
 """The door of the model: what a caller can get wrong, and what to do instead."""
 
+import operator
 from collections.abc import Sequence
+from typing import SupportsIndex, cast, get_args
 
-from torch import Tensor
+from torch import SymInt, Tensor
 
+from veca.backbone.attention import Form
 from veca.backbone.config import BackboneConfig
 
 
@@ -16,12 +19,13 @@ def checked_budget(config: BackboneConfig, budget: int | None) -> int:
             f"budget={budget} means nothing to a full-attention model, which has no cores to "
             "leave out; pass budget=None."
         )
-    if not isinstance(budget, int) or not 1 <= budget <= config.cores:
+    cores = _whole(budget)
+    if cores is None or not 1 <= cores <= config.cores:
         raise ValueError(
             f"budget={budget!r} is outside 1..{config.cores}, the cores of this model; pick one "
             "of these, or leave budget out to use every core."
         )
-    return budget
+    return cores
 
 
 def checked_units(config: BackboneConfig, share: float | None) -> int:
@@ -33,7 +37,7 @@ def checked_units(config: BackboneConfig, share: float | None) -> int:
             f"ffn={share} needs a model with nested feed-forward parts, but this one has only "
             "whole ones; leave ffn out, or build with ffn_shares=(0.25, 0.5, 1.0) and train it."
         )
-    if not 0 < share <= 1:
+    if not isinstance(share, int | float) or not 0 < share <= 1:
         raise ValueError(
             f"ffn={share} is outside (0, 1]; this model was made for the shares "
             f"{', '.join(map(str, config.ffn_shares))}."
@@ -43,6 +47,11 @@ def checked_units(config: BackboneConfig, share: float | None) -> int:
 
 def checked_grid(config: BackboneConfig, images: Tensor) -> tuple[int, int]:
     """Rows and columns of patches."""
+    if not isinstance(images, Tensor):
+        raise ValueError(
+            f"images is a {type(images).__name__}, but a torch tensor is needed; veca.preprocess "
+            "makes one of a picture or an array."
+        )
     if images.ndim != 4 or images.shape[1] != config.in_channels:
         raise ValueError(
             f"images has the shape {tuple(images.shape)}, but a batch of shape "
@@ -52,7 +61,7 @@ def checked_grid(config: BackboneConfig, images: Tensor) -> tuple[int, int]:
     if not images.is_floating_point():
         raise ValueError(
             f"images holds {images.dtype} numbers, but normalised floating-point ones are needed; "
-            "scale to 0..1, subtract the mean and divide by the deviation."
+            "veca.preprocess gives them."
         )
     return grid_of(config, images.shape[2], images.shape[3])
 
@@ -73,9 +82,24 @@ def grid_of(config: BackboneConfig, height: int, width: int) -> tuple[int, int]:
 def checked_layers(config: BackboneConfig, layers: Sequence[int]) -> tuple[int, ...]:
     """Layers counted from 0."""
     for layer in layers:
-        if not isinstance(layer, int) or not 0 <= layer < config.layers:
+        if _whole(layer) is None or not 0 <= layer < config.layers:
             raise ValueError(
                 f"layer {layer!r} is outside 0..{config.layers - 1}, the layers of this model, "
                 "which count from 0."
             )
     return tuple(layers)
+
+
+def checked_form(form: Form) -> None:
+    """Refuse a form of attention that is not known."""
+    if form not in get_args(Form):
+        raise ValueError(f"form={form!r} is not known; use {', '.join(map(repr, get_args(Form)))}.")
+
+
+def _whole(value: SupportsIndex) -> int | None:
+    """A whole number of any library, or None; while compiling it may be a symbol, and stays one."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | SymInt):
+        return cast(int, value)
+    return operator.index(value) if hasattr(value, "__index__") else None

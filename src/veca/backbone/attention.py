@@ -66,9 +66,9 @@ class Attention(nn.Module):
         self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
     ) -> Float[Tensor, "B H C T"]:
         """How much each core takes from each token; sums to one over tokens."""
-        query, _ = self.turned(self.query(tokens), budget, core_turn, patch_turn)
+        cores = self.heads(self.query(tokens.narrow(1, 0, budget)))
         keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
-        return self.weights(query, *keys)
+        return self.weights(rotate(cores, core_turn).transpose(1, 2), *keys)
 
     def weights(
         self,
@@ -136,8 +136,8 @@ class CorePeripheryAttention(Attention):
         """What cores read: (A Z) W_v, since weights that sum to one pass the bias through."""
         sums = (weights.flatten(1, 2) @ tokens).unflatten(1, weights.shape[1:3])  # (B, H, C, D)
         per_head = self.value.weight.unflatten(0, (self.config.heads, -1))  # (H, K, D)
-        read = torch.einsum("bhcd,hkd->bchk", sums, per_head).flatten(2) + self.value.bias
-        return self.output(read)
+        read = torch.einsum("bhcd,hkd->bchk", sums, per_head).flatten(2)
+        return self.output(read + self.value.bias.to(read.dtype))
 
     def _mix_outputs(
         self, weights: Float[Tensor, "B H C N"], values: Float[Tensor, "B C H K"]
@@ -145,7 +145,8 @@ class CorePeripheryAttention(Attention):
         """What patches read: one product of weights and core values already taken through W_o."""
         per_head = self.output.weight.unflatten(1, (self.config.heads, -1))  # (D, H, K)
         outputs = torch.einsum("bchk,dhk->bhcd", values, per_head)
-        return weights.flatten(1, 2).transpose(1, 2) @ outputs.flatten(1, 2) + self.output.bias
+        mixed = weights.flatten(1, 2).transpose(1, 2) @ outputs.flatten(1, 2)
+        return mixed + self.output.bias.to(mixed.dtype)
 
 
 class FullAttention(Attention):

@@ -22,4 +22,8 @@ def build(size: str, **overrides: Any) -> VECA:  # noqa: ANN401 - the types stan
             f"{', '.join(unknown)} cannot be overridden; the fields of a model are "
             f"{', '.join(known)}."
         )
-    return VECA(replace(SIZES[size], **overrides))
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in overrides.items()
+    }
+    return VECA(replace(SIZES[size], **given))

@@ -58,6 +58,13 @@ class BackboneConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built, in words that say what can."""
+        for name in ("budgets", "ffn_shares"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ValueError(f"{name} got {getattr(self, name)!r}, but a tuple is needed.")
+        for name in ("ffn_ratio", "rotary_base", "rotary_still", "coordinate_shift",
+                     "coordinate_rescale"):  # fmt: skip
+            if not isinstance(getattr(self, name), int | float):
+                raise ValueError(f"{name} got {getattr(self, name)!r}, but a number is needed.")
         for name in ("layers", "width", "heads", "patch_size", "in_channels", "prefix_tokens"):
             _check_count(name, getattr(self, name))
         if self.width % (4 * self.heads):

@@ -46,7 +46,7 @@ def spread_points(count: int, seed: int = 0) -> list[tuple[float, float]]:
 
     Farthest-point sampling from random candidates: first the one nearest to the centre, then
     always the one farthest from all before it. A pure function of its arguments, on every
-    machine and device, so that the points of a short list begin those of a long one.
+    machine and device, so that the points of a short list begin those of a long one (up to 250).
     """
     draw = random.Random(seed)
     pool = [

@@ -23,8 +23,9 @@ class CoreBank(nn.Module):
 
     A budget of the configuration uses whole chunks, so cores beyond it take no part and get no
     gradient at all. With one parameter for the bank they would get a gradient of zero, and AdamW
-    would still decay them and move them by their momentum. A bank that was stored in other chunks
-    loads, as long as it has as many cores.
+    would still decay them and move them by their momentum. Under DistributedDataParallel this needs
+    `find_unused_parameters=True`. A bank that was stored in other chunks loads, as long as it has
+    as many cores.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -71,7 +72,7 @@ class CoreStep(nn.Module):
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.head = nn.Linear(config.width, 2)
-        self.scale = nn.Parameter(torch.empty(()))
+        self.scale = nn.Parameter(torch.empty(1))  # not a scalar: fully_shard takes none
 
     def forward(self, cores: Float[Tensor, "B C D"]) -> Float[Tensor, "B C 2"]:
         """Steps in the unbounded plane, x then y."""

@@ -89,7 +89,8 @@ class FamiliarNames:
         if norm:
             kept = [self._normalised(features) for features in kept]
         maps: list[Any] = [
-            features.patch_map if output_fmt == "NCHW" else features.patches for features in kept
+            (features.patch_map if output_fmt == "NCHW" else features.patches).contiguous()
+            for features in kept
         ]
         if return_prefix_tokens:
             maps = [(item, features.cores) for item, features in zip(maps, kept, strict=True)]
@@ -111,7 +112,9 @@ class FamiliarNames:
     ) -> tuple[Any, ...]:
         """Patches of the last `n` layers (or of the layers in `n`), after DINO's fashion."""
         found = self.intermediates(x, self._taken_layers(n), budget, ffn, norm)
-        patches = [features.patch_map if reshape else features.patches for features in found]
+        patches = [
+            (features.patch_map if reshape else features.patches).contiguous() for features in found
+        ]
         if not return_class_token:
             return tuple(patches)
         return tuple((item, features.image) for item, features in zip(patches, found, strict=True))
@@ -128,12 +131,12 @@ class FamiliarNames:
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Patterns that sort parameters into a stem and the blocks, for layer-wise rates.
 
-        A core's step is read from the output of the block with the same number.
+        A core's step is read from the output of the block with the same number. As in timm's own
+        vision transformers, `coarse` changes nothing.
         """
-        blocks = r"^(?:blocks|core_steps)\.(\d+)"
         return {
             "stem": r"^patch_embedding|^core_bank",
-            "blocks": blocks if coarse else [(blocks, None), (r"^final_norm", (99999,))],
+            "blocks": [(r"^(?:blocks|core_steps)\.(\d+)", None), (r"^final_norm", (99999,))],
         }
 
     def _normalised(self, features: Features) -> Features:

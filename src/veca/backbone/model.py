@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from veca.backbone import rotary
 from veca.backbone.arguments import (
     checked_budget,
+    checked_form,
     checked_grid,
     checked_layers,
     checked_units,
@@ -48,6 +49,7 @@ class State(NamedTuple):
     tokens: Float[Tensor, "B T D"]
     core_state: Float[Tensor, "B C 2"]
     """Unbounded; the cores stand at its tanh."""
+    frequencies: Float[Tensor, " quarter"]
     patch_turn: rotary.Turn
     grid: tuple[int, int]
     budget: int
@@ -56,6 +58,11 @@ class State(NamedTuple):
     def core_points(self) -> Float[Tensor, "B C 2"]:
         """Where the cores stand, within (-1, 1)."""
         return self.core_state.tanh()
+
+    @property
+    def core_turn(self) -> rotary.Turn:
+        """How the cores' queries and keys are turned where they stand."""
+        return rotary.turn_at(self.core_points, self.frequencies)
 
 
 class VECA(FamiliarNames, nn.Module):
@@ -66,6 +73,8 @@ class VECA(FamiliarNames, nn.Module):
         super().__init__()
         self.config = config
         self.checkpoint_activations = False
+        self.provenance: object | None = None
+        """Where the weights come from; `veca.load` fills it in, `veca.save` writes it on."""
         self.patch_embedding = PatchEmbedding(config)
         self.core_bank = CoreBank(config)
         moves = 0 if config.attention == "full" else config.layers - 1
@@ -96,8 +105,13 @@ class VECA(FamiliarNames, nn.Module):
         grid = checked_grid(self.config, images)
         patches = self.patch_embedding(images)
         cores, core_state = self.core_bank(images.shape[0], budget)
-        tokens = torch.cat((cores.to(patches.dtype), patches), dim=1)
-        return State(tokens, core_state, self._patch_turn(images, grid), grid, budget)
+        # Under autocast patches come in half precision; the residual stream keeps the weights' own.
+        tokens = torch.cat((cores, patches.to(cores.dtype)), dim=1)
+        config, dtype = self.config, core_state.dtype
+        periods = rotary.Periods(config.head_width, config.rotary_base, config.rotary_still)
+        turns = rotary.frequencies(periods, images.device, dtype)
+        patch_turn = self._patch_turn(images, grid, periods, dtype)
+        return State(tokens, core_state, turns, patch_turn, grid, budget)
 
     def move_cores(self, state: State, layer: int) -> State:
         """Let every core step to where it stands in this layer; the first has the bank's points."""
@@ -109,7 +123,7 @@ class VECA(FamiliarNames, nn.Module):
     def advance(self, state: State, layer: int, units: int) -> State:
         """Take tokens through one block."""
         block = self.block_of(layer)
-        inputs = (state.tokens, state.budget, self._core_turn(state), state.patch_turn, units)
+        inputs = (state.tokens, state.budget, state.core_turn, state.patch_turn, units)
         if self.checkpoint_activations and torch.is_grad_enabled():
             tokens = checkpoint(block, *inputs, use_reentrant=False)
         else:
@@ -118,8 +132,10 @@ class VECA(FamiliarNames, nn.Module):
 
     def leave(self, state: State, norm: bool = True) -> Features:
         """Normalise tokens and sort them into cores and patches."""
-        tokens = self.final_norm(state.tokens) if norm else state.tokens
-        cores, patches = split(tokens, state.budget, dim=1)
+        # Apart, so that who keeps the cores alone does not keep the memory of all tokens.
+        cores, patches = split(state.tokens, state.budget, dim=1)
+        if norm:
+            cores, patches = self.final_norm(cores), self.final_norm(patches)
         return Features(cores, patches, state.core_points, state.grid)
 
     def intermediates(
@@ -147,9 +163,13 @@ class VECA(FamiliarNames, nn.Module):
         ffn: float | None = None,
     ) -> Float[Tensor, "L B C 2"]:
         """Where the cores stand in every layer."""
-        layers = range(self.config.layers)
-        found = self.intermediates(images, layers, budget, ffn, norm=False)
-        return torch.stack([features.core_points for features in found])
+        units = checked_units(self.config, ffn)
+        state, points = self.enter(images, budget), []
+        for layer in range(self.config.layers):
+            state = self.move_cores(state, layer)
+            points.append(state.core_points)
+            state = self.advance(state, layer, units)
+        return torch.stack(points)
 
     def attention_maps(
         self,
@@ -194,6 +214,7 @@ class VECA(FamiliarNames, nn.Module):
 
     def set_attention_form(self, form: Form) -> None:
         """Compute attention 'folded', 'plain', or ('auto') in whichever form is cheaper."""
+        checked_form(form)
         for layer in range(self.config.layers):
             attention = self.block_of(layer).attention
             if isinstance(attention, CorePeripheryAttention):
@@ -227,32 +248,22 @@ class VECA(FamiliarNames, nn.Module):
         block = self.block_of(layer)
         tokens = block.attention_norm(state.tokens)
         weights = block.attention.core_weights(
-            tokens, state.budget, self._core_turn(state), state.patch_turn
+            tokens, state.budget, state.core_turn, state.patch_turn
         )
         return state, tokens, weights
 
-    def _core_turn(self, state: State) -> rotary.Turn:
-        """How the cores' queries and keys are turned where they stand."""
-        points = state.core_points
-        turns = rotary.frequencies(self._periods, points.device, points.dtype)
-        return rotary.turn_at(points, turns)
-
-    def _patch_turn(self, images: Tensor, grid: tuple[int, int]) -> rotary.Turn:
+    def _patch_turn(
+        self, images: Tensor, grid: tuple[int, int], periods: rotary.Periods, dtype: torch.dtype
+    ) -> rotary.Turn:
         """How patches are turned, from the cache where it is safe: not while tracing or faking."""
-        dtype, device = self.core_bank.position_dtype, images.device
+        device = images.device
         tracing = torch.compiler.is_compiling() or type(images) is not Tensor
-        if not self.training and not tracing:
-            return rotary.cached_patch_turn(grid, self._periods, device, dtype)
+        if not self.training and not tracing and rotary.fits_cache(grid):
+            return rotary.cached_patch_turn(grid, periods, device, dtype)
         points = patch_centres(grid, device, dtype)
         if self.training:
-            shift, rescale = self.config.coordinate_shift, self.config.coordinate_rescale
-            points = jittered(points, shift, rescale)
-        return rotary.turn_at(points, rotary.frequencies(self._periods, device, dtype))
-
-    @property
-    def _periods(self) -> rotary.Periods:
-        config = self.config
-        return rotary.Periods(config.head_width, config.rotary_base, config.rotary_still)
+            points = jittered(points, self.config.coordinate_shift, self.config.coordinate_rescale)
+        return rotary.turn_at(points, rotary.frequencies(periods, device, dtype))
 
 
 class PatchEmbedding(nn.Module):
@@ -314,11 +325,18 @@ class FeedForward(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "B T D"], units: int) -> Float[Tensor, "B T D"]:
         """Use the first `units` hidden units."""
-        if units == self.hidden:
-            gates, values = self.expand(tokens).chunk(2, dim=-1)
-            return self.contract(F.silu(gates) * values)
+        if units == self.hidden or {type(self.expand), type(self.contract)} != {nn.Linear}:
+            return self._through_layers(tokens, units)
         weight = self.expand.weight.unflatten(0, (2, self.hidden)).narrow(1, 0, units)
         bias = self.expand.bias.unflatten(0, (2, self.hidden)).narrow(1, 0, units)
         gates, values = F.linear(tokens, weight.flatten(0, 1), bias.flatten()).chunk(2, dim=-1)
         columns = self.contract.weight.narrow(1, 0, units)
         return F.linear(F.silu(gates) * values, columns, self.contract.bias)
+
+    def _through_layers(self, tokens: Float[Tensor, "B T D"], units: int) -> Float[Tensor, "B T D"]:
+        """Call both layers as they are, which replaced ones (LoRA, quantised) need."""
+        gates, values = self.expand(tokens).chunk(2, dim=-1)
+        mixed = F.silu(gates) * values
+        if units < self.hidden:
+            mixed = mixed * (torch.arange(self.hidden, device=tokens.device) < units)
+        return self.contract(mixed)

@@ -21,6 +21,10 @@ from veca.backbone.coordinates import patch_centres
 CACHED_GRIDS = 8
 """Image sizes whose patch tables are kept."""
 
+MOST_CACHED_PATCHES = 128 * 128
+"""Larger grids are built at each call, which is little beside their work, so that the cache stays
+below 70 MB (for heads of 64 channels)."""
+
 
 class Turn(NamedTuple):
     """Cosines and signed sines by which tokens are turned, shared by all heads."""
@@ -65,6 +69,11 @@ def rotate(vectors: Float[Tensor, "B T H K"], turn: Turn) -> Float[Tensor, "B T 
     cosines, sines = turn.cosines.to(vectors.dtype), turn.sines.to(vectors.dtype)
     first, second = vectors.chunk(2, dim=-1)
     return torch.addcmul(vectors * cosines, torch.cat((second, first), dim=-1), sines)
+
+
+def fits_cache(grid: tuple[int, int]) -> bool:
+    """Whether the table of a grid is small enough to keep."""
+    return grid[0] * grid[1] <= MOST_CACHED_PATCHES
 
 
 @functools.lru_cache(maxsize=CACHED_GRIDS)
