@@ -1,6 +1,7 @@
 """`veca info` tells what a model is, to people and to programs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def test_everything_known_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert words in text
     cost = trained_model().cost(512, 512, budget=3)
     assert f"{cost.pairs:,}" in text
+
+
+def test_a_licence_that_nobody_recorded_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for provenance in (None, Provenance(teacher="owner/teacher")):
+        veca.save(trained_model(), tmp_path, provenance=provenance)
+        assert re.search(r"(?m)^licence +not recorded *$", told(capsys, str(tmp_path)))
+        found = json.loads(told(capsys, str(tmp_path), "--json"))
+        assert "licence" not in found["provenance"]
+    (tmp_path / "config.json").unlink()
+    assert re.search(r"(?m)^licence +not recorded *$", told(capsys, str(tmp_path)))
 
 
 def test_a_named_size_has_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,12 @@ def test_the_hub_reads_licence_library_task_and_teacher(tmp_path: Path) -> None:
     assert "veca" in told(card)["tags"]
 
 
+def test_a_licence_that_is_not_recorded_is_told_to_people_and_to_no_program(tmp_path: Path) -> None:
+    card = card_of(tmp_path, Provenance(teacher="owner/teacher"))
+    assert "license" not in told(card)
+    assert "* Licence: not recorded" in card.text
+
+
 def test_a_teacher_that_is_not_on_the_hub_is_told_in_words_only(tmp_path: Path) -> None:
     card = card_of(tmp_path, Provenance(teacher="my own network"))
     assert "base_model" not in told(card)

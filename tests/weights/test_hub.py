@@ -183,6 +183,20 @@ def test_without_a_network_an_unknown_model_says_what_to_do(
         veca.load("owner/model")
 
 
+@pytest.mark.parametrize("state", ["offline", "missing", "gated"])
+def test_an_error_of_the_hub_says_first_that_there_is_no_such_folder(
+    state: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if state == "offline":
+        go_offline(hub, monkeypatch)
+    if state == "gated":
+        hub.closed["runs/smal"] = (HTTPStatus.UNAUTHORIZED, "GatedRepo")
+    with pytest.raises(
+        WeightsError, match=r"^there is no folder or file 'runs/smal' here, .* hub:"
+    ):
+        veca.load("runs/smal")
+
+
 def test_a_gated_repository_says_how_to_get_in(hub: Hub) -> None:
     hub.closed["owner/gated"] = (HTTPStatus.UNAUTHORIZED, "GatedRepo")
     with pytest.raises(WeightsError, match="accept the terms, and log in"):

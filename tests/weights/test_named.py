@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import veca
+from veca.weights.description import describe
 from veca.weights.named import named_model
+from veca.weights.tensor_file import weights_hash
 
 
 def test_the_name_of_a_size_gives_an_untrained_model_that_says_so() -> None:
@@ -32,6 +34,21 @@ def test_a_stored_model_is_loaded_and_known_to_be_trained(tmp_path: Path) -> Non
     assert torch.equal(found.model.final_norm.bias, model.final_norm.bias)
     with pytest.raises(ValueError, match="cannot be changed"):
         named_model(str(tmp_path / "mine"), layers=3)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
+def test_a_stored_model_is_known_by_the_hash_of_its_file(
+    dtype: torch.dtype | None, tmp_path: Path
+) -> None:
+    veca.save(veca.build("tiny", layers=1), tmp_path, dtype=dtype)
+    assert named_model(str(tmp_path)).digest == describe(tmp_path).digest
+
+
+def test_an_untrained_model_has_the_hash_that_it_would_be_saved_with(tmp_path: Path) -> None:
+    found = named_model("tiny", layers=1)
+    assert found.digest == weights_hash(found.model.config, found.model.state_dict())
+    veca.save(found.model, tmp_path)
+    assert found.digest == describe(tmp_path).digest
 
 
 def test_an_unknown_name_is_refused_with_what_is_known() -> None:

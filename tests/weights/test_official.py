@@ -13,6 +13,7 @@ from tests.weights import authors
 from tests.weights.authors import Layout
 from tests.weights.models import same_weights
 from veca.backbone.sizes import SIZES
+from veca.weights.description import describe
 from veca.weights.errors import WeightsError
 from veca.weights.official import converted, load_official, load_official_adaptor, their_name
 from veca.weights.skeleton import expected_shapes
@@ -71,6 +72,14 @@ def test_the_number_of_heads_comes_from_the_settings_if_they_tell_it(tmp_path: P
     torch.testing.assert_close(model(images, budget=16).patches, expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["rope_base", "rope_theta", "base"])
+def test_a_rotary_base_that_the_settings_tell_is_kept(name: str) -> None:
+    state = authors.random_state(SMALL)
+    assert converted(state, {name: 1000}, "here").config.rotary_base == 1000
+    for silent in ({}, {name: None}):
+        assert converted(state, silent, "here").config.rotary_base == 100
+
+
 def test_settings_that_shape_the_computation_are_kept(tmp_path: Path) -> None:
     state = authors.random_state(SMALL)
     told = {"rope_p_zero_freqs": 0.25, "rope_shift_coords": None, "rope_rescale_coords": 1.5}
@@ -109,6 +118,21 @@ def test_a_converted_model_is_saved_and_loaded_like_any_other(tmp_path: Path) ->
     assert all(parameter.requires_grad for parameter in model.parameters())
     veca.save(model, tmp_path / "ours")
     assert same_weights(veca.load(tmp_path / "ours"), model)
+
+
+def test_the_authors_weights_are_never_given_a_licence(tmp_path: Path) -> None:
+    model = load_official(checkpoint(tmp_path / "student.pt", authors.random_state(SMALL)))
+    veca.save(model, tmp_path / "ours")
+    veca.save(veca.load(tmp_path / "ours"), tmp_path / "again")
+    for folder in (tmp_path / "ours", tmp_path / "again"):
+        card = (folder / "README.md").read_text("utf-8")
+        assert "license:" not in card
+        assert "apache" not in card + (folder / "config.json").read_text("utf-8")
+        found = describe(folder).provenance
+        assert found is not None
+        assert found.licence is None
+        assert "arXiv 2605.12491" in str(found.notes)
+        assert "without a licence" in str(found.notes)
 
 
 def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
@@ -152,6 +176,12 @@ def test_missing_and_left_over_keys_are_listed_in_the_authors_names() -> None:
         assert name in str(caught.value)
 
 
+def test_forty_keys_are_listed_and_the_rest_is_counted() -> None:
+    extra = {f"extra.{number:02}": torch.ones(1) for number in range(45)}
+    with pytest.raises(WeightsError, match=r"'extra\.39' and 5 more left over"):
+        converted(authors.random_state(SMALL) | extra, {}, "here")
+
+
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -174,7 +204,15 @@ def test_a_key_of_the_wrong_shape_is_refused(name: str, shape: tuple[int, ...]) 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"num_heads": 7}, {"num_heads": [2]}, {"rope_p_zero_freqs": []}]
+    "settings",
+    [
+        {"num_heads": 7},
+        {"num_heads": [2]},
+        {"rope_p_zero_freqs": []},
+        {"rope_base": -1},
+        {"rope_base": 10**400},
+        {"base": "large"},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(WeightsError, match="can be built"):

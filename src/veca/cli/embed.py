@@ -26,28 +26,30 @@ behind the old ones.
 Example: veca embed photos more.tar --model tiny --budget 16 --out features"""
 
 
+Paths = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="PATHS...", help_behavior_hint="(one or more)"),
+]
+Budget = Annotated[
+    int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 16, or all if fewer)")
+]
+Share = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: all)")]
+
+
 def embed(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     command = shlex.join(["veca", "embed", *words])
 
     def run(  # noqa: PLR0913 - the flags of the command
-        paths: Annotated[
-            tuple[str, ...],
-            tyro.conf.Positional,
-            tyro.conf.arg(metavar="PATHS...", help_behavior_hint="(one or more)"),
-        ],
+        paths: Paths,
         /,
         *,
         model: Annotated[str, tyro.conf.arg(metavar="M")],
         out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-        budget: Annotated[
-            int | None,
-            tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 16, or all if fewer)"),
-        ] = None,
+        budget: Budget = None,
         patches: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-        ffn: Annotated[
-            float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: all)")
-        ] = None,
+        ffn: Share = None,
         size: int = EmbedConfig.size,
         fit: Fit = EmbedConfig.fit,
         dtype: Precision = EmbedConfig.dtype,

@@ -13,6 +13,7 @@ from veca.backbone.cost import parameters
 from veca.weights.cost_table import cost_rows
 from veca.weights.description import describe
 from veca.weights.facts import Facts, size_name
+from veca.weights.provenance import NOT_RECORDED
 
 DESCRIPTION = """Tell what a model is, and verify that its weights are the ones that were saved.
 
@@ -88,7 +89,7 @@ def _file_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "numbers", f"{facts.dtype}, {facts.file_bytes / 1e6:,.1f} MB"
     yield "sha256", facts.digest
     yield "training", facts.story
-    known = facts.provenance.known() if facts.provenance else {"licence": "not recorded"}
+    known = {"licence": NOT_RECORDED} | (facts.provenance.known() if facts.provenance else {})
     for name, value in known.items():
         yield TITLES.get(name, name), str(value)
 

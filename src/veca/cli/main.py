@@ -13,7 +13,7 @@ from veca.cli.bench import bench
 from veca.cli.demo import demo
 from veca.cli.embed import embed
 from veca.cli.info import info
-from veca.cli.search import find
+from veca.cli.search import search
 from veca.runtime.version import VERSION
 
 USER_ERROR = 2
@@ -38,9 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     "demo": Command(demo, "photos through several budgets: a table and a page with pictures"),
     "embed": Command(embed, "features of files, folders and tar shards; resumes"),
     "info": Command(info, "what a model is: size, licence, teacher, budgets, cost, hash"),
-    "search": Command(
-        find, "the nearest pictures in an embedded collection, as a list and a sheet"
-    ),
+    "search": Command(search, "the nearest pictures in an embedded collection, with a sheet"),
 }
 
 

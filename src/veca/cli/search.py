@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from veca.embed.collection import Collection, open_collection
-from veca.embed.search import Neighbour, search
+from veca.embed.neighbours import Neighbour, nearest
 from veca.embed.sheet import contact_sheet, write_sheet
 from veca.embed.wanted import find_wanted
 
@@ -21,12 +21,12 @@ no model. Every vector is compared, by the cosine.
 Example: veca search beach.jpg --in features --top 12 --out sheet.png"""
 
 
-def find(words: Sequence[str]) -> None:
+def search(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    tyro.cli(_find, prog="veca search", description=DESCRIPTION, args=words)
+    tyro.cli(_search, prog="veca search", description=DESCRIPTION, args=words)
 
 
-def _find(  # noqa: PLR0913 - the flags of the command
+def _search(  # noqa: PLR0913 - the flags of the command
     image: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")],
     /,
     *,
@@ -52,7 +52,7 @@ def _find(  # noqa: PLR0913 - the flags of the command
     """
     opened = open_collection(collection)
     wanted = find_wanted(opened, image, model, device)
-    neighbours = search(opened, wanted.vector, top)
+    neighbours = nearest(opened, wanted.vector, top)
     write_sheet(contact_sheet(wanted.source, neighbours), out)
     if as_json:
         print(json.dumps(_as_json(wanted.source.name, opened, neighbours, out), indent=2))

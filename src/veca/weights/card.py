@@ -8,7 +8,7 @@ from veca.backbone.cost import parameters
 from veca.weights.cost_table import cost_rows
 from veca.weights.facts import Facts, size_name
 from veca.weights.layout import is_hub_id
-from veca.weights.provenance import Provenance
+from veca.weights.provenance import NOT_RECORDED, Provenance
 
 TITLES = {
     "teacher": "Teacher",
@@ -57,7 +57,8 @@ def card(facts: Facts) -> str:
 def _front_matter(provenance: Provenance) -> Iterator[str]:
     """Fields for the hub; text is quoted as JSON, which YAML reads as well."""
     yield "---"
-    yield f"license: {json.dumps(provenance.licence)}"
+    if provenance.licence is not None:
+        yield f"license: {json.dumps(provenance.licence)}"
     yield "library_name: veca"
     yield "pipeline_tag: image-feature-extraction"
     if provenance.teacher and is_hub_id(provenance.teacher):
@@ -116,7 +117,7 @@ def _costs(config: BackboneConfig) -> Iterator[str]:
 
 def _origin(provenance: Provenance) -> Iterator[str]:
     """Licence, teacher and all that is known; each on one line."""
-    yield f"* Licence: {_one_line(provenance.licence)}"
+    yield f"* Licence: {_one_line(provenance.licence or NOT_RECORDED)}"
     for name, title in TITLES.items():
         value = getattr(provenance, name)
         if value is not None:

@@ -9,10 +9,10 @@ interrupted leaves the whole old model or the whole new one.
 """
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +49,8 @@ def save(
 ) -> None:
     """Write a model into a folder, over the model there; other files are left alone.
 
-    `dtype` stores the weights in another precision, such as torch.float16.
+    `dtype` stores the weights in another precision, such as torch.float16. Without `provenance`
+    that of the model is written on, such as `load` found it.
     """
     if not isinstance(model, VECA):
         raise WeightsError(
@@ -69,7 +70,7 @@ def save(
         file_bytes=(target / WEIGHTS_NAME).stat().st_size,
         digest=digest,
         untrained=not any(shows_training(name, tensor) for name, tensor in tensors.items()),
-        provenance=provenance or Provenance(),
+        provenance=provenance or _provenance_of(model),
     )
     replace_file(target / CONFIG_NAME, [_config_json(facts).encode()])
     replace_file(target / CARD_NAME, [card(facts).encode()])
@@ -93,8 +94,30 @@ def load(
         budgets: other budgets to train with; a smaller last one keeps the first cores only.
         revision: branch, tag or commit of a model on the hub.
     """
+    return load_with_digest(
+        source, dtype=dtype, device=device, budgets=budgets, revision=revision
+    ).model
+
+
+class Loaded(NamedTuple):
+    """A model, and what its file is known by."""
+
+    model: VECA
+    digest: str
+    """SHA-256 of configuration and weights as the file has them, in its own precision."""
+
+
+def load_with_digest(
+    source: Source,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    budgets: Sequence[int] | None = None,
+    revision: str | None = None,
+) -> Loaded:
+    """What `load` loads, and the verified hash of the file."""
     _check_dtype(dtype)
-    target = torch.device(device) if device is not None else torch.get_default_device()
+    target = _usable_device(device)
     place = locate(source, revision)
     tensors: dict[str, Tensor] = {}
     with open_weights(place.weights) as file:
@@ -108,13 +131,31 @@ def load(
     config = identity.config
     if budgets is not None:
         config, tensors = _with_budgets(config, tensors, tuple(budgets))
-    return assemble(config, tensors)
+    model = assemble(config, tensors)
+    model.provenance = identity.provenance
+    return Loaded(model, found.text())
+
+
+def _provenance_of(model: VECA) -> Provenance:
+    """What is known of a model's weights; nothing is of those that were built here.
+
+    A licence given to untrained weights would stay on them when they are loaded and trained.
+    """
+    return model.provenance if isinstance(model.provenance, Provenance) else Provenance()
 
 
 def _storable(model: VECA, dtype: torch.dtype | None) -> dict[str, Tensor]:
     """The weights as they will stand in the file."""
     _check_dtype(dtype)
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    for name, tensor in tensors.items():
+        if type(tensor) is not Tensor:
+            raise WeightsError(
+                f"{name} is a {type(tensor).__name__}, such as sharded models have, which cannot "
+                "be saved; gather the whole weights first (get_model_state_dict of "
+                "torch.distributed.checkpoint.state_dict with full_state_dict=True) and save a "
+                "VECA that holds them."
+            )
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     check_fit(model.config, shapes, "the model")
     for name, tensor in tensors.items():
@@ -156,6 +197,20 @@ def _check_dtype(dtype: torch.dtype | None) -> None:
         raise WeightsError(f"dtype={dtype} is no type of weights; use {names_of_types(CODES)}.")
 
 
+def _usable_device(device: torch.device | str | None) -> torch.device:
+    """The device that weights go to; torch's default where none is named."""
+    named = "torch's default device" if device is None else f"the device {str(device)!r}"
+    try:
+        target = torch.device(device) if device is not None else torch.get_default_device()
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError) as error:  # as builds of torch differ
+        raise WeightsError(
+            f"{named} cannot be used here; use 'cpu', or 'cuda' where there is a graphics "
+            "processor."
+        ) from error
+    return target
+
+
 def _working_type(stored: torch.dtype, device: torch.device) -> torch.dtype:
     """The type to work in: a CPU computes in single precision at least."""
     return torch.promote_types(stored, torch.float32) if device.type == "cpu" else stored
@@ -164,7 +219,10 @@ def _working_type(stored: torch.dtype, device: torch.device) -> torch.dtype:
 def _with_budgets(
     config: BackboneConfig, tensors: dict[str, Tensor], budgets: tuple[int, ...]
 ) -> tuple[BackboneConfig, dict[str, Tensor]]:
-    """The model that trains with other budgets, its bank cut to the last of them."""
+    """The model that trains with other budgets, its bank cut to the last of them.
+
+    The bank comes as one chunk; `CoreBank` cuts it as the budgets ask when it is loaded.
+    """
     if config.attention == "full":
         raise WeightsError(
             f"budgets={budgets} mean nothing to this full-attention model, which has no cores; "
@@ -176,10 +234,8 @@ def _with_budgets(
             f"budgets={budgets} need {changed.cores} cores, but the model has {config.cores}; end "
             f"with {config.cores} or fewer."
         )
-    others = {name: item for name, item in tensors.items() if not name.startswith("core_bank.")}
-    sizes = [after - before for before, after in itertools.pairwise((0, *budgets))]
+    cut = {name: item for name, item in tensors.items() if not name.startswith("core_bank.")}
     for part in ("tokens", "points"):
         chunks = [tensors[f"core_bank.{part}.{n}"] for n in range(len(config.budgets))]
-        for number, chunk in enumerate(torch.cat(chunks)[: changed.cores].split(sizes)):
-            others[f"core_bank.{part}.{number}"] = chunk
-    return changed, others
+        cut[f"core_bank.{part}.0"] = torch.cat(chunks)[: changed.cores].clone()
+    return changed, cut

@@ -10,11 +10,11 @@ class WeightsError(ValueError):
     """Weights that cannot be read or written: what was got, what is allowed, what to do."""
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
     """The first few names and the number of the others; quoted, since they come from a file."""
     names = list(names)
-    shown = ", ".join(_shortened(name) for name in names[:MOST_NAMES])
-    rest = len(names) - MOST_NAMES
+    shown = ", ".join(_shortened(name) for name in names[:most])
+    rest = len(names) - most
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 

@@ -8,7 +8,7 @@ import torch
 from veca.backbone.build import build
 from veca.backbone.model import VECA
 from veca.backbone.sizes import SIZES
-from veca.weights.checkpoint import load
+from veca.weights.checkpoint import load_with_digest
 from veca.weights.facts import shows_training, size_name
 from veca.weights.tensor_file import weights_hash
 
@@ -20,7 +20,8 @@ class NamedModel(NamedTuple):
     name: str
     trained: bool
     digest: str
-    """Hash of configuration and weights as they are in memory."""
+    """SHA-256 of configuration and weights, as `veca info` tells it: for a stored model that of its
+    file, whatever precision it is loaded in."""
 
     @property
     def title(self) -> str:
@@ -48,14 +49,15 @@ def named_model(
     if name in SIZES and not Path(name).exists():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = build(name, **overrides).eval().to(device)
+            model = build(name, **overrides).eval()
+        digest = weights_hash(model.config, model.state_dict())
+        model = model.to(device)
     elif overrides:
         raise ValueError(
             f"{', '.join(overrides)} of the stored model {name!r} cannot be changed; leave it out, "
             f"or name a size ({', '.join(SIZES)}) for an untrained model."
         )
     else:
-        model = load(name, device=device)
-    state = model.state_dict()
-    trained = any(shows_training(key, tensor) for key, tensor in state.items())
-    return NamedModel(model, name, trained, weights_hash(model.config, state))
+        model, digest = load_with_digest(name, device=device)
+    trained = any(shows_training(key, tensor) for key, tensor in model.state_dict().items())
+    return NamedModel(model, name, trained, digest)

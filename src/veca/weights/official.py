@@ -22,8 +22,15 @@ from veca.backbone.model import VECA
 from veca.backbone.sizes import SIZES
 from veca.weights.archive import check_archive
 from veca.weights.errors import WeightsError, listed
+from veca.weights.provenance import Provenance
 from veca.weights.skeleton import assemble, check_fit, check_plausible, expected_shapes
 from veca.weights.sources import Source
+
+RELEASE = Provenance(
+    notes="From the authors' release of VECA (arXiv 2605.12491), which is distributed without a "
+    "licence; ask them before you pass the weights on."
+)
+"""Where a converted model comes from."""
 
 HEAD_WIDTH = 64
 """Channels of a head in all sizes of the paper."""
@@ -33,6 +40,12 @@ WRAPPERS = ("module.", "_orig_mod.")
 
 ADAPTOR = ("output_proj.weight", "output_proj.bias")
 """The projection to the teacher's width, which is no part of a backbone."""
+
+ROTARY_BASES = ("rope_base", "rope_theta", "base")
+"""Settings that may tell the rotary base; their code has it as a constant, so most tell none."""
+
+MOST_KEYS = 40
+"""Keys that an error lists: about what tells one architecture from another."""
 
 THEIR_NAMES = (
     ("patch_embedding.", "patch_embed.proj."),
@@ -57,7 +70,9 @@ State = Mapping[str, Tensor]
 def load_official(path: Source) -> VECA:
     """The model in a checkpoint of the authors' release, in evaluation mode and fp32."""
     state, settings = _read(Path(path).expanduser())
-    return converted(state, settings, str(path))
+    model = converted(state, settings, str(path))
+    model.provenance = RELEASE
+    return model
 
 
 def load_official_adaptor(path: Source) -> nn.Linear | None:
@@ -108,11 +123,12 @@ def inferred_config(state: State, settings: Mapping[str, Any], where: str) -> Ba
             patch_size=side,
             in_channels=channels,
             budgets=tuple(itertools.accumulate(sizes)),
+            rotary_base=_rotary_base(settings),
             rotary_still=float(settings.get("rope_p_zero_freqs", 0.125)),
             coordinate_shift=float(settings.get("rope_shift_coords", 0.08) or 0),
             coordinate_rescale=float(settings.get("rope_rescale_coords", 2.0) or 1),
         )
-    except (ValueError, TypeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise WeightsError(f"{where} describes no model that can be built: {error}") from error
 
 
@@ -122,8 +138,8 @@ def check_names(config: BackboneConfig, state: State, where: str) -> None:
     missing = sorted(wanted - state.keys())
     left_over = sorted(state.keys() - wanted - {*ADAPTOR, "pos_alpha"})
     if missing or left_over:
-        found = [f"lacks {listed(missing)}"] if missing else []
-        found += [f"has {listed(left_over)} left over"] if left_over else []
+        found = [f"lacks {listed(missing, MOST_KEYS)}"] if missing else []
+        found += [f"has {listed(left_over, MOST_KEYS)} left over"] if left_over else []
         raise WeightsError(
             f"{where} {' and '.join(found)}, so it is no checkpoint of the authors' release; get "
             "it again, or rename its keys to theirs."
@@ -144,7 +160,7 @@ def our_tensor(config: BackboneConfig, state: State, name: str) -> Tensor:
     tensor = state[their_name(name)]
     if name.endswith(".scale"):
         layer = int(name.split(".")[1])
-        return tensor[layer] if tensor.shape == (config.layers - 1,) else tensor
+        return tensor[layer : layer + 1] if tensor.shape == (config.layers - 1,) else tensor
     if name.startswith("core_bank."):
         return tensor[0] if tensor.ndim == 3 and len(tensor) == 1 else tensor
     turned = ".attention.query." in name or ".attention.key." in name
@@ -226,6 +242,12 @@ def _numbers(state: State, pattern: str) -> list[int]:
     """The numbers in names of this form, rising."""
     found = (re.fullmatch(pattern, name, re.ASCII) for name in state)
     return sorted({int(match[1]) for match in found if match})
+
+
+def _rotary_base(settings: Mapping[str, Any]) -> float:
+    """The rotary base that the settings tell, or the constant of the authors' code."""
+    told = [settings[name] for name in ROTARY_BASES if settings.get(name) is not None]
+    return float(told[0]) if told else BackboneConfig.rotary_base
 
 
 def _ratio(width: int, hidden: int) -> float:

@@ -5,6 +5,9 @@ from typing import Any
 
 from veca.weights.errors import WeightsError, listed
 
+NOT_RECORDED = "not recorded"
+"""What people are told of a licence that nobody wrote down."""
+
 MOST_CHARACTERS = 10_000
 """Longest text of one field that is read from a file."""
 
@@ -13,8 +16,8 @@ MOST_CHARACTERS = 10_000
 class Provenance:
     """How weights came to be; what is not known is left out."""
 
-    licence: str = "apache-2.0"
-    """Licence of the weights, as the hub abbreviates it."""
+    licence: str | None = None
+    """Licence of the weights, as the hub abbreviates it; never guessed, only their maker knows."""
 
     teacher: str | None = None
     """The model they were distilled from; a hub id where there is one."""
@@ -78,9 +81,10 @@ def _check_field(name: str, value: object) -> None:
             f"{name}={ascii(value)[:80]} is no provenance; give it as {wanted.__name__}, or leave "
             "it out."
         )
-    if name == "licence" and not value:
+    if name == "licence" and value == "":
         raise WeightsError(
-            "licence is empty; name one such as 'apache-2.0', or 'other' and tell it in notes."
+            "licence is empty; name one such as 'apache-2.0', or 'other' and tell it in notes, or "
+            "leave it out."
         )
 
 

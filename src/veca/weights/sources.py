@@ -39,7 +39,12 @@ def locate(source: Source, revision: str | None = None) -> Place:
     if isinstance(source, str) and is_hub_id(name):
         from veca.weights.hub import download  # noqa: PLC0415 - loads a web client
 
-        return Place(*download(name, revision))
+        try:
+            return Place(*download(name, revision))
+        except WeightsError as error:  # a mistyped path can look like a name on the hub
+            raise WeightsError(
+                f"there is no folder or file {name!r} here, so it was sought on the hub: {error}"
+            ) from error
     bundled = ", ".join(bundled_names()) or "none yet"
     raise WeightsError(
         f"{name!r} is not known; give a folder or .safetensors file that exists, a bundled name "

@@ -1,0 +1,58 @@
+"""What a user chooses: what features to make, and, apart from it, how to go about it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from veca.data.fit import Fit
+from veca.embed.errors import CollectionError
+
+Precision = Literal["float16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedConfig:
+    """What the numbers of a collection depend on; one collection has one of these."""
+
+    budget: int | None = None
+    """Cores to use; by default 16, or all of a model that has fewer."""
+
+    ffn: float | None = None
+    """Share of the hidden units to use, for models with nested feed-forward parts."""
+
+    size: int = 256
+    """Short side of a prepared picture in pixels; with fit='pad' the long one."""
+
+    fit: Fit = "resize"
+    """How pictures come to sides of whole patches: 'resize', 'crop' or 'pad'."""
+
+    dtype: Precision = "float16"
+    """Type of the stored numbers; they are computed in the model's."""
+
+    patches: bool = False
+    """Whether to store the patch map of every picture too."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no collection can have; what depends on the model is checked with it."""
+        if self.dtype not in {"float16", "float32"}:
+            raise CollectionError(f"dtype={self.dtype!r} is unknown; use 'float16' or 'float32'.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """How fast it goes and how much memory it takes; the numbers stay the same to 1e-5."""
+
+    batch: int = 16
+    """Pictures of one size that go through the model together, at most."""
+
+    workers: int = 2
+    """Processes that decode pictures; 0 decodes in this one."""
+
+    device: str = "auto"
+    """Where the model runs: 'auto', 'cpu', 'cuda', 'cuda:1'."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are none."""
+        if self.batch < 1:
+            raise CollectionError(f"batch={self.batch} holds no picture; use 1 or more.")
+        if self.workers < 0:
+            raise CollectionError(f"workers={self.workers} is no count; use 0 or more.")

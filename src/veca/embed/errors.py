@@ -1,0 +1,5 @@
+"""What goes wrong with collections, in words for the person who embeds or searches them."""
+
+
+class CollectionError(ValueError):
+    """A collection that cannot be made or read: what was got, what is allowed, what to do."""

@@ -1,0 +1,30 @@
+"""Opening an input, wherever it lies, and wording why it cannot be read."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from veca.embed.input_table import Input
+from veca.embed.tar_shards import open_member
+
+
+@contextmanager
+def open_input(source: Input) -> Iterator[str | IO[bytes]]:
+    """What the picture readers take: the path of a file, or an open member of a tar shard."""
+    if source.shard is None:
+        yield source.name
+        return
+    with open_member(source.shard, source.start, source.num_bytes) as file:
+        yield file
+
+
+def failure(error: Exception) -> str:
+    """Why an input was skipped, on one line."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words.encode("utf-8", "replace").decode()  # names may hold what is no text
+
+
+def exists(source: Input) -> bool:
+    """Whether the file, or the tar shard, is still there."""
+    return os.path.lexists(source.shard or source.name)

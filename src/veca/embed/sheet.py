@@ -1,0 +1,165 @@
+"""A contact sheet: the picture that was searched with, and what was found, in even tiles."""
+
+import functools
+import io
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image, ImageDraw, ImageFont
+
+from veca.data.decode import decode
+from veca.data.errors import PictureError
+from veca.embed.errors import CollectionError
+from veca.embed.input_table import Input
+from veca.embed.neighbours import Neighbour
+from veca.embed.reading import exists, open_input
+from veca.runtime.files import make_folder, replace_file
+
+TILE = 224
+"""Side of a tile in pixels; pictures keep their proportions within it."""
+
+GAP = 20
+MARGIN = 32
+CAPTION = 50
+"""Height of the two lines below a tile."""
+
+MOST_TILES = 100
+"""Neighbours that a sheet shows at most."""
+
+PAPER = (255, 255, 255)
+TILE_COLOUR = (243, 244, 246)
+MISSING_COLOUR = (209, 213, 219)
+INK = (17, 24, 39)
+PALE_INK = (107, 114, 128)
+ACCENT = (37, 99, 235)
+RULE = (229, 231, 235)
+
+
+class Layout(NamedTuple):
+    """Where things are on a sheet: the query in a column of its own, neighbours in a grid."""
+
+    columns: int
+    rows: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the sheet."""
+        width = 2 * MARGIN + (self.columns + 1) * TILE + self.columns * GAP + GAP
+        return width, 2 * MARGIN + self.rows * (TILE + CAPTION) + (self.rows - 1) * GAP
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """The upper left corner of the tile of a neighbour, counted from 0."""
+        row, column = divmod(number, self.columns)
+        left = MARGIN + (column + 1) * (TILE + GAP) + GAP
+        return left, MARGIN + row * (TILE + CAPTION + GAP)
+
+
+def layout(count: int) -> Layout:
+    """A sheet for so many neighbours, somewhat wider than high."""
+    columns = min(count, max(1, round(math.sqrt(count * 4 / 3))))
+    return Layout(columns, math.ceil(count / columns))
+
+
+def contact_sheet(query: Input, neighbours: Sequence[Neighbour]) -> Image.Image:
+    """Draw the sheet; a picture that is gone or unreadable becomes a grey tile."""
+    shown = neighbours[:MOST_TILES]
+    places = layout(len(shown))
+    sheet = Image.new("RGB", places.size, PAPER)
+    draw = ImageDraw.Draw(sheet)
+    _draw_tile(sheet, draw, (MARGIN, MARGIN), query)
+    draw.rectangle((MARGIN - 3, MARGIN - 3, MARGIN + TILE + 2, MARGIN + TILE + 2), None, ACCENT, 3)
+    _write(draw, (MARGIN, MARGIN), "query", ACCENT, query)
+    line = MARGIN + TILE + GAP
+    draw.line((line, MARGIN, line, places.size[1] - MARGIN), RULE, 1)
+    for number, neighbour in enumerate(shown):
+        corner = places.corner(number)
+        source = neighbour.entry.source
+        _draw_tile(sheet, draw, corner, source)
+        _write(draw, corner, f"{neighbour.similarity:.3f}", INK, source)
+    return sheet
+
+
+def write_sheet(sheet: Image.Image, path: Path) -> None:
+    """Write a sheet as PNG, in one step, into a folder that is made where it is missing."""
+    if path.is_dir():
+        raise CollectionError(f"{path} is a folder; give a file for the sheet, as sheet.png.")
+    encoded = io.BytesIO()
+    sheet.save(encoded, "PNG")
+    make_folder(path.parent)
+    replace_file(path, [encoded.getbuffer()])
+
+
+def _draw_tile(
+    sheet: Image.Image, draw: ImageDraw.ImageDraw, corner: tuple[int, int], source: Input
+) -> None:
+    """Draw a picture into its tile."""
+    left, top = corner
+    box = (left, top, left + TILE - 1, top + TILE - 1)
+    try:
+        picture = _thumbnail(source)
+    except (PictureError, OSError):
+        draw.rectangle(box, MISSING_COLOUR)
+        words = "unreadable" if exists(source) else "missing"
+        draw.text((left + TILE / 2, top + TILE / 2), words, PALE_INK, _font(15), anchor="mm")
+        return
+    draw.rectangle(box, TILE_COLOUR)
+    sheet.paste(picture, (left + (TILE - picture.width) // 2, top + (TILE - picture.height) // 2))
+
+
+def _thumbnail(source: Input) -> Image.Image:
+    """A picture whose long side is that of a tile."""
+    with open_input(source) as file:
+        picture = decode(file)
+    height, width = picture.sides
+    scale = TILE / max(height, width)
+    sides = max(1, round(height * scale)), max(1, round(width * scale))
+    whole = (0.0, 0.0, float(width), float(height))
+    pixels = picture.resampled(sides, whole).pixels()
+    if pixels.is_floating_point():
+        pixels = (pixels * 255).round().byte()
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
+
+def _write(
+    draw: ImageDraw.ImageDraw,
+    corner: tuple[int, int],
+    title: str,
+    colour: tuple[int, int, int],
+    source: Input,
+) -> None:
+    """Write two lines below a tile: a title, and what the file is called."""
+    left, top = corner
+    draw.text((left, top + TILE + 7), title, colour, _font(17))
+    name = _shortened(_file_name(source), _font(13))
+    draw.text((left, top + TILE + 29), name, PALE_INK, _font(13))
+
+
+def _file_name(source: Input) -> str:
+    """The last part of a path; of letters that can be drawn."""
+    name = os.path.basename(source.member or source.name)  # noqa: PTH119 - no path of this system
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """Text that fits below a tile; its end, which tells files apart, is kept."""
+    if font.getlength(text) <= TILE:
+        return text
+    kept = len(text)
+    while kept > 1 and font.getlength(_elided(text, kept)) > TILE:
+        kept -= 1
+    return _elided(text, kept)
+
+
+def _elided(text: str, kept: int) -> str:
+    """Text of which so many letters are left, half of them at its end."""
+    tail = (kept + 1) // 2
+    return f"{text[: kept - tail]}\u2026{text[-tail:]}"
+
+
+@functools.cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """The font that comes with Pillow."""
+    return ImageFont.load_default(size)

@@ -1,0 +1,41 @@
+"""Inputs are opened wherever they lie, and failures are worded with the name of the input."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.embed.pictures import encoded, write_shard
+from veca.data.decode import read_size
+from veca.data.errors import PictureError
+from veca.embed.input_table import UNKNOWN, Input
+from veca.embed.inputs import find_inputs
+from veca.embed.reading import exists, failure, open_input
+
+
+def test_files_and_members_are_opened_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(1))
+    shard = write_shard(tmp_path / "s.tar", [("x.png", encoded(0)), ("b.png", encoded(1))])
+    table = find_inputs([tmp_path / "a.png", f"{shard}#b.png"]).table
+    for row in range(2):
+        with open_input(table[row]) as file:
+            assert read_size(file) == (48, 32)
+
+
+def test_a_member_that_is_no_picture_fails_like_a_file(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "s.tar", [("x.png", b"no picture")])
+    with (
+        open_input(find_inputs([shard]).table[0]) as file,
+        pytest.raises(PictureError, match="in none of the formats"),
+    ):
+        read_size(file)
+
+
+def test_a_failure_is_one_line_of_text() -> None:
+    assert failure(OSError("two\nlines \udcff")) == "two lines ?"
+    assert failure(MemoryError()) == "MemoryError"
+
+
+def test_an_input_exists_as_long_as_its_file_or_shard_does(tmp_path: Path) -> None:
+    (tmp_path / "s.tar").touch()
+    assert exists(Input(f"{tmp_path}/s.tar#a", 0, f"{tmp_path}/s.tar", 0))
+    assert not exists(Input(f"{tmp_path}/a", 0, None, UNKNOWN))
