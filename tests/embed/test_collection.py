@@ -61,6 +61,11 @@ def test_paths_read_like_a_list(opened: Collection) -> None:
     assert "/3.jpg" in opened.paths
 
 
+def test_the_index_reads_line_by_line(opened: Collection) -> None:
+    expected = [*content(0, 0, count=3).entries, *content(2, 3, count=4).entries]
+    assert list(opened.entries()) == expected
+
+
 def test_a_picture_is_found_by_its_path(opened: Collection) -> None:
     assert opened.find("/5.jpg") == 5
     assert opened.find(Path("/x/../5.jpg")) == 5

@@ -93,7 +93,7 @@ def test_settings_that_shape_the_computation_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."]
+    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "student."]
 )
 def test_a_bare_state_dict_may_carry_the_prefix_of_a_wrapper(prefix: str, tmp_path: Path) -> None:
     state = authors.random_state(SMALL)

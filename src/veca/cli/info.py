@@ -13,7 +13,7 @@ from veca.backbone.cost import parameters
 from veca.weights.cost_table import cost_rows
 from veca.weights.description import describe
 from veca.weights.facts import Facts, size_name
-from veca.weights.provenance import NOT_RECORDED
+from veca.weights.provenance import NOT_RECORDED, Provenance
 
 DESCRIPTION = """Tell what a model is, and verify that its weights are the ones that were saved.
 
@@ -89,8 +89,9 @@ def _file_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "numbers", f"{facts.dtype}, {facts.file_bytes / 1e6:,.1f} MB"
     yield "sha256", facts.digest
     yield "training", facts.story
-    known = {"licence": NOT_RECORDED} | (facts.provenance.known() if facts.provenance else {})
-    for name, value in known.items():
+    told = facts.provenance or Provenance()
+    rows: dict[str, object] = {"licence": NOT_RECORDED} | told.known()
+    for name, value in rows.items():
         yield TITLES.get(name, name), str(value)
 
 

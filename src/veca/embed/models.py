@@ -7,9 +7,7 @@ from typing import NamedTuple
 import torch
 
 from veca.backbone.model import VECA
-from veca.backbone.sizes import SIZES
 from veca.embed.names import absolute
-from veca.weights.description import describe
 from veca.weights.facts import shows_training
 from veca.weights.named import named_model
 from veca.weights.tensor_file import weights_hash
@@ -46,7 +44,6 @@ def find_model(source: ModelSource, device: torch.device) -> CollectionModel:
     name = os.fspath(source)
     found = named_model(name, device=device)
     exists = Path(name).expanduser().exists()
-    digest = describe(name).digest if exists or name not in SIZES else found.digest
     return CollectionModel(
-        found.model, absolute(name) if exists else name, digest, not found.trained
+        found.model, absolute(name) if exists else name, found.digest, not found.trained
     )

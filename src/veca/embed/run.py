@@ -96,7 +96,6 @@ def embed_collection(  # noqa: PLR0913 - the door
 
     make_folder(folder)
     with occupy(folder):
-        check_folder(folder)
         writer = CollectionWriter(folder, _record(chosen, config, command))
         pending = find_pending(inputs, writer)
         writer.forget_skipped(pending.again.tolist())

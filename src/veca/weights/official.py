@@ -35,8 +35,8 @@ RELEASE = Provenance(
 HEAD_WIDTH = 64
 """Channels of a head in all sizes of the paper."""
 
-WRAPPERS = ("module.", "_orig_mod.")
-"""What distributed and compiled models put before every name."""
+WRAPPERS = ("module.", "_orig_mod.", "student.")
+"""What distributed, compiled and distilled models put before every name."""
 
 ADAPTOR = ("output_proj.weight", "output_proj.bias")
 """The projection to the teacher's width, which is no part of a backbone."""
