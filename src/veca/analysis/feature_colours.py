@@ -25,7 +25,7 @@ class Basis(NamedTuple):
     high: Float[Tensor, "3"]
 
 
-def common_basis(maps: Sequence[Float[Tensor, "D rows columns"]]) -> Basis:
+def common_basis(maps: Sequence[Float[Tensor, "D _ _"]]) -> Basis:
     """The three directions along which the patches of all maps differ most."""
     patches = torch.cat([_unit_patches(item) for item in maps])
     mean = patches.mean(dim=0)
