@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.embed.pictures import encoded, saved_model, write_pictures, write_shard
+from tests.data.pictures import encoded, saved_model, write_pictures, write_shard
 from veca.cli.main import main
 from veca.embed import windows
 from veca.embed.collection import open_collection

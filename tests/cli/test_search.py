@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.embed.pictures import encoded, saved_model, small_model, write_pictures
+from tests.data.pictures import encoded, saved_model, small_model, write_pictures
 from veca.cli.main import main
 from veca.embed.config import Efficiency, EmbedConfig
 from veca.embed.run import embed_collection

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.embed.pictures import small_model
+from tests.data.pictures import small_model
+from veca.data.input_table import UNKNOWN
 from veca.embed.config import EmbedConfig
-from veca.embed.input_table import UNKNOWN
 from veca.embed.layout import Entry, Skipped
 from veca.embed.record import ModelRecord, Record
 from veca.embed.store import CollectionWriter, ShardContent

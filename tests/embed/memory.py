@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 import veca
-from tests.embed.pictures import encoded, write_pictures, write_shard
+from tests.data.pictures import encoded, write_pictures, write_shard
 
 IMAGES = 20_480
 WARM_UP = 8_192

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.embed.pictures import encoded, write_pictures
+from tests.data.pictures import encoded, write_pictures
+from veca.data.inputs import find_inputs
 from veca.data.prepare import prepare
 from veca.embed import decoding
 from veca.embed.decoding import Decoded, Decoder, decoded_batches, has_shared_memory
 from veca.embed.errors import CollectionError
-from veca.embed.inputs import find_inputs
 from veca.embed.windows import Task
 
 

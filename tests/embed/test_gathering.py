@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.embed.pictures import write_pictures
+from tests.data.pictures import write_pictures
 from veca.backbone.features import Features
+from veca.data.inputs import find_inputs
 from veca.embed.config import EmbedConfig
 from veca.embed.decoding import Decoded, Group
 from veca.embed.errors import CollectionError
 from veca.embed.gathering import Gathering
-from veca.embed.inputs import find_inputs
 from veca.embed.windows import Window
 
 WIDTH = 4

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from veca.data.input_table import UNKNOWN, Input
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import UNKNOWN, Input
 from veca.embed.layout import (
     Entry,
     Skipped,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import veca
-from tests.embed.pictures import saved_model, small_model
+from tests.data.pictures import saved_model, small_model
 from veca.embed.models import find_model
 from veca.weights.description import describe
 

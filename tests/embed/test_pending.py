@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.pictures import encoded, write_pictures, write_shard
 from tests.embed.made_up import content, wanted
-from tests.embed.pictures import encoded, write_pictures, write_shard
+from veca.data.input_table import Input
+from veca.data.inputs import Inputs, find_inputs
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import Input
-from veca.embed.inputs import Inputs, find_inputs
 from veca.embed.layout import Entry, Skipped
 from veca.embed.pending import find_pending
 from veca.embed.store import CollectionWriter

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.embed.pictures import small_model
+from tests.data.pictures import small_model
 from veca.embed.config import EmbedConfig
 from veca.embed.errors import CollectionError
 from veca.embed.record import RECORD_NAME, ModelRecord, Record, read_record, write_record

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.embed.pictures import write_shard
+from tests.data.pictures import write_shard
+from veca.data.input_table import UNKNOWN, Input
 from veca.embed import sheet
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import UNKNOWN, Input
 from veca.embed.layout import Entry
 from veca.embed.neighbours import Neighbour
 from veca.embed.sheet import GAP, MARGIN, TILE, contact_sheet, layout, write_sheet

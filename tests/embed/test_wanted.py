@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.embed.pictures import encoded, saved_model, small_model, write_pictures, write_shard
+from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
 from veca.data.errors import PictureError
 from veca.embed.collection import Collection, open_collection
 from veca.embed.config import Efficiency, EmbedConfig

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.embed.pictures import SIDES, encoded, write_pictures, write_shard
+from tests.data.pictures import SIDES, encoded, write_pictures, write_shard
+from veca.data.inputs import find_inputs
 from veca.embed import windows
-from veca.embed.inputs import find_inputs
 from veca.embed.windows import Planner, Window
 
 

@@ -5,6 +5,10 @@ class PictureError(ValueError):
     """A picture that cannot be used: what was got, what is allowed, what to do."""
 
 
+class InputError(ValueError):
+    """A path, list, pattern or shard that names no usable pictures."""
+
+
 def reason(error: Exception, most: int = 120) -> str:
     """Why a library failed, on one line of bounded length, without characters a terminal obeys."""
     text = " ".join(str(error).split()) or type(error).__name__

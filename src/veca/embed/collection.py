@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from veca.data.names import possible_names
 from veca.embed.errors import CollectionError
 from veca.embed.layout import (
     INDEX_NAME,
@@ -24,7 +25,6 @@ from veca.embed.layout import (
     path_in_line,
     vectors_name,
 )
-from veca.embed.names import possible_names
 from veca.embed.record import Record, read_record
 from veca.embed.shard_file import open_tensor
 

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from veca.data.errors import PictureError
 from veca.data.fit import Fit
+from veca.data.input_table import InputTable
 from veca.data.prepare import prepare
+from veca.data.reading import failure, open_input
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import InputTable
-from veca.embed.reading import failure, open_input
 from veca.embed.windows import Task
 
 AHEAD = 2

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from veca.backbone.features import Features
+from veca.data.input_table import InputTable
 from veca.embed.config import EmbedConfig
 from veca.embed.decoding import Decoded
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import InputTable
 from veca.embed.layout import Entry, Skipped
 from veca.embed.store import ShardContent
 from veca.embed.windows import Window

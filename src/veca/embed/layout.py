@@ -11,9 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from veca.data.input_table import UNKNOWN, Input
+from veca.data.names import MEMBER_MARK
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import UNKNOWN, Input
-from veca.embed.names import MEMBER_MARK
 
 INDEX_NAME = "index.jsonl"
 SKIPPED_NAME = "skipped.jsonl"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from veca.backbone.model import VECA
-from veca.embed.names import absolute
+from veca.data.names import absolute
 from veca.weights.facts import shows_training
 from veca.weights.named import named_model
 from veca.weights.tensor_file import weights_hash

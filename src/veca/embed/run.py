@@ -21,11 +21,11 @@ from veca.backbone.arguments import checked_budget, checked_units
 from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
 from veca.data.fit import fitted
+from veca.data.inputs import Inputs, find_inputs
 from veca.embed.config import Efficiency, EmbedConfig
 from veca.embed.decoding import Decoder, Group, decoded_batches, has_shared_memory
 from veca.embed.errors import CollectionError
 from veca.embed.gathering import Gathering
-from veca.embed.inputs import Inputs, find_inputs
 from veca.embed.layout import SKIPPED_NAME
 from veca.embed.models import CollectionModel, ModelSource, find_model
 from veca.embed.pending import find_pending

@@ -12,10 +12,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from veca.data.decode import decode
 from veca.data.errors import PictureError
+from veca.data.input_table import Input
+from veca.data.reading import exists, open_input
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import Input
 from veca.embed.neighbours import Neighbour
-from veca.embed.reading import exists, open_input
 from veca.runtime.files import make_folder, replace_file
 
 TILE = 224

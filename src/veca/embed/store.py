@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from veca.data.names import key
 from veca.embed.errors import CollectionError
 from veca.embed.layout import (
     INDEX_NAME,
@@ -29,7 +30,6 @@ from veca.embed.layout import (
     skipped_of,
     vectors_name,
 )
-from veca.embed.names import key
 from veca.embed.record import RECORD_NAME, ModelRecord, Record, read_record, write_record
 from veca.embed.shard_file import shard_pieces
 from veca.runtime.files import TEMPORARY_SUFFIX, replace_file, sync_folder

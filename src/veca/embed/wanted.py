@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float
 
 from veca.backbone.model import VECA
+from veca.data.input_table import UNKNOWN, Input
+from veca.data.inputs import find_inputs
+from veca.data.names import absolute, split_member
 from veca.data.prepare import prepare
+from veca.data.reading import open_input
 from veca.embed.collection import Collection
 from veca.embed.errors import CollectionError
-from veca.embed.input_table import UNKNOWN, Input
-from veca.embed.inputs import find_inputs
 from veca.embed.models import ModelSource, find_model
-from veca.embed.names import absolute, split_member
-from veca.embed.reading import open_input
 from veca.runtime.devices import pick_device
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from veca.data.decode import read_size
 from veca.data.errors import PictureError
 from veca.data.fit import Fit, fitted
-from veca.embed.input_table import Input, InputTable
-from veca.embed.reading import failure, open_input
+from veca.data.input_table import Input, InputTable
+from veca.data.reading import failure, open_input
 
 WINDOW = 4096
 """Inputs of a window at most."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from veca.embed.input_table import Input
-from veca.embed.tar_shards import open_member
+from veca.data.input_table import Input
+from veca.data.tar_shards import open_member
 
 
 @contextmanager

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.embed.names import key, member_name
+from veca.data.names import key, member_name
 
 UNKNOWN = -1
 """Bytes of a file that could not be asked, and the start of one that is not in a tar shard."""
 
 
 class Input(NamedTuple):
-    """One picture to embed."""
+    """One picture of the table."""
 
     name: str
     """Absolute path; of a picture in a tar shard `<path of the shard>#<name in it>`."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.embed.pictures import encoded, write_pictures, write_shard
-from veca.embed.errors import CollectionError
-from veca.embed.inputs import Inputs, find_inputs
-from veca.embed.names import member_name
+from tests.data.pictures import encoded, write_pictures, write_shard
+from veca.data.errors import InputError
+from veca.data.inputs import Inputs, find_inputs
+from veca.data.names import member_name
 
 
 def names(found: Inputs) -> list[str]:
@@ -91,7 +91,7 @@ def test_a_folder_of_shards_gives_what_is_in_them(tmp_path: Path) -> None:
 def test_one_member_of_a_shard_can_be_named(tmp_path: Path) -> None:
     write_shard(tmp_path / "s.tar", [("a.png", encoded(0)), ("./b.png", encoded(1))])
     assert found_below(tmp_path, "s.tar#./b.png") == ["s.tar#./b.png"]
-    with pytest.raises(CollectionError, match=r"c\.png does not exist"):
+    with pytest.raises(InputError, match=r"c\.png does not exist"):
         find_inputs([f"{tmp_path}/s.tar#c.png"])
 
 
@@ -188,7 +188,7 @@ def test_the_folder_of_the_collection_is_left_out(tmp_path: Path) -> None:
 
 def test_a_path_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     write_pictures(tmp_path, 1)
-    with pytest.raises(CollectionError, match=r"missing\.jpg does not exist"):
+    with pytest.raises(InputError, match=r"missing\.jpg does not exist"):
         find_inputs([tmp_path, tmp_path / "missing.jpg"])
 
 
@@ -198,7 +198,7 @@ def test_inputs_without_a_picture_are_refused_with_what_could_be_given(
 ) -> None:
     touch(tmp_path, "notes.md")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CollectionError, match=r"no picture was found in .*give files, folders"):
+    with pytest.raises(InputError, match=r"no picture was found in .*give files, folders"):
         find_inputs(paths)
 
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.embed.errors import CollectionError
-from veca.embed.input_table import UNKNOWN, InputTable, TableBuilder
-from veca.embed.names import absolute, split_member
-from veca.embed.tar_shards import members
+from veca.data.errors import InputError
+from veca.data.input_table import UNKNOWN, InputTable, TableBuilder
+from veca.data.names import absolute, split_member
+from veca.data.tar_shards import members
 
 READABLE = (".avif", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm",
             ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")  # fmt: skip
@@ -38,7 +38,7 @@ class Inputs(NamedTuple):
     table: InputTable
 
     rows: NDArray[np.int64]
-    """The rows of the table to embed, each name once, in order."""
+    """The rows of the table that are pictures, each name once, in order."""
 
     problems: Mapping[int, str]
     """Rows that are no pictures, with the reason: damaged shards, folders that cannot be read."""
@@ -54,7 +54,7 @@ def find_inputs(paths: Sequence[str | os.PathLike[str]], leave_out: Path | None 
         finder.add_argument(os.fspath(path))
     if not len(finder.builder):
         ignored = f" ({finder.others:,} files with other names were ignored)"
-        raise CollectionError(
+        raise InputError(
             f"no picture was found in {', '.join(str(path) for path in paths) or 'nothing'}"
             f"{ignored if finder.others else ''}; give files, folders, .tar shards, .txt lists of "
             f"paths, or patterns; pictures in folders end in {', '.join(READABLE)}."
@@ -82,7 +82,7 @@ class _Finder:
         elif not self._add_member(word):
             matches = sorted(glob.glob(os.path.expanduser(word), recursive=True))  # noqa: PTH111, PTH207
             if not matches:
-                raise CollectionError(
+                raise InputError(
                     f"{word} does not exist, and no file matches it as a pattern; check the path."
                 )
             for match in matches:
@@ -163,7 +163,7 @@ class _Finder:
                     self.builder.add_member(path, member.name, member.num_bytes, member.start)
                 else:
                     self.others += 1
-        except CollectionError as error:
+        except InputError as error:
             self._add_problem(path, str(error))
 
     def _add_member(self, word: str) -> bool:

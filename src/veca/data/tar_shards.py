@@ -5,7 +5,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from veca.embed.errors import CollectionError
+from veca.data.errors import InputError
 
 BLOCK = 512
 """A tar file is made of blocks of so many bytes."""
@@ -30,7 +30,7 @@ def members(path: str) -> Iterator[Member]:
                     yield Member(found.name, found.offset_data, found.size)
             _check_end(path, shard.offset)
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise CollectionError(
+        raise InputError(
             f"the tar shard cannot be read to its end ({error}); what lies before the damage was "
             "taken: get the shard again, or make it anew, without compression."
         ) from error

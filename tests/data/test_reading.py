@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.embed.pictures import encoded, write_shard
+from tests.data.pictures import encoded, write_shard
 from veca.data.decode import read_size
 from veca.data.errors import PictureError
-from veca.embed.input_table import UNKNOWN, Input
-from veca.embed.inputs import find_inputs
-from veca.embed.reading import exists, failure, open_input
+from veca.data.input_table import UNKNOWN, Input
+from veca.data.inputs import find_inputs
+from veca.data.reading import exists, failure, open_input
 
 
 def test_files_and_members_are_opened_alike(tmp_path: Path) -> None:
