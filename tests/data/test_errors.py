@@ -3,12 +3,17 @@
 import pytest
 
 import veca
-from veca.data.errors import PictureError, reason
+from veca.data.errors import DataError, PictureError, WorkerError, reason
 
 
 def test_a_picture_error_is_a_value_error_that_veca_offers() -> None:
     assert veca.PictureError is PictureError
     assert issubclass(PictureError, ValueError)
+
+
+def test_what_a_user_can_mend_is_a_value_error_and_a_lost_worker_is_not() -> None:
+    assert issubclass(DataError, ValueError)
+    assert not issubclass(WorkerError, ValueError)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a user names becomes the pictures that are meant, in the order that is meant."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -167,6 +168,35 @@ def test_a_folder_that_vanishes_meanwhile_is_a_problem(
     assert find_inputs([tmp_path]).problems == {
         1: "the folder cannot be read (No such file or directory)."
     }
+    assert not find_inputs([tmp_path]).stamps.unchanged()
+
+
+def aged(folder: Path) -> Path:
+    """A folder as if nothing in it had been touched for a minute."""
+    before = time.time() - 60
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (before, before), follow_symlinks=False)
+    return folder
+
+
+@pytest.mark.parametrize("given", ["", "sub", "s.tar", "list.txt", "*", "sub/a.jpg", "s.tar#a.png"])
+def test_what_was_read_can_be_checked_for_changes(given: str, tmp_path: Path) -> None:
+    touch(tmp_path, "sub/a.jpg")
+    write_shard(tmp_path / "s.tar", [("a.png", encoded(0))])
+    (tmp_path / "list.txt").write_text("sub\ns.tar#a.png\ns.tar#a.png\nmissing")
+    stamps = find_inputs([os.path.join(aged(tmp_path), given)]).stamps  # noqa: PTH118
+    assert stamps.unchanged()
+    for path in ("sub/a.jpg", "s.tar"):
+        (tmp_path / path).unlink()
+    assert not stamps.unchanged()
+
+
+def test_a_shard_that_could_not_be_opened_is_to_be_looked_at_again(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg")
+    (tmp_path / "s.tar").symlink_to("nowhere.tar")
+    found = find_inputs([aged(tmp_path)])
+    assert "cannot be read" in found.problems[1]
+    assert not found.stamps.unchanged()
 
 
 def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import torch
 from tests.data.pictures import encoded, write_pictures
 from veca.data.inputs import find_inputs
 from veca.data.prepare import prepare
-from veca.embed import decoding
-from veca.embed.decoding import Decoded, Decoder, decoded_batches, has_shared_memory
+from veca.embed.decoding import Decoded, Decoder, decoded_batches
 from veca.embed.errors import CollectionError
 from veca.embed.windows import Task
 
@@ -91,14 +90,6 @@ def test_a_fault_of_ours_is_no_users_mistake(tmp_path: Path) -> None:
     broken = Broken(table=decoder.table, size=32, fit="resize", patch_size=16)
     with pytest.raises(RuntimeError, match="a fault"):
         list(decoded_batches(broken, tasks_of(1), 0))
-
-
-def test_little_shared_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert has_shared_memory(0, 2)
-    monkeypatch.setattr(decoding, "SHARED_MEMORY", "/")
-    assert not has_shared_memory(2**60, 2)
-    monkeypatch.setattr(decoding, "SHARED_MEMORY", "/nowhere")
-    assert has_shared_memory(2**60, 2)
 
 
 class Deadly(Decoder):

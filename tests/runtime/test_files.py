@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, replace_file, write_file
 
 
 @pytest.fixture
@@ -76,6 +76,13 @@ def test_a_file_has_the_permissions_that_the_user_wants(tmp_path: Path) -> None:
     plain.touch()
     replace_file(tmp_path / "file", [b""])
     assert (tmp_path / "file").stat().st_mode == plain.stat().st_mode
+
+
+def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    write_file(tmp_path / "file", [b"old"])
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "file", [b"new"])
+    assert (tmp_path / "file").read_bytes() == b"old"
 
 
 def test_folders_are_made_with_those_above_them(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from tests.weights.models import trained_model
 from veca.backbone.config import BackboneConfig
+from veca.runtime.tensor_files import bytes_of
 from veca.weights.configuration import canonical
 from veca.weights.errors import WeightsError
 from veca.weights.tensor_file import (
     METADATA_KEY,
     WeightsHash,
-    bytes_of,
     file_pieces,
     names_of_types,
     open_weights,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from veca.cli.bench import bench
 from veca.cli.demo import demo
+from veca.cli.distill import distill
 from veca.cli.embed import embed
 from veca.cli.info import info
 from veca.cli.search import search
@@ -36,6 +37,7 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = {
     "bench": Command(bench, "ms, peak MB and GFLOPs beside full attention and other rivals"),
     "demo": Command(demo, "photos through several budgets: a table and a page with pictures"),
+    "distill": Command(distill, "a student from images and a teacher; killed and resumed at will"),
     "embed": Command(embed, "features of files, folders and tar shards; resumes"),
     "info": Command(info, "what a model is: size, licence, teacher, budgets, cost, hash"),
     "search": Command(search, "the nearest pictures in an embedded collection, with a sheet"),

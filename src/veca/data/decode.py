@@ -22,8 +22,15 @@ Source = EncodedSource | Image.Image | NDArray[Any] | Tensor
 """Everything that is taken for a picture; arrays and tensors as `arrays.py` says."""
 
 
-def decode(source: object, most_pixels: int = MOST_PIXELS) -> Picture:
-    """The picture, upright and opaque: the first frame, or the one that a PIL image stands at."""
+def decode(
+    source: object, most_pixels: int = MOST_PIXELS, least_side: int | None = None
+) -> Picture:
+    """The picture, upright and opaque: the first frame, or the one that a PIL image stands at.
+
+    Where `least_side` is given, an encoded JPEG comes at 1, 1/2, 1/4 or 1/8 of its size, the
+    smallest with that many pixels on both sides: its decoder can leave the finest detail out, which
+    makes large photographs several times faster to read.
+    """
     if isinstance(source, np.ndarray):
         return picture_of_array(source)
     if isinstance(source, Tensor):
@@ -33,6 +40,9 @@ def decode(source: object, most_pixels: int = MOST_PIXELS) -> Picture:
             return _decoded("the image given", source, most_pixels)
         with opened(source) as (name, image, _):
             match_transparency(image)
+            check_size(name, image, most_pixels)  # of the whole picture
+            if least_side is not None:
+                image.draft(None, (least_side, least_side))
             return _decoded(name, image, most_pixels)
 
 

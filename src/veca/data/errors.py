@@ -9,6 +9,14 @@ class InputError(ValueError):
     """A path, list, pattern or shard that names no usable pictures."""
 
 
+class DataError(ValueError):
+    """Images that cannot be trained on: what was got, what is allowed, what to do."""
+
+
+class WorkerError(RuntimeError):
+    """A worker process that was ended from outside."""
+
+
 def reason(error: Exception, most: int = 120) -> str:
     """Why a library failed, on one line of bounded length, without characters a terminal obeys."""
     text = " ".join(str(error).split()) or type(error).__name__

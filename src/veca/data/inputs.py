@@ -6,7 +6,6 @@ first place. What is named itself is tried, whatever it is called. In folders an
 decides: what ends like a picture is taken, what begins with a dot or ends otherwise only counted.
 """
 
-import glob
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from veca.data.errors import InputError
 from veca.data.input_table import UNKNOWN, InputTable, TableBuilder
 from veca.data.names import absolute, split_member
+from veca.data.stamps import StampBuilder, Stamps, matches, whole_pattern
 from veca.data.tar_shards import members
 
 READABLE = (".avif", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm",
@@ -46,6 +46,9 @@ class Inputs(NamedTuple):
     others: int
     """Files that were left out for their names."""
 
+    stamps: Stamps
+    """Of every folder, shard and list that was read: while they hold, the same would be found."""
+
 
 def find_inputs(paths: Sequence[str | os.PathLike[str]], leave_out: Path | None = None) -> Inputs:
     """Find every picture that the paths mean; not in the folder `leave_out`, the collection's."""
@@ -59,8 +62,8 @@ def find_inputs(paths: Sequence[str | os.PathLike[str]], leave_out: Path | None 
             f"{ignored if finder.others else ''}; give files, folders, .tar shards, .txt lists of "
             f"paths, or patterns; pictures in folders end in {', '.join(READABLE)}."
         )
-    table = finder.builder.table()
-    return Inputs(table, table.first_of_each(), finder.problems, finder.others)
+    table, stamps = finder.builder.table(), finder.stamps.stamps()
+    return Inputs(table, table.first_of_each(), finder.problems, finder.others, stamps)
 
 
 class _Finder:
@@ -70,6 +73,8 @@ class _Finder:
         self.builder = TableBuilder()
         self.problems: dict[int, str] = {}
         self.others = 0
+        self.stamps = StampBuilder()
+        self._shards: set[str] = set()
         self._folders: set[tuple[int, int]] = set()
         if leave_out is not None and leave_out.exists():
             self._enter(os.fspath(leave_out))
@@ -77,15 +82,18 @@ class _Finder:
     def add_argument(self, word: str) -> None:
         """Add what a word of the command line means; a path that exists comes before a pattern."""
         path = absolute(word)
+        self.stamps.add(path)
         if os.path.lexists(path):
             self._add_named(path)
         elif not self._add_member(word):
-            matches = sorted(glob.glob(os.path.expanduser(word), recursive=True))  # noqa: PTH111, PTH207
-            if not matches:
+            pattern = whole_pattern(word)
+            found = matches(pattern)
+            self.stamps.add_pattern(pattern, found)
+            if not found:
                 raise InputError(
                     f"{word} does not exist, and no file matches it as a pattern; check the path."
                 )
-            for match in matches:
+            for match in found:
                 self._add_named(absolute(match))
 
     def _add_named(self, path: str) -> None:
@@ -107,10 +115,14 @@ class _Finder:
                 path, "the tar shard is compressed, which pictures are already; make a plain .tar."
             )
         else:
-            self.builder.add_file(path, _num_bytes(path))
+            num_bytes = _num_bytes(path)
+            if num_bytes == UNKNOWN:
+                self.stamps.add(path)  # once it exists, it may be a folder
+            self.builder.add_file(path, num_bytes)
 
     def _add_list(self, path: str) -> None:
         """Add every line of a list, relative to its folder; a line without a file is tried too."""
+        self.stamps.add(path)
         folder = os.path.dirname(path)  # noqa: PTH120
         with open(path, "rb") as file:  # noqa: PTH123 - names need not be UTF-8
             for number, raw in enumerate(file):
@@ -128,9 +140,11 @@ class _Finder:
             folder = waiting.pop()
             if not self._enter(folder):
                 continue
+            self.stamps.add(folder)
             try:
                 names = sorted(os.listdir(folder))  # noqa: PTH208 - strings only, for memory's sake
             except OSError as error:
+                self.stamps.add(folder, settled=False)
                 self._add_problem(folder, f"the folder cannot be read ({error.strerror}).")
                 continue
             paths = [f"{folder.rstrip(os.sep)}{os.sep}{name}" for name in names if name[0] != "."]
@@ -156,6 +170,7 @@ class _Finder:
 
     def _add_shard(self, path: str) -> None:
         """Add the pictures in a tar shard."""
+        self._stamp_shard(path)
         try:
             for member in members(path):
                 name = member.name.lower()
@@ -164,6 +179,8 @@ class _Finder:
                 else:
                     self.others += 1
         except InputError as error:
+            if isinstance(error.__cause__, OSError):  # which permissions or a cable can mend
+                self.stamps.add(path, settled=False)
             self._add_problem(path, str(error))
 
     def _add_member(self, word: str) -> bool:
@@ -172,11 +189,18 @@ class _Finder:
         if parts is None or not os.path.isfile(parts[0]):  # noqa: PTH113
             return False
         shard, wanted = parts
+        self._stamp_shard(shard)
         for member in members(shard):
             if member.name == wanted:
                 self.builder.add_member(shard, wanted, member.num_bytes, member.start)
                 return True
         return False
+
+    def _stamp_shard(self, path: str) -> None:
+        """Stamp a shard that is about to be read; a list may name it for each of its members."""
+        if path not in self._shards:
+            self._shards.add(path)
+            self.stamps.add(path)
 
     def _add_problem(self, path: str, reason: str) -> None:
         """Add a row that will be skipped."""

@@ -1,38 +1,24 @@
-"""Pictures decoded by worker processes, batch by batch, while the model runs in this one.
+"""Pictures decoded by worker processes, batch by batch, while the model runs in this one."""
 
-Torch's loader starts the workers, hands out tasks in order, keeps a few batches ahead, and ends the
-workers when this process ends, even by kill -9.
-"""
-
-import os
-import shutil
-import signal
-import sys
-import warnings
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from veca.data.errors import PictureError
+from veca.data.errors import PictureError, WorkerError
 from veca.data.fit import Fit
 from veca.data.input_table import InputTable
+from veca.data.loading import load_tasks
 from veca.data.prepare import prepare
 from veca.data.reading import failure, open_input
 from veca.embed.errors import CollectionError
 from veca.embed.windows import Task
-
-AHEAD = 2
-"""Batches that each worker has ready or under way."""
-
-SHARED_MEMORY = "/dev/shm"
-"""Where Linux keeps memory that processes share; containers often have little."""
 
 
 class Group(NamedTuple):
@@ -100,45 +86,10 @@ def decoded_batches(
     decoder: Decoder, tasks: Iterable[Task], num_workers: int
 ) -> Generator[Decoded, None, None]:
     """Decode tasks in their order; they are drawn only a few ahead."""
-    forks = sys.platform == "linux"  # then a script needs no `if __name__ == "__main__"`
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")  # the user chose so many
-        loader: DataLoader[Any] = DataLoader(
-            decoder,
-            batch_size=None,  # a task is a batch already
-            sampler=tasks,
-            num_workers=num_workers,
-            collate_fn=_as_it_is,
-            worker_init_fn=_start_worker,
-            prefetch_factor=AHEAD if num_workers else None,
-            multiprocessing_context="fork" if forks and num_workers else None,
-            generator=torch.Generator(),  # leaves the user's random numbers alone
-        )
-        batches = iter(loader)  # starts the workers
     try:
-        yield from batches
-    except RuntimeError as error:
-        if "DataLoader worker (pid" not in str(error):  # a fault of ours
-            raise
+        yield from load_tasks(decoder, tasks, num_workers)
+    except WorkerError as error:
         raise CollectionError(
             f"a decoding process was ended from outside ({error}), perhaps because memory ran "
             "out; what is done is kept: run the same command again, with fewer workers."
         ) from error
-
-
-def has_shared_memory(batch_bytes: int, num_workers: int) -> bool:
-    """Whether batches of this size can wait in shared memory; where it is full, workers crash."""
-    if not os.path.isdir(SHARED_MEMORY):  # noqa: PTH112
-        return True
-    waiting = num_workers * (AHEAD + 1) + 1
-    return shutil.disk_usage(SHARED_MEMORY).free > 2 * waiting * batch_bytes
-
-
-def _start_worker(worker: int) -> None:
-    """Leave Ctrl-C to the main process, which ends the workers in order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _as_it_is(decoded: Any) -> Any:  # noqa: ANN401 - the loader's type is that of a list
-    """The answer to a task needs no collation."""
-    return decoded

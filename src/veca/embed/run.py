@@ -22,8 +22,9 @@ from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
 from veca.data.fit import fitted
 from veca.data.inputs import Inputs, find_inputs
+from veca.data.loading import has_shared_memory
 from veca.embed.config import Efficiency, EmbedConfig
-from veca.embed.decoding import Decoder, Group, decoded_batches, has_shared_memory
+from veca.embed.decoding import Decoder, Group, decoded_batches
 from veca.embed.errors import CollectionError
 from veca.embed.gathering import Gathering
 from veca.embed.layout import SKIPPED_NAME

@@ -1,41 +1,20 @@
 """Shards of features: safetensors, written without a second copy and read a part at a time."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from veca.embed.errors import CollectionError
-
-CODES = {"float16": "F16", "float32": "F32"}
-"""Types of numbers by their names in the file."""
-
-ALIGNMENT = 8
-"""Tensors start at a multiple of so many bytes."""
+from veca.runtime.tensor_files import tensor_pieces
 
 
 def shard_pieces(tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes | memoryview]:
     """The file, piece by piece; tensors of one type follow each other as they are given."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": CODES[tensor.dtype.name],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
-    yield len(text).to_bytes(8, "little")
-    yield text
-    for tensor in tensors.values():
-        yield np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
+    return tensor_pieces(tensors)
 
 
 @contextmanager

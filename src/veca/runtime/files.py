@@ -18,12 +18,26 @@ def replace_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write a file in one step: nobody ever sees a part of it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
-        _write(temporary, pieces)
+        write_file(temporary, pieces)
         os.replace(temporary, path)  # noqa: PTH105 - one name for every step, so tests can fail it
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a new file and bring its content, but not yet its name, to the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags, 0o666)  # less what the user's umask takes away
+    try:
+        for piece in pieces:
+            rest = memoryview(piece).cast("B")
+            while len(rest):  # the system may take less than it is given
+                rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:
@@ -40,20 +54,6 @@ def sync_folder(folder: Path) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a new file and bring its content to the disk."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags, 0o666)  # less what the user's umask takes away
-    try:
-        for piece in pieces:
-            rest = memoryview(piece).cast("B")
-            while len(rest):  # the system may take less than it is given
-                rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -2,9 +2,7 @@
 
 The header's metadata has one entry, a JSON object with the format, the configuration and a SHA-256
 over the configuration and the names, types, shapes and bytes of the tensors. There is nothing else
-in it, no date and no path, so equal models give equal files, byte for byte. We lay the file out
-ourselves (the safetensors library would hold a second copy of the weights, and orders metadata by
-chance); reading goes through the library, which checks every offset before we see a tensor.
+in it, no date and no path, so equal models give equal files, byte for byte.
 """
 
 import hashlib
@@ -20,6 +18,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veca.backbone.config import BackboneConfig
+from veca.runtime.tensor_files import DTYPES as ALL_DTYPES
+from veca.runtime.tensor_files import bytes_of, tensor_pieces, type_name
 from veca.weights.configuration import (
     FORMAT,
     canonical,
@@ -32,15 +32,7 @@ from veca.weights.errors import WeightsError, listed
 METADATA_KEY = "veca"
 """The only entry of the header's metadata; a second one would come in an order of chance."""
 
-ALIGNMENT = 8
-"""Tensors start at a multiple of so many bytes."""
-
-DTYPES: Mapping[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
+DTYPES = {code: ALL_DTYPES[code] for code in ("F64", "F32", "F16", "BF16")}
 """The types of numbers a model can have, by their names in the file."""
 
 CODES = {dtype: code for code, dtype in DTYPES.items()}
@@ -71,36 +63,13 @@ def weights_hash(config: BackboneConfig, tensors: Mapping[str, Tensor]) -> str:
     return found.text()
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
-    """The numbers of a tensor as they stand in the file, without a copy where it lies in memory."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
 def file_pieces(
     config: BackboneConfig, tensors: Mapping[str, Tensor], digest: str
 ) -> Iterator[bytes | memoryview]:
     """The weights file, piece by piece: length of the header, header, tensors."""
     about = {"config": json.loads(canonical(config)), "format": FORMAT, "sha256": digest}
     metadata = {METADATA_KEY: json.dumps(about, sort_keys=True, separators=(",", ":"))}
-    header: dict[str, Any] = {"__metadata__": metadata}
-    # The widest numbers first, so that each tensor is aligned to its own type.
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    end = 0
-    for name in order:
-        tensor = tensors[name]
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": CODES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
-    yield len(text).to_bytes(8, "little")
-    yield text
-    for name in order:
-        yield bytes_of(tensors[name])
+    return tensor_pieces({name: tensors[name] for name in sorted(tensors)}, metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +150,7 @@ def _dtypes(codes: Mapping[str, str], path: Path) -> dict[str, torch.dtype]:
 
 def names_of_types(dtypes: Iterable[torch.dtype]) -> str:
     """The types in a model as text, such as 'float32'."""
-    return ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes}))
+    return ", ".join(sorted({type_name(dtype) for dtype in dtypes}))
 
 
 def _unreadable(path: Path, error: Exception) -> WeightsError:

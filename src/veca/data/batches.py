@@ -1,0 +1,223 @@
+"""Batches of views, decoded by worker processes.
+
+What a batch holds follows from the seed, the images and their draws alone: not from the number of
+workers, of ranks or of images in a batch, nor from where an earlier run was stopped.
+"""
+
+import hashlib
+import random
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from veca.data.decode import decode
+from veca.data.errors import DataError, PictureError, WorkerError
+from veca.data.image_index import ImageIndex
+from veca.data.loading import has_shared_memory, load_tasks
+from veca.data.picture import Picture
+from veca.data.reading import failure, open_input
+from veca.data.views import ViewConfig, centre_view, least_side, training_view
+
+ATTEMPTS = 32
+"""Other images that are tried in the place of one that cannot be read."""
+
+
+class ViewTask(NamedTuple):
+    """A batch to make."""
+
+    step: int
+    """Of the training; the maker of the task gets it back and nobody else looks at it."""
+
+    part: int
+    """Of the step, where a batch is taken in several parts; likewise."""
+
+    indices: NDArray[np.int64]
+    """Numbers of the images in the index (B)."""
+
+    draws: NDArray[np.int64]
+    """Which of its endless random views each image gives: the epoch, or a number of one's own (B).
+    Of no effect outside training."""
+
+    resolution: int
+    """Sides of the views in pixels."""
+
+
+class Batch(NamedTuple):
+    """What became of a task."""
+
+    task: ViewTask
+
+    images: UInt8[Tensor, "B 3 R R"]
+
+    unreadable: dict[int, str]
+    """Numbers of images that could not be read, with the reason; others stand in their places."""
+
+
+def global_batch(
+    count: int, batch: int, step: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which of `count` images the samples of a step are, and in which epoch.
+
+    Samples are counted through the whole training: number n belongs to epoch n // count, and is
+    there at place n % count of a shuffle that depends on the seed and the epoch. So every image
+    comes once in an epoch, whatever the batch.
+    """
+    if count < 1 or batch < 1 or step < 0:
+        raise DataError(
+            f"count={count}, batch={batch}, step={step} is no batch of images; count and batch "
+            "are at least 1, steps begin at 0."
+        )
+    epochs, places = np.divmod(np.arange(step * batch, (step + 1) * batch), count)
+    images = np.empty(batch, np.int64)
+    for epoch in np.unique(epochs).tolist():
+        now = epochs == epoch
+        images[now] = _shuffle(count, seed, epoch)[places[now]]
+    return images, epochs
+
+
+@lru_cache(maxsize=2)  # a batch may hold the end of an epoch and the start of the next
+def _shuffle(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The numbers below `count` in an order of chance.
+
+    They are sorted by the raw stream of a bit generator, which numpy promises to keep; its own
+    shuffles may change from version to version.
+    """
+    digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
+    stream = np.random.PCG64(int.from_bytes(digest, "big"))
+    order = np.argsort(stream.random_raw(count), kind="stable")
+    order.setflags(write=False)
+    return order
+
+
+def batches(  # noqa: PLR0913 - a door
+    index: ImageIndex,
+    tasks: Iterable[ViewTask],
+    *,
+    seed: int,
+    config: ViewConfig,
+    num_workers: int,
+    training: bool = True,
+    replacements: NDArray[np.int64] | None = None,
+) -> Generator[Batch, None, None]:
+    """The views of every task, in order; tasks are drawn only a few ahead.
+
+    The view of an image is drawn from (seed, draw, image). An image that cannot be read is replaced
+    by another one, drawn from (seed, draw, image) too; its random numbers stay those of its place.
+    Photographs far larger than a view are decoded at a part of their size (`decode`, `least_side`).
+
+    Args:
+        index: the images that tasks speak of.
+        tasks: batches to make; they may go on for ever.
+        seed: of the views.
+        config: how views are made.
+        num_workers: processes that decode; 0 decodes in this one.
+        training: random views; else those from the middle, whatever the draws are.
+        replacements: numbers of the images that may stand in for others, by default all; give the
+            side of the split that the tasks are from.
+
+    Raises:
+        DataError: no image could be read in the place of another, or a worker was ended.
+    """
+    viewer = _Viewer(
+        index=index,
+        seed=seed,
+        config=config,
+        training=training,
+        num_workers=num_workers,
+        replacements=replacements,
+    )
+    with closing(load_tasks(viewer, tasks, num_workers)) as answers:
+        try:
+            for answer in answers:
+                if answer.failure is not None:
+                    raise DataError(answer.failure)
+                yield Batch(answer.task, torch.as_tensor(answer.images), answer.unreadable)
+        except WorkerError as error:
+            raise DataError(
+                f"a process that decodes images was ended from outside ({error}), perhaps because "
+                "memory ran out; start again with --resume and fewer workers."
+            ) from error
+
+
+class _Answer(NamedTuple):
+    """A batch on its way to the main process."""
+
+    task: ViewTask
+    images: Tensor | NDArray[np.uint8]
+    """An array goes through a pipe, a tensor by shared memory."""
+    unreadable: dict[int, str]
+    failure: str | None
+    """Why there is no batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Viewer(Dataset[_Answer]):
+    """Turns tasks into views; a copy of it lives in every worker."""
+
+    index: ImageIndex
+    seed: int
+    config: ViewConfig
+    training: bool
+    num_workers: int
+    replacements: NDArray[np.int64] | None
+
+    def __getitem__(self, task: ViewTask) -> _Answer:
+        """Make the views of a task."""
+        side, unreadable = task.resolution, dict[int, str]()
+        images = torch.empty((len(task.indices), 3, side, side), dtype=torch.uint8)
+        places = zip(task.indices.tolist(), task.draws.tolist(), strict=True)
+        try:
+            for place, (image, draw) in enumerate(places):
+                images[place] = self._view(image, draw, side, unreadable)
+        except DataError as error:
+            return _Answer(task, images[:0].clone(), unreadable, str(error))
+        shares = has_shared_memory(images.nbytes, self.num_workers)
+        return _Answer(task, images if shares else images.numpy(), unreadable, None)
+
+    def _view(
+        self, image: int, draw: int, resolution: int, unreadable: dict[int, str]
+    ) -> UInt8[Tensor, "3 R R"]:
+        """The view of an image, or of one in its place; notes what could not be read."""
+        picture = self._picture(image, draw, resolution, unreadable)
+        if not self.training:
+            return centre_view(picture, resolution, self.config)
+        numbers = random.Random(f"view/{self.seed}/{draw}/{image}")
+        return training_view(picture, resolution, numbers, self.config)
+
+    def _picture(
+        self, image: int, draw: int, resolution: int, unreadable: dict[int, str]
+    ) -> Picture:
+        """The picture of an image, or of the first one in its place that can be read."""
+        least, tried = least_side(resolution, self.config), image
+        for attempt in range(ATTEMPTS + 1):
+            if attempt:
+                tried = self._replacement(image, draw, attempt)
+            if tried in unreadable:
+                continue
+            try:
+                with open_input(self.index[tried]) as file:
+                    return decode(file, least_side=least)
+            except (PictureError, OSError, MemoryError) as error:
+                unreadable[tried] = failure(error)
+        raise DataError(
+            f"{self.index[image].name} cannot be read ({unreadable[image]}), and none of "
+            f"{ATTEMPTS} other images that were tried in its place; check that the images are "
+            "where they were and can be read."
+        )
+
+    def _replacement(self, image: int, draw: int, attempt: int) -> int:
+        """The image to try in the place of another."""
+        epoch = draw if self.training else 0
+        numbers = random.Random(f"replacement/{self.seed}/{epoch}/{image}/{attempt}")
+        if self.replacements is None:
+            return int(numbers.random() * len(self.index))
+        return int(self.replacements[int(numbers.random() * len(self.replacements))])

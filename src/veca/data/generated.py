@@ -1,0 +1,268 @@
+"""Pictures that are drawn by rule: the kind of pattern is the label, all else is left to chance.
+
+A label says how a picture is built: of stripes, rings, bricks and so on. Colours, light, place,
+size, angle, bending, grain and the things that cover parts of it are random, so that pictures of
+one label have hardly a pixel in common, while whoever sees structure tells the labels apart. They
+need no download and no licence, and there are as many as one asks for.
+
+`generated_picture` is the whole way. The patterns follow below: each maps a plane to ink within
+0..1. Colours, cover and light, which every picture has, come last.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from jaxtyping import Float32
+from numpy.random import Generator
+from PIL import Image
+
+Field = Float32[np.ndarray, "side side"]
+"""A number for each pixel of a square picture."""
+
+Colours = Float32[np.ndarray, "3 side side"]
+"""Red, green and blue, mostly within 0..1."""
+
+TURN = 2 * math.pi
+
+
+def generated_picture(seed: int, number: int, side: int) -> tuple[Image.Image, int]:
+    """The picture of a number, `side` pixels wide and high, and its place in `LABELS`.
+
+    A seed gives an endless series; any `len(LABELS)` pictures in a row show every label once.
+    """
+    if min(seed, number) < 0 or side < 1:
+        raise ValueError(
+            f"there is no generated picture with seed={seed}, number={number}, side={side}; seed "
+            "and number begin at 0, side at 1."
+        )
+    label = number % len(LABELS)
+    draw = np.random.default_rng((seed, number))
+    ink = PATTERNS[LABELS[label]](draw, _plane(draw, side))
+    colours = _lit(draw, _covered(draw, _coloured(draw, ink)))
+    pixels = np.clip(colours * 255 + 0.5, 0, 255).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))), label
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Where each pixel lies, in units of a pattern: about one period, or one stone."""
+
+    x: Field
+    y: Field
+    pixels: float
+    """Pixels to a unit, so that edges can be one pixel soft."""
+
+    def filled(self, depth: Field) -> Field:
+        """Ink where the depth below an edge, in units, is above zero."""
+        return np.clip(depth * self.pixels + 0.5, 0, 1)
+
+
+def _plane(draw: Generator, side: int) -> Plane:
+    """A plane that is seen from aside, gently bent, turned, scaled and shifted."""
+    x, y = _centred_axes(side)
+    tilt_x, tilt_y = _between(draw, -0.4, 0.4), _between(draw, -0.4, 0.4)
+    distance = 1 + tilt_x * x + tilt_y * y
+    bend = _between(draw, 0.0, 0.06)
+    x, y = x / distance + bend * _hills(draw, side, 3), y / distance + bend * _hills(draw, side, 3)
+    units = 4 * 2.5 ** _between(draw, 0.0, 1.0)
+    angle = _between(draw, 0.0, TURN)
+    cos, sin = units * math.cos(angle), units * math.sin(angle)
+    shift_x, shift_y = _between(draw, -2.0, 2.0), _between(draw, -2.0, 2.0)
+    return Plane(cos * x - sin * y + shift_x, sin * x + cos * y + shift_y, side / units)
+
+
+def _stripes(draw: Generator, plane: Plane) -> Field:
+    """Bands side by side."""
+    return plane.filled(_between(draw, 0.15, 0.35) - _from_whole(plane.x))
+
+
+def _zigzag(draw: Generator, plane: Plane) -> Field:
+    """Bands that turn left and right."""
+    bent = plane.x + _between(draw, 1.2, 2.2) * _from_whole(plane.y / 2)
+    return plane.filled(_between(draw, 0.15, 0.35) - _from_whole(bent))
+
+
+def _rings(draw: Generator, plane: Plane) -> Field:
+    """Circles around one point."""
+    return plane.filled(_between(draw, 0.15, 0.35) - _from_whole(np.hypot(plane.x, plane.y)))
+
+
+def _rays(draw: Generator, plane: Plane) -> Field:
+    """Wedges that leave one point."""
+    wedges = int(draw.integers(6, 15)) / TURN
+    off_edge = 0.25 - _from_whole(np.arctan2(plane.y, plane.x) * wedges)
+    return plane.filled(off_edge / wedges * np.hypot(plane.x, plane.y))
+
+
+def _checks(draw: Generator, plane: Plane) -> Field:
+    """Squares in two colours, whose shades differ a little."""
+    column, row = np.floor(plane.x), np.floor(plane.y)
+    off_edge = np.minimum(_from_whole(plane.x), _from_whole(plane.y))
+    even = 1 - 2 * ((column + row) % 2)
+    return plane.filled(off_edge * even) * _shades(draw, column, row, 0.2)
+
+
+def _triangles(draw: Generator, plane: Plane) -> Field:
+    """Triangles in two colours, point to point."""
+    u, v = plane.x + plane.y / math.sqrt(3), plane.y * 2 / math.sqrt(3)
+    u, v = u - np.floor(u), v - np.floor(v)
+    off_edge = np.minimum(np.minimum(u, v), 1 - u - v) * math.sqrt(3) / 2
+    return plane.filled(off_edge - _between(draw, 0.0, 0.03))
+
+
+def _dots(draw: Generator, plane: Plane) -> Field:
+    """Discs in rows, every second of which may be offset."""
+    offset = 0.5 * int(draw.integers(2))
+    row = np.round(plane.y)
+    away = np.hypot(_from_whole(plane.x + offset * row), plane.y - row)
+    return plane.filled(_between(draw, 0.2, 0.38) - away)
+
+
+def _stars(draw: Generator, plane: Plane) -> Field:
+    """Stars in rows, each turned its own way."""
+    column, row = np.round(plane.x / 2), np.round(plane.y / 2)
+    x, y = plane.x - 2 * column, plane.y - 2 * row
+    points = int(draw.integers(4, 7)) / TURN
+    turned = np.arctan2(y, x) + _shades(draw, column, row, TURN)
+    notch = _between(draw, 0.9, 1.2) * _from_whole(turned * points)
+    return plane.filled(0.9 - notch - np.hypot(x, y))
+
+
+def _bricks(draw: Generator, plane: Plane) -> Field:
+    """Courses of stones with joints between them."""
+    length = _between(draw, 1.6, 2.4)
+    row = np.floor(plane.y)
+    x = plane.x / length + row / 2
+    off_edge = np.minimum(_from_whole(plane.y), _from_whole(x) * length)
+    joint = _between(draw, 0.05, 0.12)
+    return plane.filled(off_edge - joint) * _shades(draw, np.floor(x), row, 0.35)
+
+
+def _pebbles(draw: Generator, plane: Plane) -> Field:
+    """Stones of any shape: each place belongs to the nearest of scattered points."""
+    table = draw.random((3, 16, 16), np.float32)  # the place of a cell's point, its stone's shade
+    left, top = np.floor(plane.x), np.floor(plane.y)
+    nearest, second = np.full_like(left, 9), np.full_like(left, 9)
+    shade = np.zeros_like(left)
+    for cell in range(9):
+        column, row = left + (cell % 3 - 1), top + (cell // 3 - 1)
+        right, down, own = table[:, column.astype(np.int32) % 16, row.astype(np.int32) % 16]
+        away = np.hypot(column + right - plane.x, row + down - plane.y)
+        shade = np.where(away < nearest, own, shade)
+        second = np.minimum(second, np.maximum(nearest, away))
+        nearest = np.minimum(nearest, away)
+    joint = _between(draw, 0.05, 0.12)
+    return plane.filled((second - nearest) / 2 - joint) * (1 - 0.35 * shade)
+
+
+def _clouds(draw: Generator, plane: Plane) -> Field:
+    """Smooth heaps of many sizes."""
+    return _heaps(draw, len(plane.x))
+
+
+PATTERNS: Mapping[str, Callable[[Generator, Plane], Field]] = MappingProxyType(
+    {
+        "stripes": _stripes,
+        "zigzag": _zigzag,
+        "rings": _rings,
+        "rays": _rays,
+        "checks": _checks,
+        "triangles": _triangles,
+        "dots": _dots,
+        "stars": _stars,
+        "bricks": _bricks,
+        "pebbles": _pebbles,
+        "clouds": _clouds,
+    }
+)
+
+LABELS: tuple[str, ...] = tuple(PATTERNS)
+"""What a picture can show; labels count from 0."""
+
+
+def _coloured(draw: Generator, ink: Field) -> Colours:
+    """Ink on paper, each in a colour that changes a little from place to place."""
+    paper, colour = _two_colours(draw)
+    tints = draw.normal(0, 0.06, size=(2, 3, 1, 1)).astype(np.float32)
+    papers = paper + _hills(draw, len(ink), 2) * tints[0]
+    return papers + ink * (colour + _hills(draw, len(ink), 2) * tints[1] - papers)
+
+
+def _two_colours(draw: Generator) -> Float32[np.ndarray, "2 3 1 1"]:
+    """Colours that differ in lightness, so that patterns show in grey too."""
+    while True:
+        colours = draw.random((2, 3), np.float32)
+        if abs(np.dot(colours[0] - colours[1], (0.299, 0.587, 0.114))) > 0.25:
+            return colours[..., None, None]
+
+
+def _covered(draw: Generator, colours: Colours) -> Colours:
+    """Up to two plain things, round or with corners, that lie on the picture."""
+    side = colours.shape[-1]
+    x, y = _centred_axes(side)
+    for _ in range(int(draw.integers(3))):
+        right, down = x - _between(draw, -0.5, 0.5), y - _between(draw, -0.5, 0.5)
+        angle = _between(draw, 0.0, TURN)
+        cos, sin = math.cos(angle), math.sin(angle)
+        u = (cos * right + sin * down) / _between(draw, 0.05, 0.2)
+        v = (cos * down - sin * right) / _between(draw, 0.05, 0.2)
+        u, v = u * u, v * v
+        if draw.integers(2):
+            u, v = u**3, v**3
+        cover = np.clip((1 - u - v) * side / 20 + 0.5, 0, 1)
+        colours = colours + cover * (draw.random((3, 1, 1), np.float32) - colours)
+    return colours
+
+
+def _lit(draw: Generator, colours: Colours) -> Colours:
+    """Light from one side, through haze, and the grain of a camera."""
+    side = colours.shape[-1]
+    x, y = _centred_axes(side)
+    light = 1 + _between(draw, -0.5, 0.5) * x + _between(draw, -0.5, 0.5) * y
+    light = light + _between(draw, 0.0, 0.2) * (_heaps(draw, side) - 0.5)
+    grain = draw.standard_normal((1, side, side), np.float32) * _between(draw, 0.0, 0.06)
+    return colours * light + grain
+
+
+def _centred_axes(
+    side: int,
+) -> tuple[Float32[np.ndarray, "1 side"], Float32[np.ndarray, "side 1"]]:
+    """Places of pixels from -0.5 to 0.5, across and down."""
+    axis = ((np.arange(side) + 0.5) / side - 0.5).astype(np.float32)
+    return axis[None], axis[:, None]
+
+
+def _between(draw: Generator, low: float, high: float) -> float:
+    """A number within a range, all alike; a Python float keeps arrays in single precision."""
+    return float(draw.uniform(low, high))
+
+
+def _from_whole(values: Field) -> Field:
+    """Distance to the nearest whole number."""
+    return np.abs(values - np.round(values))
+
+
+def _shades(draw: Generator, column: Field, row: Field, range_: float) -> Field:
+    """A factor from 1 down to 1 less the range, for each cell of a lattice."""
+    table = 1 - range_ * draw.random((16, 16), np.float32)
+    return table[column.astype(np.int32) % 16, row.astype(np.int32) % 16]
+
+
+def _hills(draw: Generator, side: int, count: int) -> Field:
+    """Smooth noise around zero with about `count` hills and valleys along a side."""
+    coarse = Image.fromarray(draw.standard_normal((count + 4, count + 4), np.float32))
+    left, top = 1 + _between(draw, 0.0, 1.0), 1 + _between(draw, 0.0, 1.0)
+    box = (left, top, left + count + 1, top + count + 1)
+    return np.array(coarse.resize((side, side), Image.Resampling.BICUBIC, box))
+
+
+def _heaps(draw: Generator, side: int) -> Field:
+    """Smooth noise of many sizes, the large ones highest, within 0..1."""
+    noise = _hills(draw, side, 2)
+    for doubling in range(1, 5):
+        noise += 0.6**doubling * _hills(draw, side, 2 * 2**doubling)
+    noise -= noise.min()
+    return noise / max(float(noise.max()), 1e-6)

@@ -1,0 +1,1 @@
+"""Distillation: a student learns a frozen teacher's features at changing budgets."""

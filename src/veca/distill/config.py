@@ -1,0 +1,265 @@
+"""What a run is: everything its numbers depend on, and, apart from it, how to go about it.
+
+A recipe (`veca/recipes/distill.py`) is a function that returns one `DistillConfig`. Two runs with
+equal configs, images and teachers give equal weights on one machine, bit for bit, whatever their
+`Efficiency` says about workers and saving.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from veca.backbone.config import PAPER_BUDGETS, AttentionKind, BackboneConfig
+from veca.backbone.nesting import draw_budget, draw_share
+from veca.data.views import ViewConfig
+from veca.distill.adaptors import AdaptorKind
+from veca.distill.losses import LossConfig
+from veca.distill.optimizers import OptimizerConfig
+from veca.distill.schedules import ResolutionPhase, ScheduleConfig, draw_resolution
+
+KeptPrecision = Literal["float16", "int8"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """How a teacher's outputs are kept on disk (`--cache-teacher`)."""
+
+    crops: int = 8
+    """Seeded random views of each image; the student draws among them."""
+
+    dtype: KeptPrecision = "int8"
+    """'float16', or 'int8' with one scale for each channel."""
+
+    channels: int | None = 256
+    """Principal components that are kept of the patch features; None keeps all channels."""
+
+    seed: int = 0
+    """Decides the views; it is not the run's seed, so that runs can share what is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """How fast it goes and what it needs; the numbers stay the same (to 1e-5 where noted)."""
+
+    device: str = "auto"
+    """Where to compute: 'auto', 'cpu', 'cuda'; torchrun gives each process its own GPU."""
+
+    workers: int = 2
+    """Processes that decode images for each training process; 0 decodes in it."""
+
+    accumulate: int = 1
+    """Parts of a batch that go through the student one after another (same result to 1e-5)."""
+
+    teacher_batch: int = 128
+    """Images at 256 pixels that go through a teacher together; fewer at higher resolutions."""
+
+    save_every: int = 1000
+    """Steps between checkpoints; one more is written at the end and when the run is stopped."""
+
+    checkpoint_activations: bool = False
+    """Compute activations twice instead of keeping them: less memory, about a third slower."""
+
+    compile: bool = False
+    """Compile the student's blocks with torch.compile (same result to 1e-5)."""
+
+    compile_backend: str = "inductor"
+    """Backend of torch.compile."""
+
+    shard: bool = False
+    """Split weights, gradients and optimiser state over the processes (fully_shard)."""
+
+    publish_adaptors: bool = False
+    """Write the adaptors beside the published models too."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are none."""
+        for name, least in (("workers", 0), ("accumulate", 1), ("teacher_batch", 1),
+                            ("save_every", 1)):  # fmt: skip
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not usable; use {least} or more."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig:
+    """One run. Its defaults are stage 1 of the paper."""
+
+    recipe: str = "custom"
+    """Name of the recipe that this came from."""
+
+    backbone: BackboneConfig
+    """The student."""
+
+    attention: AttentionKind = "core-periphery"
+    """'full' trains the control: same size, data, losses and schedule, all-to-all attention."""
+
+    images: str | None = None
+    """Folder, tar shards, list file or pattern of the training images."""
+
+    validation: str | None = None
+    """Images to validate on; by default some of the training images are held out."""
+
+    validation_images: int = 256
+    """Images held out, at most a tenth of all; or used of `validation`."""
+
+    teacher: tuple[str, ...] = ("efficientnet-lite2",)
+    """Names, hub ids, folders or module:function of the teachers."""
+
+    teacher_weights: tuple[float, ...] | None = None
+    """Weight of each teacher's loss; by default all alike, with a sum of one."""
+
+    adaptor: AdaptorKind = "auto"
+    """What maps the student's features to a teacher's: 'auto' is none where the widths agree."""
+
+    scale_targets: bool = False
+    """Centre each teacher's features and divide them by one scale, from statistics of their own."""
+
+    statistics_images: int = 512
+    """Training images whose teacher features give these statistics and the constant baseline."""
+
+    start: str | None = None
+    """Model to start from: a folder, file or name that veca.load reads; None is from scratch."""
+
+    copy_patch_embedding: bool = False
+    """Start with the patch embedding of the first teacher, a ViT of the same width and patch."""
+
+    seed: int = 42
+    """Decides weights, order, views, budgets and resolutions."""
+
+    steps: int | None = None
+    """Length of the run; None derives it from `epochs`."""
+
+    epochs: float = 135.0
+    """Length in passes over the training images, where `steps` is None."""
+
+    batch: int = 768
+    """Images of one step, over all processes."""
+
+    resolution: int | None = None
+    """One resolution for the whole run, instead of `resolutions`."""
+
+    resolutions: tuple[ResolutionPhase, ...] = (ResolutionPhase(sizes=(256,)),)
+    """Resolutions to draw from, phase by phase."""
+
+    views: ViewConfig = field(default_factory=ViewConfig)
+    """How a training image is cropped and changed."""
+
+    budget_weights: tuple[float, ...] | None = None
+    """How often each budget is drawn; None is the paper's ceil(j / 2)."""
+
+    share_weights: tuple[float, ...] | None = None
+    """How often each FFN share is drawn; None draws all alike."""
+
+    loss: LossConfig = field(default_factory=LossConfig)
+    """Weights of the parts of the loss."""
+
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """The learning rate over the run."""
+
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Which parameter learns how."""
+
+    clip: float | None = None
+    """Largest norm of the gradient; None does not clip."""
+
+    ema: float | None = None
+    """Decay of a moving average of the weights, such as 0.999, which is then what is validated and
+    published; None keeps none."""
+
+    validate_every: int = 1000
+    """Steps between validations; there is one before the first step and one at the end."""
+
+    max_unreadable: float = 0.05
+    """Share of the images that may be unreadable before the run stops; one always may, unless 0."""
+
+    max_skips: int = 10
+    """Consecutive steps with a non-finite loss or gradient after which the run stops."""
+
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    """How teacher outputs are kept, if they are."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, in words that say what can."""
+        least = {"batch": 1, "validate_every": 1, "max_skips": 0, "statistics_images": 1,
+                 "validation_images": 1, "steps": 1}  # fmt: skip
+        for name, value in least.items():
+            got = getattr(self, name)
+            if got is not None and got < value:
+                raise ValueError(f"{name}={got} is not usable; use {value} or more.")
+        _check_interval("epochs", self.epochs, 0.0, math.inf)
+        _check_interval("ema", self.ema, 0.0, 1.0)
+        _check_interval("clip", self.clip, 0.0, math.inf)
+        if not 0 <= self.max_unreadable <= 1:
+            raise ValueError(f"max_unreadable={self.max_unreadable} is no share within 0..1.")
+        self._check_teachers()
+        self._check_draws()
+        side = self.backbone.patch_size
+        for size in self.sizes:
+            if size < side or size % side:
+                raise ValueError(
+                    f"resolution {size} is not a multiple of the patch size {side}; use "
+                    f"{max(side, size // side * side)}."
+                )
+
+    def _check_teachers(self) -> None:
+        """Refuse weights that do not belong to the teachers."""
+        if not self.teacher:
+            raise ValueError("no teacher is named; name one, such as efficientnet-lite2.")
+        weights = self.teacher_weights
+        if weights is None:
+            return
+        if len(weights) != len(self.teacher) or min(weights) < 0 or sum(weights) <= 0:
+            raise ValueError(
+                f"teacher_weights={weights} do not fit {len(self.teacher)} teachers; give one "
+                "number of 0 or more for each, at least one above 0."
+            )
+
+    def _check_draws(self) -> None:
+        """Refuse weights and phases that no step can be drawn from, before anything is built."""
+        if self.backbone.attention != self.attention == "core-periphery":
+            raise ValueError(
+                f"backbone.attention={self.backbone.attention!r} would be overruled; set "
+                "attention='full' of the run instead (--attention full)."
+            )
+        draw_budget(self.student, self.seed, 0, self.budget_weights)
+        draw_share(self.student, self.seed, 0, self.share_weights)
+        draw_resolution(self.phases, self.seed, 0, 1)
+
+    @property
+    def student(self) -> BackboneConfig:
+        """The backbone that is trained."""
+        if self.attention == self.backbone.attention:
+            return self.backbone
+        return replace(self.backbone, attention=self.attention, budgets=PAPER_BUDGETS)
+
+    @property
+    def phases(self) -> tuple[ResolutionPhase, ...]:
+        """The phases of resolutions that are run."""
+        if self.resolution is None:
+            return self.resolutions
+        return (ResolutionPhase(sizes=(self.resolution,)),)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every resolution of the run, rising."""
+        return tuple(sorted({size for phase in self.phases for size in phase.sizes}))
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Weight of each teacher's loss."""
+        if self.teacher_weights is not None:
+            return self.teacher_weights
+        return (1.0 / len(self.teacher),) * len(self.teacher)
+
+    def length(self, images: int) -> int:
+        """Steps of the run on so many training images."""
+        if self.steps is not None:
+            return self.steps
+        return max(1, math.ceil(self.epochs * images / self.batch))
+
+
+def _check_interval(name: str, value: float | None, low: float, high: float) -> None:
+    """Refuse a number that does not lie strictly between two others."""
+    if value is not None and not low < value < high:
+        raise ValueError(f"{name}={value} is not usable; it must lie above {low} and below {high}.")

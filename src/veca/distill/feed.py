@@ -1,0 +1,165 @@
+"""The images of every step: which ones, in which view, and what could not be read.
+
+A pure function of configuration and step says which images a step takes, so a run that is resumed
+in the middle of an epoch, or on another number of processes, sees what it would have seen.
+"""
+
+import random
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veca.data.batches import Batch, ViewTask, batches, global_batch
+from veca.data.errors import DataError
+from veca.data.image_index import ImageIndex
+from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.schedules import draw_resolution
+from veca.runtime.json_lines import JsonLines
+from veca.runtime.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """Images of a run: numbers of an index."""
+
+    index: ImageIndex
+    training: NDArray[np.int64]
+    validation_index: ImageIndex
+    validation: NDArray[np.int64]
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for all images in their order."""
+        return f"{self.index.fingerprint()}/{self.validation_index.fingerprint()}"
+
+
+def tasks(  # noqa: PLR0913 - what a batch depends on
+    config: DistillConfig,
+    efficiency: Efficiency,
+    training: NDArray[np.int64],
+    workers: Workers,
+    *,
+    steps: range,
+    length: int,
+    crops: int | None = None,
+) -> Iterator[ViewTask]:
+    """The parts of this process's share of each step's batch; `crops` are the kept views."""
+    for step in steps:
+        places, epochs = global_batch(len(training), config.batch, step, config.seed)
+        resolution = draw_resolution(config.phases, config.seed, step, length)
+        mine = workers.split(config.batch)
+        images, draws = training[places[mine]], epochs[mine]
+        if crops is not None:
+            draws = _crop_numbers(config.seed, images, draws, crops)
+        parts = zip(
+            np.array_split(images, efficiency.accumulate),
+            np.array_split(draws, efficiency.accumulate),
+            strict=True,
+        )
+        for part, (some, their_draws) in enumerate(parts):
+            yield ViewTask(step, part, some, their_draws, resolution)
+
+
+def check_batch(config: DistillConfig, efficiency: Efficiency, workers: Workers) -> None:
+    """Refuse a batch that cannot be cut into equal parts, whose mean would be another one."""
+    parts = workers.count * efficiency.accumulate
+    if config.batch % parts:
+        raise ValueError(
+            f"batch={config.batch} cannot be cut into {workers.count} processes x "
+            f"{efficiency.accumulate} accumulated parts of equal size; use a multiple of {parts}."
+        )
+
+
+def training_batches(
+    pictures: Pictures,
+    found: Iterator[ViewTask],
+    config: DistillConfig,
+    efficiency: Efficiency,
+    seed: int,
+) -> Generator[Batch, None, None]:
+    """Views of the training images, decoded a few batches ahead."""
+    return batches(
+        pictures.index,
+        found,
+        seed=seed,
+        config=config.views,
+        num_workers=efficiency.workers,
+        replacements=pictures.training,
+    )
+
+
+class Unreadable:
+    """Images that could not be read, over all processes."""
+
+    def __init__(self, pictures: Pictures, share: float, workers: Workers, path: Path) -> None:
+        self._index = pictures.index
+        total = len(pictures.training)
+        self._most = 0 if share == 0 else max(1, int(share * total))
+        self._share = share
+        self._workers = workers
+        self._flags = torch.zeros(len(pictures.index), dtype=torch.int32)
+        self._reasons: dict[int, str] = {}
+        self._told: set[int] = set()
+        self._listed = JsonLines(path) if workers.first else None
+
+    @property
+    def count(self) -> int:
+        """Images that could not be read."""
+        return int(self._flags.sum())
+
+    def note(self, found: dict[int, str]) -> int:
+        """Take in what this process met; how many of these are new."""
+        new = {image: why for image, why in found.items() if not self._flags[image]}
+        self._reasons.update(new)
+        for image in new:
+            self._flags[image] = 1
+        return len(new)
+
+    def agree(self) -> None:
+        """Make all processes know all of them, list the new ones, and stop if they are too many."""
+        mine = self._flags.clone()
+        self._flags = (self._workers.sum(mine.to(self._workers.device)).cpu() > 0).to(torch.int32)
+        if self._listed is not None:
+            self._list_new()
+        if self.count > self._most:
+            reason = next(iter(self._reasons.values()), "found by another process")
+            raise DataError(
+                f"{self.count:,} images cannot be read ({reason}), more than the allowed share of "
+                f"{self._share:g}; unreadable.jsonl in the run folder lists them: repair or remove "
+                "them, or raise --max-unreadable."
+            )
+
+    def tensor(self) -> Tensor:
+        """Their numbers, for a checkpoint."""
+        return self._flags.nonzero().flatten()
+
+    def load(self, numbers: Tensor) -> None:
+        """Continue with those of a checkpoint, which are listed already."""
+        self._flags[numbers] = 1
+        self._told.update(numbers.tolist())
+
+    def _list_new(self) -> None:
+        """Write the ones that were not listed yet."""
+        for image in self.tensor().tolist():
+            if image in self._told:
+                continue
+            self._told.add(image)
+            reason = self._reasons.get(image, "found by another process")
+            if self._listed is not None:
+                self._listed.write({"image": self._index[image].name, "reason": reason})
+
+
+def _crop_numbers(
+    seed: int, images: NDArray[np.int64], epochs: NDArray[np.int64], crops: int
+) -> NDArray[np.int64]:
+    """Which of the kept views of each image an epoch takes."""
+    pairs = zip(images.tolist(), epochs.tolist(), strict=True)
+    found = [
+        random.Random(f"crop/{seed}/{epoch}/{image}").randrange(crops) for image, epoch in pairs
+    ]
+    return np.array(found, np.int64)

@@ -1,0 +1,219 @@
+"""Everything a run needs, built in order: images, teachers, targets, student, optimisers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from veca.data.batches import ViewTask, batches, global_batch
+from veca.data.image_index import held_out, image_index
+from veca.distill.average import MovingAverage
+from veca.distill.cache_opening import open_teacher_cache
+from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.constant_predictor import Constants
+from veca.distill.feed import Pictures, Unreadable, check_batch
+from veca.distill.memory_estimate import estimate
+from veca.distill.meter import Meter
+from veca.distill.optimizers import Optimizers
+from veca.distill.parallel import compile_blocks, spread
+from veca.distill.run_folder import RunError, RunFolder
+from veca.distill.student import build_student
+from veca.distill.targets import TargetSource, fit_targets
+from veca.distill.teacher_cache import TeacherCache
+from veca.distill.training import Training
+from veca.distill.validation import cells
+from veca.runtime.workers import Workers
+from veca.teacher.find import find_teacher
+from veca.teacher.teacher import Targets, Teacher
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where and under whose eyes a run is set up."""
+
+    folder: RunFolder
+    workers: Workers
+    say: Say
+    asked_to_stop: Callable[[], bool]
+    cache_folder: Path | None
+    """Where teacher outputs are kept."""
+
+
+def find_pictures(config: DistillConfig, place: Place) -> Pictures:
+    """The images to train and to validate on; the first process lists them, the others follow."""
+    if config.images is None:
+        raise RunError("no images are named; give --images with a folder, shards, list or pattern.")
+    workers = place.workers
+    if not workers.first:
+        workers.barrier()
+    index = image_index(config.images, place.folder.index("training"), leave_out=place.folder.path)
+    training, validation = held_out(index, config.validation_images)
+    validation_index = index
+    if config.validation is not None:
+        training = np.arange(len(index))
+        validation_index = image_index(config.validation, place.folder.index("validation"))
+        validation = np.arange(len(validation_index))[: config.validation_images]
+    if workers.first:
+        workers.barrier()
+    if not len(validation) or not len(training):
+        raise RunError(
+            f"{config.images} holds {len(index)} images, of which {len(training)} are left to "
+            f"train and {len(validation)} to validate on; give more images, or validation images "
+            "of their own with --validation."
+        )
+    pictures = Pictures(
+        index=index,
+        training=training,
+        validation_index=validation_index,
+        validation=validation,
+    )
+    if workers.any(workers.share(pictures.fingerprint) != pictures.fingerprint):
+        raise RunError(
+            f"the processes of this run found different images in {config.images}; give all of "
+            "them the same files."
+        )
+    for problem in index.problems:
+        place.say(problem)
+    return pictures
+
+
+def find_teachers(config: DistillConfig, given: Sequence[Teacher] | None) -> list[Teacher]:
+    """The teachers by their names, or those that were given."""
+    return list(given) if given is not None else [find_teacher(name) for name in config.teacher]
+
+
+def open_cache(
+    config: DistillConfig,
+    efficiency: Efficiency,
+    pictures: Pictures,
+    teachers: Sequence[Teacher],
+    place: Place,
+) -> TeacherCache | None:
+    """Teacher outputs on disk, computed now where they are missing; None where none are wanted."""
+    if place.cache_folder is None:
+        return None
+    return open_teacher_cache(
+        place.cache_folder,
+        index=pictures.index,
+        images=pictures.training,
+        teachers=teachers,
+        config=config.cache,
+        views=config.views,
+        sizes=config.sizes,
+        patch_size=config.student.patch_size,
+        num_workers=efficiency.workers,
+        teacher_batch=efficiency.teacher_batch,
+        workers=place.workers,
+        tell=place.say,
+        asked_to_stop=place.asked_to_stop,
+    )
+
+
+def build_training(
+    config: DistillConfig,
+    efficiency: Efficiency,
+    pictures: Pictures,
+    teachers: Sequence[Teacher],
+    place: Place,
+) -> Training:
+    """The live objects of a run before its first step."""
+    workers = place.workers
+    check_batch(config, efficiency, workers)
+    for teacher in teachers:
+        teacher.to(workers.device)
+    cache = open_cache(config, efficiency, pictures, teachers, place)
+    projections = [None] * len(teachers) if cache is None else cache.projections
+    source = TargetSource(teachers, projections, efficiency.teacher_batch).to(workers.device)
+    student = build_student(config, source.widths, teachers).to(workers.device)
+    student.backbone.checkpoint_activations = efficiency.checkpoint_activations
+    ways = len(cells(config.student)) * max(1, len(config.student.ffn_shares))
+    compile_blocks(student, efficiency, 2 * ways * len(config.sizes))
+    model = spread(student, workers, efficiency.shard)
+    return Training(
+        config=config,
+        efficiency=efficiency,
+        length=config.length(len(pictures.training)),
+        workers=workers,
+        student=student,
+        model=model,
+        source=source,
+        cache=cache,
+        optimizers=Optimizers(student, config.optimizer),
+        average=None if config.ema is None else MovingAverage(student, config.ema),
+        unreadable=Unreadable(pictures, config.max_unreadable, workers, place.folder.unreadable),
+        meter=Meter(device=workers.device),
+    )
+
+
+def fit_to_teachers(training: Training, pictures: Pictures) -> list[Constants]:
+    """Set centre and scale of the targets and find the best constant answers, once, on rank 0."""
+    source, workers = training.source, training.workers
+    constants = [
+        Constants(*(torch.zeros(width, dtype=torch.float64) for width in widths))
+        for widths in source.widths
+    ]
+    if workers.first:
+        found = _statistics(training, pictures)
+        constants = fit_targets(source, found, training.config.scale_targets, training.config.loss)
+    for tensor in source.scalings.state_dict().values():
+        workers.broadcast(tensor)
+    for answer in constants:
+        for tensor in answer:
+            workers.broadcast(tensor)
+    return constants
+
+
+def memory_lines(training: Training, teachers: Sequence[Teacher]) -> list[str]:
+    """An estimate of what one process needs, before it is needed."""
+    config, efficiency = training.config, training.efficiency
+    parts = training.workers.count * efficiency.accumulate
+    found = estimate(
+        config.student,
+        batch=config.batch // parts,
+        resolution=config.sizes[-1],
+        optimizer=config.optimizer.matrices,
+        precision="bfloat16" if training.workers.device.type == "cuda" else "float32",
+        checkpointing=efficiency.checkpoint_activations,
+        teacher_parameters=sum(p.numel() for one in teachers for p in one.parameters()),
+        ema=config.ema is not None,
+    )
+    return found.describe()
+
+
+def _statistics(training: Training, pictures: Pictures) -> Iterator[list[Targets]]:
+    """Unscaled targets of the first training images in their first views."""
+    config, device = training.config, training.workers.device
+    count = min(config.statistics_images, len(pictures.training))
+    places, _ = global_batch(len(pictures.training), count, 0, config.seed)
+    images, resolution = pictures.training[places], config.sizes[0]
+    tasks = [
+        ViewTask(0, part, some, np.zeros(len(some), np.int64), resolution)
+        for part, some in enumerate(np.array_split(images, -(-count // 32)))
+    ]
+    side = config.student.patch_size
+    grid = (resolution // side, resolution // side)
+    if training.cache is not None:
+        for task in tasks:
+            yield [_on_cpu(targets) for targets in training.cache.lookup(task, device)]
+        return
+    found = batches(
+        pictures.index,
+        tasks,
+        seed=config.seed,
+        config=config.views,
+        num_workers=training.efficiency.workers,
+        replacements=pictures.training,
+    )
+    with torch.no_grad():
+        for batch in found:
+            raw = training.source.raw(batch.images.to(device), grid)
+            yield [_on_cpu(targets) for targets in raw]
+
+
+def _on_cpu(targets: Targets) -> Targets:
+    """Targets in the memory of the machine."""
+    return Targets(targets.image.float().cpu(), targets.patches.float().cpu())

@@ -1,0 +1,102 @@
+"""The student: a backbone, and an adaptor for each teacher that maps its features to theirs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from veca.backbone.model import VECA
+from veca.data.normalisation import IMAGENET
+from veca.distill.adaptors import Adaptor
+from veca.distill.config import DistillConfig
+from veca.runtime.randomness import step_seed
+from veca.teacher.teacher import Teacher
+from veca.weights.checkpoint import load
+
+SAME_AT_START = (
+    "attention", "layers", "width", "heads", "hidden", "patch_size", "in_channels", "cores",
+    "rotary_base", "rotary_still",
+)  # fmt: skip
+"""What a stored model must share with the student that starts from it: its weights mean nothing to
+another number of heads, though they would fit."""
+
+
+class Prediction(NamedTuple):
+    """What the student says a teacher's features are."""
+
+    image: Float[Tensor, "B DI"]
+    patches: Float[Tensor, "B N DP"]
+
+
+class Student(nn.Module):
+    """What is trained: `backbone` is published, `adaptors` stay in the run."""
+
+    def __init__(self, backbone: VECA, adaptors: Sequence[Adaptor]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.adaptors = nn.ModuleList(adaptors)
+
+    def forward(
+        self, images: UInt8[Tensor, "B 3 height width"], budget: int | None, ffn: float
+    ) -> list[Prediction]:
+        """Predict every teacher's features of 8-bit images."""
+        features = self.backbone(IMAGENET.normalise(images), budget, ffn)
+        return [Prediction(*adaptor(features)) for adaptor in self.adaptors]
+
+
+def fresh_backbone(config: DistillConfig) -> VECA:
+    """The backbone that a run from scratch starts with."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(step_seed(config.seed, 0, "student"))
+        return VECA(config.student)
+
+
+def build_student(
+    config: DistillConfig, widths: Sequence[tuple[int, int]], teachers: Sequence[Teacher]
+) -> Student:
+    """The student before its first step; `widths` are those of each teacher's targets."""
+    backbone = fresh_backbone(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(step_seed(config.seed, 0, "adaptors"))
+        adaptors = [
+            Adaptor(config.student.width, image, patches, config.adaptor)
+            for image, patches in widths
+        ]
+    if config.start is not None:
+        _start_from(backbone, config.start)
+    if config.copy_patch_embedding:
+        _copy_patch_embedding(backbone, teachers[0])
+    return Student(backbone, adaptors)
+
+
+def _start_from(backbone: VECA, source: str) -> None:
+    """Take the weights of a stored model; only what is drawn in training may differ."""
+    config = backbone.config
+    budgets = None if config.attention == "full" else config.budgets
+    model = load(source, dtype=torch.float32, device="cpu", budgets=budgets)
+    for name in SAME_AT_START:
+        found, wanted = getattr(model.config, name), getattr(config, name)
+        if found != wanted:
+            raise ValueError(
+                f"start={source} has {name}={found}, but the student has {name}={wanted}; start "
+                "from a model of the same kind and size, or choose the recipe of that size."
+            )
+    backbone.load_state_dict(model.state_dict())
+
+
+def _copy_patch_embedding(backbone: VECA, teacher: Teacher) -> None:
+    """Take over how the teacher sees a patch of pixels."""
+    found = teacher.patch_embedding(backbone.config.patch_size)
+    target = backbone.patch_embedding
+    if found is None or found[0].shape != target.weight.shape:
+        got = "no such embedding" if found is None else f"one of shape {tuple(found[0].shape)}"
+        raise ValueError(
+            f"copy_patch_embedding needs a ViT teacher whose patch embedding has the shape "
+            f"{tuple(target.weight.shape)}, but {teacher.name} has {got}; leave it out, or choose "
+            "a teacher of the student's width and patch size."
+        )
+    with torch.no_grad():
+        target.weight.copy_(found[0])
+        target.bias.copy_(found[1])

@@ -1,0 +1,117 @@
+"""What the student has to predict: the teachers' features, projected and scaled.
+
+Statistics come first: the features of some training images give each teacher its centre and scale,
+and the best constant answer, which a student must beat to have learnt anything about images.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor, nn
+
+from veca.distill.constant_predictor import Constants, best_constants, loss_of_constants
+from veca.distill.losses import LossConfig
+from veca.distill.moments import Moments
+from veca.distill.projection import Projection
+from veca.distill.target_scaling import TargetScaling
+from veca.teacher.teacher import Targets, Teacher
+
+TEACHER_PIXELS = 256 * 256
+"""Pixels of an image to which `teacher_batch` refers."""
+
+Grid = tuple[int, int]
+
+
+class TargetMoments(NamedTuple):
+    """Statistics of one teacher's targets."""
+
+    image: Moments
+    patches: Moments
+
+    def add(self, targets: Targets) -> None:
+        """Count more targets."""
+        self.image.add(targets.image)
+        self.patches.add(targets.patches)
+
+
+class TargetSource(nn.Module):
+    """Teachers, each with a projection (where its outputs are kept on disk) and a scaling."""
+
+    def __init__(
+        self,
+        teachers: Sequence[Teacher],
+        projections: Sequence[Projection | None],
+        teacher_batch: int,
+    ) -> None:
+        super().__init__()
+        self.teachers = nn.ModuleList(teachers)
+        self.projections = nn.ModuleList(projection or nn.Identity() for projection in projections)
+        self.widths = [
+            (teacher.image_width, projection.channels if projection else teacher.patch_width)
+            for teacher, projection in zip(teachers, projections, strict=True)
+        ]
+        """Channels of each teacher's image and patch targets."""
+        self.scalings = nn.ModuleList(TargetScaling.identity(*widths) for widths in self.widths)
+        self._teacher_batch = teacher_batch
+
+    @torch.no_grad()
+    def raw(self, images: UInt8[Tensor, "B 3 height width"], grid: Grid) -> list[Targets]:
+        """Projected features of every teacher, not scaled; in parts that fit into memory."""
+        side = max(images.shape[2], images.shape[3])
+        part = max(1, self._teacher_batch * TEACHER_PIXELS // (side * side))
+        found = []
+        for teacher, project in zip(self.teachers, self.projections, strict=True):
+            parts = [teacher(some, grid) for some in images.split(part)]
+            patches = torch.cat([targets.patches for targets in parts])
+            found.append(Targets(torch.cat([targets.image for targets in parts]), project(patches)))
+        return found
+
+    def scaled(self, targets: Sequence[Targets]) -> list[Targets]:
+        """Targets as the student has to predict them."""
+        return [scale(found) for scale, found in zip(self.scalings, targets, strict=True)]
+
+    def forward(self, images: UInt8[Tensor, "B 3 height width"], grid: Grid) -> list[Targets]:
+        """What the student has to predict of 8-bit images."""
+        return self.scaled(self.raw(images, grid))
+
+    def moments(self) -> list[TargetMoments]:
+        """Empty statistics, one for each teacher."""
+        return [TargetMoments(Moments(image), Moments(patches)) for image, patches in self.widths]
+
+    def scaling(self, teacher: int) -> TargetScaling:
+        """The scaling of one teacher's targets."""
+        return cast(TargetScaling, self.scalings[teacher])
+
+
+def fit_targets(
+    source: TargetSource, raw: Iterable[Sequence[Targets]], scale: bool, config: LossConfig
+) -> list[Constants]:
+    """Set the scalings by the raw targets of training images; the best constant answers."""
+    kept = list(raw)
+    if scale:
+        moments = source.moments()
+        for targets in kept:
+            for found, more in zip(moments, targets, strict=True):
+                found.add(more)
+        for teacher, found in enumerate(moments):
+            source.scaling(teacher).fit(found.image, found.patches)
+    moments = source.moments()
+    for targets in kept:
+        for found, more in zip(moments, source.scaled(targets), strict=True):
+            found.add(more)
+    return [best_constants(found.image, found.patches, config) for found in moments]
+
+
+def baseline_loss(
+    constants: Sequence[Constants],
+    moments: Sequence[TargetMoments],
+    weights: Sequence[float],
+    config: LossConfig,
+) -> float:
+    """Loss of the constant answers on other images, given the moments of their targets."""
+    return sum(
+        weight * loss_of_constants(answer, found.image, found.patches, config)
+        for answer, found, weight in zip(constants, moments, weights, strict=True)
+    )

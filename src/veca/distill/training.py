@@ -1,0 +1,226 @@
+"""One step of training, and the state that steps change.
+
+A step draws its budget, FFN share and resolution from (seed, step), sends the parts of its batch
+through teacher and student, and updates the weights once. It is skipped, weights untouched, where
+a loss or a gradient is not finite on any process.
+"""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from veca.backbone.nesting import draw_budget, draw_share
+from veca.data.batches import Batch
+from veca.distill.average import MovingAverage
+from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.feed import Unreadable
+from veca.distill.gradients import clip_gradients, gradient_norm
+from veca.distill.losses import Losses, distillation_losses
+from veca.distill.meter import Meter
+from veca.distill.optimizers import Optimizers
+from veca.distill.parallel import copy_whole, gradients_synchronised
+from veca.distill.schedules import learning_rate
+from veca.distill.sharding import whole
+from veca.distill.student import Prediction, Student
+from veca.distill.targets import TargetSource
+from veca.distill.teacher_cache import TeacherCache
+from veca.runtime.precision import autocast
+from veca.runtime.randomness import step_seed
+from veca.runtime.workers import Workers
+from veca.teacher.teacher import Targets
+
+PARTS = ("loss_image", "loss_patch_cosine", "loss_patch_error")
+"""Names of the parts of a loss in the log."""
+
+
+class NonFiniteError(ValueError):
+    """Training that does not recover from losses or gradients that are not finite."""
+
+
+class StepReport(NamedTuple):
+    """What a step did."""
+
+    row: dict[str, Any]
+    """For the log."""
+
+    images: int
+    """Images of this step over all processes."""
+
+    stop: bool
+    """Whether any process was asked to stop."""
+
+
+@dataclass
+class Progress:
+    """How far a run has come; all that a resume needs beside tensors."""
+
+    step: int = 0
+    """Steps taken, which is the number of the next one."""
+
+    skipped: int = 0
+    """Steps that were skipped for numbers that are not finite."""
+
+    consecutive_skips: int = 0
+    best_loss: float | None = None
+    best_step: int | None = None
+    finished: bool = False
+
+
+@dataclass(kw_only=True)
+class Training:
+    """The live objects of a run."""
+
+    config: DistillConfig
+    efficiency: Efficiency
+    length: int
+    """Steps of the whole run."""
+    workers: Workers
+    student: Student
+    model: nn.Module
+    """The student as it is called: itself, or spread over processes."""
+    source: TargetSource
+    cache: TeacherCache | None
+    optimizers: Optimizers
+    average: MovingAverage | None
+    unreadable: Unreadable
+    meter: Meter
+    progress: Progress = field(default_factory=Progress)
+
+    def take_step(self, feed: Generator[Batch, None, None], asked_to_stop: bool) -> StepReport:
+        """Take the next step of the run."""
+        config, step = self.config, self.progress.step
+        budget = draw_budget(config.student, config.seed, step, config.budget_weights)
+        share = draw_share(config.student, config.seed, step, config.share_weights)
+        rate = learning_rate(config.schedule, step, self.length)
+        parts = torch.zeros(len(config.teacher), 3, dtype=torch.float64)
+        new_unreadable = resolution = 0
+        self.model.train()
+        for part in range(self.efficiency.accumulate):
+            with self.meter.waiting():
+                batch = next(feed)
+            resolution = batch.task.resolution
+            new_unreadable += self.unreadable.note(batch.unreadable)
+            last = part == self.efficiency.accumulate - 1
+            parts += self._accumulate(batch, budget, share, last)
+        told = self._reduced(parts, asked_to_stop, new_unreadable)
+        norm = float(gradient_norm(self.student.parameters()))
+        row = {"kind": "train", "step": step, "budget": budget, "ffn": share,
+               "resolution": resolution, "learning_rate": rate}  # fmt: skip
+        self._update(row, told.parts, norm, rate)
+        if told.unreadable:
+            self.unreadable.agree()
+        self.progress.step += 1
+        return StepReport(row, config.batch, told.stop)
+
+    def _accumulate(
+        self, batch: Batch, budget: int | None, share: float, last: bool
+    ) -> Float[Tensor, "teachers 3"]:
+        """Add the gradient of a part of the batch; its losses as a part of the batch's mean."""
+        images = batch.images.to(self.workers.device, non_blocking=True)
+        with autocast(self.workers.device):
+            targets = self._targets(batch, images)
+            # Coordinates are jittered alike in all parts and processes, as in one large batch.
+            torch.manual_seed(step_seed(self.config.seed, self.progress.step, "coordinates"))
+            with gradients_synchronised(self.model, last):
+                losses = self._losses(self.model(images, budget, share), targets)
+                total = torch.stack([
+                    weight * found.total(self.config.loss)
+                    for weight, found in zip(self.config.weights, losses, strict=True)
+                ]).sum()  # fmt: skip
+                (total / self.efficiency.accumulate).backward()
+        values = torch.stack([torch.stack(found) for found in losses]).detach()
+        return values.double().cpu() / self.efficiency.accumulate
+
+    def _targets(self, batch: Batch, images: Tensor) -> list[Targets]:
+        """What the student has to predict of a batch."""
+        if self.cache is not None:
+            return self.source.scaled(self.cache.lookup(batch.task, self.workers.device))
+        side = self.config.student.patch_size
+        return self.source(images, (images.shape[2] // side, images.shape[3] // side))
+
+    @staticmethod
+    def _losses(predictions: list[Prediction], targets: list[Targets]) -> list[Losses]:
+        """The losses against each teacher."""
+        return [
+            distillation_losses(said.image, said.patches, wanted)
+            for said, wanted in zip(predictions, targets, strict=True)
+        ]
+
+    class _Told(NamedTuple):
+        """What all processes together saw."""
+
+        parts: Float[Tensor, "teachers 3"]
+        stop: bool
+        unreadable: bool
+
+    def _reduced(self, parts: Float[Tensor, "teachers 3"], stop: bool, unreadable: int) -> "_Told":
+        """Means of the losses over the processes and what any of them met: one exchange."""
+        flags = torch.tensor([float(stop), float(unreadable)], dtype=torch.float64)
+        both = torch.cat((parts.flatten() / self.workers.count, flags))
+        told = self.workers.sum(both.to(self.workers.device)).cpu()
+        return self._Told(told[:-2].view_as(parts), bool(told[-2] > 0), bool(told[-1] > 0))
+
+    def _update(self, row: dict[str, Any], parts: Tensor, norm: float, rate: float) -> None:
+        """Update the weights, unless a number is not finite; fill in the row of the log."""
+        row.update(loss_row(self.config, parts))
+        finite = row["loss"] is not None and norm - norm == 0
+        row["gradient_norm"] = norm if finite else None
+        if finite:
+            if self.config.clip is not None:
+                clip_gradients(self.student.parameters(), norm, self.config.clip)
+            self.optimizers.step(rate)
+            if self.average is not None:
+                self.average.update()
+            self.progress.consecutive_skips = 0
+        else:
+            row["skipped"] = True
+            self.progress.skipped += 1
+            self.progress.consecutive_skips += 1
+        self.optimizers.zero_grad()
+
+    def check_skips(self) -> None:
+        """Stop a run that does not recover."""
+        if self.progress.consecutive_skips > self.config.max_skips:
+            raise NonFiniteError(
+                f"{self.progress.consecutive_skips} steps in a row had a loss or gradient that is "
+                f"not finite, up to step {self.progress.step}; resume from the last checkpoint "
+                "with a lower learning rate or with --clip 1.0."
+            )
+
+
+def loss_row(config: DistillConfig, parts: Float[Tensor, "teachers 3"]) -> dict[str, Any]:
+    """The loss, its parts (weighted over teachers), and each teacher's loss if there are several.
+
+    What is not finite becomes null, since JSON has no such numbers.
+    """
+    weights = torch.tensor(config.weights, dtype=parts.dtype)
+    totals = [float(Losses(*values).total(config.loss)) for values in parts]
+    row: dict[str, Any] = {"loss": float(weights @ torch.tensor(totals, dtype=parts.dtype))}
+    row.update(zip(PARTS, (weights @ parts).tolist(), strict=True))
+    if len(totals) > 1:
+        row["loss_by_teacher"] = totals
+    if all(value - value == 0 for value in (row["loss"], *totals)):
+        return row
+    return dict.fromkeys(row)
+
+
+def student_tensors(training: Training) -> dict[str, Tensor]:
+    """The student's weights, whole; every process must ask."""
+    return {name: whole(value.detach()) for name, value in training.student.named_parameters()}
+
+
+def published_tensors(training: Training) -> dict[str, Tensor]:
+    """The weights that are published: the average where there is one."""
+    if training.average is not None:
+        return training.average.tensors()
+    return student_tensors(training)
+
+
+def load_student(training: Training, tensors: Mapping[str, Tensor]) -> None:
+    """Continue with stored weights."""
+    for name, parameter in training.student.named_parameters():
+        copy_whole(parameter, tensors[name])

@@ -1,0 +1,180 @@
+"""Recipes: whole runs as functions. The docstring of each is its record.
+
+Every field can be overridden on the command line: `veca distill tiny --images DIR --batch 32
+--schedule.peak 1e-3`. Each function returns what a run's numbers depend on, and how to go about it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from veca.backbone.config import BackboneConfig
+from veca.backbone.sizes import SIZES
+from veca.data.views import ViewConfig
+from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.optimizers import OptimizerConfig
+from veca.distill.schedules import ResolutionPhase, ScheduleConfig
+
+Stage = Literal[1, 2]
+
+
+class Recipe(NamedTuple):
+    """A run: what, and how."""
+
+    config: DistillConfig
+    efficiency: Efficiency
+
+
+def small(stage: Stage = 1) -> Recipe:
+    """The paper's small model (21.6 M parameters), taught by DINOv3 ViT-S/16.
+
+    Paper: 6 GPUs of 48 GB, batch 768; 135 epochs at 256 px, then 50,000 steps up to 768 px. Not
+    trained here: proven by two real steps with a teacher of that class and size.
+    Run: torchrun --nproc-per-node 6 -m veca distill small --images DIR --out runs/small
+    Then: ... veca distill small --stage 2 --start runs/small/best --images DIR --out runs/small-2
+    """
+    return _paper("small", "dinov3-small", stage)
+
+
+def small_plus(stage: Stage = 1) -> Recipe:
+    """The paper's small-plus model (28.7 M parameters), taught by DINOv3 ViT-S+/16.
+
+    Run: torchrun --nproc-per-node 6 -m veca distill small-plus --images DIR --out runs/small-plus
+    """
+    return _paper("small-plus", "dinov3-small-plus", stage)
+
+
+def base(stage: Stage = 1) -> Recipe:
+    """The paper's base model (85.7 M parameters), taught by DINOv3 ViT-B/16.
+
+    Run: torchrun --nproc-per-node 6 -m veca distill base --images DIR --out runs/base
+    """
+    return _paper("base", "dinov3-base", stage)
+
+
+def large(stage: Stage = 1) -> Recipe:
+    """The paper's large model (303 M parameters), taught by DINOv3 ViT-L/16: 64 x 2 images a GPU.
+
+    Run: torchrun --nproc-per-node 6 -m veca distill large --images DIR --out runs/large
+    """
+    config, efficiency = _paper("large", "dinov3-large", stage)
+    return Recipe(config, replace(efficiency, accumulate=2, teacher_batch=64))
+
+
+def tiny(stage: Stage = 1) -> Recipe:
+    """Ours: 5.5 M parameters, two elastic axes (cores and FFN shares), for two CPU cores.
+
+    The teacher installs from PyPI. The schedule is warm-up, constant, decay, so that a run can be
+    prolonged with --resume --steps N. Record: docs/results.
+    Run: veca distill tiny --images DIR --out runs/tiny
+    """
+    low, high = (128, 128), (160, 224)
+    sizes = (low[0],) if stage == 1 else high
+    config = DistillConfig(
+        recipe="tiny" if stage == 1 else "tiny, stage 2",
+        backbone=replace(SIZES["tiny"], ffn_shares=(0.25, 0.5, 1.0)),
+        teacher=("efficientnet-lite2",),
+        scale_targets=True,
+        adaptor="linear",
+        steps=10_000 if stage == 1 else 3_000,
+        batch=64,
+        resolutions=(ResolutionPhase(sizes=sizes),),
+        schedule=ScheduleConfig(
+            kind="constant-decay",
+            peak=1e-3 if stage == 1 else 3e-4,
+            minimum=1e-5,
+            warmup_steps=300,
+            decay_share=0.25,
+        ),
+        optimizer=OptimizerConfig(weight_decay=0.05, decays="matrices"),
+        clip=None,
+        ema=0.999,
+        validation_images=256,
+        validate_every=500,
+        seed=0,
+    )
+    return Recipe(config, Efficiency(save_every=250))
+
+
+def quick(stage: Stage = 1) -> Recipe:
+    """From nothing to a student that has learnt something, in about five minutes on two CPU cores.
+
+    Given no images, it takes photographs that installed packages ship, cut into crops, and
+    generated pictures. Record: docs/results.
+    Run: veca distill quick --out runs/quick
+    """
+    del stage  # there is one
+    config = DistillConfig(
+        recipe="quick",
+        backbone=BackboneConfig(
+            layers=6, width=192, heads=3, budgets=(8, 16, 32, 64), ffn_shares=(0.5, 1.0)
+        ),
+        teacher=("efficientnet-lite2",),
+        scale_targets=True,
+        adaptor="linear",
+        steps=400,
+        batch=32,
+        resolutions=(ResolutionPhase(sizes=(96,)),),
+        views=ViewConfig(trivial_augment=False),
+        schedule=ScheduleConfig(
+            kind="constant-decay", peak=2e-3, minimum=2e-5, warmup_steps=30, decay_share=0.4
+        ),
+        optimizer=OptimizerConfig(weight_decay=0.05, decays="matrices"),
+        statistics_images=256,
+        validation_images=128,
+        validate_every=200,
+        seed=0,
+    )
+    return Recipe(config, Efficiency(save_every=100))
+
+
+RECIPES: Mapping[str, Callable[..., Recipe]] = MappingProxyType(
+    {
+        "quick": quick,
+        "tiny": tiny,
+        "small": small,
+        "small-plus": small_plus,
+        "base": base,
+        "large": large,
+    }
+)
+"""Recipes by the names that `veca distill` takes."""
+
+
+def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
+    """What the paper's recipes share (paper, section 3 and appendix)."""
+    efficiency = Efficiency(teacher_batch=128, workers=8)
+    first = DistillConfig(
+        recipe=size,
+        backbone=SIZES[size],
+        teacher=(teacher,),
+        copy_patch_embedding=True,
+        seed=42,
+        epochs=135.0,
+        batch=768,
+        resolutions=(ResolutionPhase(sizes=(256,)),),
+        schedule=ScheduleConfig(peak=4e-4, minimum=5e-5, warmup_share=25 / 135),
+        optimizer=OptimizerConfig(weight_decay=0.015),
+        validation_images=5_000,
+        validate_every=10_000,
+    )
+    if stage == 1:
+        return Recipe(first, efficiency)
+    second = replace(
+        first,
+        recipe=f"{size}, stage 2",
+        copy_patch_embedding=False,
+        steps=50_000,
+        resolutions=(
+            ResolutionPhase(sizes=(256, 384, 512), weights=(0.35, 0.35, 0.30)),
+            ResolutionPhase(
+                sizes=(256, 384, 512, 768),
+                weights=(0.15, 0.25, 0.30, 0.30),
+                from_share=7_000 / 50_000,
+            ),
+        ),
+        schedule=ScheduleConfig(peak=8e-5, minimum=3e-5, warmup_share=7_000 / 50_000),
+        optimizer=OptimizerConfig(weight_decay=0.01),
+    )
+    return Recipe(second, replace(efficiency, teacher_batch=128))

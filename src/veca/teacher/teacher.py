@@ -1,0 +1,109 @@
+"""What a teacher is: frozen, 8-bit images in, one feature of the image and one of each patch out.
+
+A teacher sees the student's own views. It brings them to the size at which its grid of features is
+the student's grid, and normalises them for itself.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from veca.runtime.tensor_files import bytes_of
+
+
+class TeacherError(ValueError):
+    """A teacher that cannot be had or used: what was got, what is allowed, what to do."""
+
+
+class Targets(NamedTuple):
+    """What a teacher says of B images, in single precision."""
+
+    image: Float[Tensor, "B DI"]
+
+    patches: Float[Tensor, "B N DP"]
+    """Row by row over the grid that was asked for."""
+
+
+class Teacher(nn.Module):
+    """The base of all teachers; `forward` is what a new one must define.
+
+    Whoever writes one sets the attributes below and keeps its gradients off.
+    """
+
+    name: str
+    """Such as 'efficientnet-lite2', or a name on the hub."""
+
+    licence: str | None = None
+    """Of the weights, as the hub writes it: 'apache-2.0', 'other (dinov3-license)'; None where it
+    is not recorded."""
+
+    image_width: int
+
+    patch_width: int
+
+    stride: int = 16
+    """Pixels that it needs for one patch, in height and in width."""
+
+    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
+        """Features of 8-bit views; `grid` has the rows and columns of the student's patches."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward.")
+
+    def patch_embedding(
+        self, patch_size: int
+    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
+        """Weight and bias that turn a square of pixels into a token, for a student to start from.
+
+        They act on pixels in ImageNet's normalisation, whatever the teacher's own is. None where
+        the teacher has no patches of this size.
+        """
+        del patch_size
+        return None
+
+    @cached_property
+    def digest(self) -> str | None:
+        """SHA-256 over weights and all else that decides the outputs; None where nothing can tell.
+
+        Whoever keeps outputs on disk can know by it whose they are. The name is not part of it.
+        """
+        tensors = self.state_dict()
+        return digest_of(tensors, self.identity()) if tensors else None
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the outputs besides the weights, as plain values."""
+        return {
+            "kind": f"{type(self).__module__}.{type(self).__qualname__}",
+            "image_width": self.image_width,
+            "patch_width": self.patch_width,
+            "stride": self.stride,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What people are told of it, as plain values."""
+        return {
+            "name": self.name,
+            "licence": self.licence,
+            "image_width": self.image_width,
+            "patch_width": self.patch_width,
+            "stride": self.stride,
+        }
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode: a module that holds a teacher switches all its parts."""
+        del mode
+        return super().train(False)
+
+
+def digest_of(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    """A hash over plain facts, and over names, types, shapes and numbers of tensors."""
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        about = [name, str(tensor.dtype), list(tensor.shape)]
+        found.update(f"\n{json.dumps(about)}\n".encode())
+        found.update(bytes_of(tensor))
+    return found.hexdigest()

@@ -1,0 +1,252 @@
+"""A view is what scaling everything and cutting gives, and nothing but its draw decides it."""
+
+import io
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from tests.data.corpus import photo
+from veca.data.arrays import picture_of_array
+from veca.data.decode import decode
+from veca.data.errors import DataError
+from veca.data.normalisation import IMAGENET
+from veca.data.picture import Picture
+from veca.data.prepare import prepare
+from veca.data.views import ViewConfig, centre_view, least_side, training_view
+
+PLAIN = ViewConfig(flip=0.0, trivial_augment=False)
+SIDES = [(40, 56), (56, 40), (33, 33), (9, 200), (300, 211)]
+MIDDLE = 0.5
+
+
+class Fixed(random.Random):
+    """Draws what it is told, again and again."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+def scaled(picture: Picture, resolution: int, margin: float) -> Tensor:
+    """The whole picture with its short side at `margin` views."""
+    height, width = picture.sides
+    factor = round(resolution * margin) / min(height, width)
+    sides = int(height * factor + 0.5), int(width * factor + 0.5)
+    return picture.resampled(sides, (0.0, 0.0, float(width), float(height))).pixels()
+
+
+def agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether nearly all pixels are equal and the rest one step apart."""
+    difference = (found.int() - expected.int()).abs()
+    return bool(difference.max() <= 1 and (difference == 0).float().mean() > 0.99)
+
+
+@pytest.mark.parametrize("margin", [1.0, 1.125, 2.0])
+@pytest.mark.parametrize("resolution", [16, 48])
+@pytest.mark.parametrize("sides", SIDES)
+def test_a_view_is_cut_out_of_the_scaled_picture_at_a_whole_pixel(
+    sides: tuple[int, int], resolution: int, margin: float
+) -> None:
+    picture = picture_of_array(photo(*sides))
+    whole = scaled(picture, resolution, margin)
+    config = ViewConfig(flip=0.0, trivial_augment=False, margin=margin)
+    for value in (0.0, 0.3, MIDDLE, 0.999999):
+        top, left = (int(value * (side - resolution + 1)) for side in whole.shape[1:])
+        expected = whole[:, top : top + resolution, left : left + resolution]
+        assert agree(training_view(picture, resolution, Fixed(value), config), expected)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_outside_training_the_middle_is_cut_out(sides: tuple[int, int]) -> None:
+    picture = picture_of_array(photo(*sides))
+    whole = scaled(picture, 32, 1.125)
+    top, left = ((side - 32) // 2 for side in whole.shape[1:])
+    found = centre_view(picture, 32, ViewConfig())
+    assert agree(found, whole[:, top : top + 32, left : left + 32])
+    assert torch.equal(found, centre_view(picture, 32, ViewConfig(crop="random-resized")))
+
+
+def test_without_a_margin_the_middle_is_what_preparing_crops() -> None:
+    pixels = photo(60, 90)
+    expected = IMAGENET.normalise(centre_view(picture_of_array(pixels), 32, ViewConfig(margin=1.0)))
+    assert torch.equal(prepare(pixels, 32, "crop").pixels, expected)
+
+
+def test_all_places_are_drawn_alike() -> None:
+    across = np.tile(np.arange(72, dtype=np.uint8)[None, :, None], (72, 1, 3))
+    down = across.swapaxes(0, 1)
+    for pixels, corner in ((across, (0, 0, 3)), (down, (0, 3, 0))):
+        picture = picture_of_array(np.ascontiguousarray(pixels))
+        draw = random.Random("places")
+        views = [training_view(picture, 64, draw, PLAIN) for _ in range(900)]
+        counts = np.bincount([int(view[corner]) - 3 for view in views], minlength=9)
+        assert len(counts) == 9
+        assert np.abs(counts - 100).max() < 50
+
+
+def test_a_mirrored_view_shows_the_same_part() -> None:
+    picture = picture_of_array(photo(50, 70))
+    mirrored = ViewConfig(flip=1.0, trivial_augment=False)
+    found = training_view(picture, 32, random.Random(1), mirrored)
+    assert torch.equal(found.flip(2), training_view(picture, 32, random.Random(1), PLAIN))
+
+
+def test_the_set_share_is_mirrored() -> None:
+    picture = picture_of_array(np.repeat(np.arange(32, dtype=np.uint8)[None, :, None], 32, 0))
+    config = ViewConfig(flip=0.3, trivial_augment=False, margin=1.0)
+    draw = random.Random("mirror")
+    views = [training_view(picture, 32, draw, config) for _ in range(1000)]
+    assert 250 < sum(int(view[0, 0, 0]) == 31 for view in views) < 350
+
+
+def test_the_change_is_made_to_the_cut_and_mirrored_view() -> None:
+    picture = picture_of_array(photo(80, 80))
+    changed = [training_view(picture, 32, random.Random(seed), ViewConfig()) for seed in range(40)]
+    plain = ViewConfig(trivial_augment=False)
+    unchanged = [training_view(picture, 32, random.Random(seed), plain) for seed in range(40)]
+    same = [torch.equal(one, other) for one, other in zip(changed, unchanged, strict=True)]
+    assert 0 < sum(same) < 20  # nothing, or a strength of nothing, is drawn at times
+
+
+@given(
+    height=st.integers(1, 300),
+    width=st.integers(1, 300),
+    resolution=st.integers(1, 70),
+    seed=st.integers(0, 9),
+    crop=st.sampled_from(["resized", "random-resized"]),
+)
+def test_any_picture_gives_views_of_the_resolution_and_the_same_again(
+    height: int, width: int, resolution: int, seed: int, crop: Any
+) -> None:
+    picture = picture_of_array(np.full((height, width, 3), 7, np.uint8))
+    config = ViewConfig(crop=crop)
+    found = training_view(picture, resolution, random.Random(seed), config)
+    assert found.shape == (3, resolution, resolution)
+    assert found.dtype == torch.uint8
+    assert torch.equal(found, training_view(picture, resolution, random.Random(seed), config))
+
+
+@pytest.mark.parametrize("sides", [(10_000, 3), (3, 10_000)])
+def test_a_long_strip_costs_no_more_than_its_part(sides: tuple[int, int]) -> None:
+    picture = picture_of_array(np.zeros((*sides, 3), np.uint8))
+    assert training_view(picture, 256, random.Random(0), ViewConfig()).shape == (3, 256, 256)
+
+
+def shown(view: Tensor, sides: tuple[int, int]) -> tuple[float, float, float, float]:
+    """Which part of `ramp` a view shows: left, top, right, bottom in shares of the sides."""
+    colours = view.numpy().astype(float) / 250
+    left, right = colours[0].mean(0)[[0, -1]]
+    top, bottom = colours[1].mean(1)[[0, -1]]
+    half = 0.5 * (right - left) / (view.shape[2] - 1), 0.5 * (bottom - top) / (view.shape[1] - 1)
+    return left - half[0], top - half[1], right + half[0], bottom + half[1]
+
+
+def ramp(height: int, width: int) -> NDArray[Any]:
+    """Red tells the share of the width at which a pixel lies, green that of the height."""
+    y, x = np.mgrid[0:height, 0:width]
+    bands = [250 * (x + 0.5) / width, 250 * (y + 0.5) / height, np.zeros((height, width))]
+    return (np.stack(bands, -1) / 255).astype(np.float32)
+
+
+def test_random_resized_views_show_parts_of_the_set_areas_and_proportions() -> None:
+    height, width = 300, 400
+    picture = picture_of_array(ramp(height, width))
+    config = ViewConfig(crop="random-resized", flip=0.0, trivial_augment=False)
+    areas, aspects = [], []
+    for seed in range(300):
+        view = training_view(picture, 24, random.Random(seed), config)
+        left, top, right, bottom = shown(view, (height, width))
+        assert min(left, top) > -0.01
+        assert max(right, bottom) < 1.01
+        areas.append((right - left) * (bottom - top))
+        aspects.append((right - left) * width / ((bottom - top) * height))
+    assert 0.29 < min(areas) < 0.33
+    assert 0.8 < max(areas) < 1.01
+    assert 0.73 < min(aspects) < 0.78
+    assert 1.28 < max(aspects) < 1.36
+
+
+@pytest.mark.parametrize("sides", [(20, 400), (400, 20)])
+def test_where_no_such_part_fits_the_middle_of_the_nearest_proportions_is_shown(
+    sides: tuple[int, int],
+) -> None:
+    config = ViewConfig(
+        crop="random-resized", flip=0.0, trivial_augment=False, area=(0.9, 1.0), aspect=(0.5, 2.0)
+    )
+    view = training_view(picture_of_array(ramp(*sides)), 24, random.Random(0), config)
+    left, top, right, bottom = shown(view, sides)
+    part = (left, right) if sides[1] > sides[0] else (top, bottom)
+    whole = (top, bottom) if sides[1] > sides[0] else (left, right)
+    assert part == pytest.approx((0.45, 0.55), abs=0.02)
+    assert whole == pytest.approx((0.0, 1.0), abs=0.02)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_finer_pictures_end_as_8_bits(channels: int) -> None:
+    pixels = photo(50, 60)[..., :channels]
+    fine = picture_of_array(pixels.astype(np.uint16) * 257)
+    coarse = picture_of_array(np.repeat(pixels, 3 // channels, 2))
+    for draw in (random.Random(4), random.Random(5)):
+        state = draw.getstate()
+        found = training_view(fine, 32, draw, PLAIN)
+        draw.setstate(state)
+        expected = training_view(coarse, 32, draw, PLAIN)
+        assert found.dtype == torch.uint8
+        assert (found.int() - expected.int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("config", [ViewConfig(), ViewConfig(crop="random-resized")])
+def test_photographs_decoded_smaller_give_nearly_the_same_views(config: ViewConfig) -> None:
+    file = io.BytesIO()
+    smooth = Image.fromarray(photo(90, 120)).resize((1200, 900), Image.Resampling.BICUBIC)
+    smooth.save(file, "JPEG", quality=95)
+    small = decode(file.getvalue(), least_side=least_side(32, config))
+    assert least_side(32, config) <= min(small.sides) < 900
+    for crop in (config, PLAIN):
+        expected = centre_view(decode(file.getvalue()), 32, crop)
+        found = centre_view(small, 32, crop)
+        assert (found.int() - expected.int()).abs().float().mean() < 1
+
+
+def test_the_least_side_leaves_two_pixels_for_one_in_the_smallest_part() -> None:
+    assert least_side(128, ViewConfig()) == 288
+    wide = ViewConfig(crop="random-resized", area=(0.25, 1.0), aspect=(1.0, 1.0))
+    assert least_side(100, wide) == 400
+    narrow = ViewConfig(crop="random-resized", area=(1.0, 1.0), aspect=(0.25, 1.0))
+    assert least_side(100, narrow) == 400
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"margin": 0.9}, "use 1 or more"),
+        ({"margin": float("nan")}, "use 1 or more"),
+        ({"flip": 1.5}, "use 0 to 1"),
+        ({"area": (0.0, 1.0)}, "0 < least"),
+        ({"area": (0.5, 0.4)}, "0 < least"),
+        ({"area": (0.5, 1.4)}, "<= 1"),
+        ({"aspect": (-1.0, 1.0)}, "0 < least"),
+        ({"aspect": (1.0, float("inf"))}, "0 < least"),
+    ],
+)
+def test_a_config_that_no_view_can_have_is_refused(choices: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        ViewConfig(**choices)
+
+
+@pytest.mark.compiled  # with the hook, the type is refused before
+def test_a_crop_that_is_none_is_refused_with_those_there_are() -> None:
+    crop: Any = "centre"
+    with pytest.raises(DataError, match="use 'resized' or 'random-resized'"):
+        ViewConfig(crop=crop)

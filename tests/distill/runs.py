@@ -1,0 +1,86 @@
+"""A small run that the tests of distillation share: pictures, a teacher, a student."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.nn import functional as F
+from veca.teacher.teacher import Targets, Teacher
+
+from tests.data.pictures import write_pictures
+from veca.backbone.config import BackboneConfig
+from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.run import Outcome, Wishes, distill
+from veca.distill.schedules import ResolutionPhase, ScheduleConfig
+
+TINY = BackboneConfig(
+    layers=2, width=32, heads=2, budgets=(2, 4), ffn_shares=(0.5, 1.0), patch_size=8
+)
+
+QUIET = Wishes(shown=False)
+ALONE = Efficiency(device="cpu", workers=0, save_every=4)
+
+
+class PixelTeacher(Teacher):
+    """Fixed random features of mean colours, which a student can learn."""
+
+    def __init__(self, name: str = "pixels", image_width: int = 12, patch_width: int = 20) -> None:
+        super().__init__()
+        self.name = name
+        self.licence = "apache-2.0"
+        self.image_width = image_width
+        self.patch_width = patch_width
+        draw = torch.Generator().manual_seed(len(name))
+        self.register_buffer("image", torch.randn(3 * 4, image_width, generator=draw))
+        self.register_buffer("patch", torch.randn(3, patch_width, generator=draw))
+
+    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
+        """Quarters of the image, and cells of the grid."""
+        colours = images.float() / 255
+        quarters = F.adaptive_avg_pool2d(colours, 2).flatten(1)
+        cells = F.adaptive_avg_pool2d(colours, grid).flatten(2).transpose(1, 2)
+        return Targets(quarters @ self.get_buffer("image"), cells @ self.get_buffer("patch"))
+
+
+def small_config(images: Path, **changes: Any) -> DistillConfig:
+    """A run of eight steps on two dozen pictures."""
+    config = DistillConfig(
+        recipe="test",
+        backbone=TINY,
+        images=str(images),
+        teacher=("pixels",),
+        scale_targets=True,
+        adaptor="linear",
+        validation_images=2,
+        statistics_images=8,
+        steps=8,
+        batch=4,
+        resolutions=(ResolutionPhase(sizes=(32,)),),
+        schedule=ScheduleConfig(peak=5e-3, minimum=5e-4, warmup_steps=2),
+        validate_every=4,
+        seed=3,
+    )
+    return dataclasses.replace(config, **changes)
+
+
+def run(config: DistillConfig, out: Path, efficiency: Efficiency = ALONE, **wishes: Any) -> Outcome:
+    """Run with the small teacher."""
+    chosen = dataclasses.replace(QUIET, **wishes)
+    return distill(config, out, efficiency, chosen, [PixelTeacher(name) for name in config.teacher])
+
+
+def pictures(folder: Path, count: int = 24) -> Path:
+    """Pictures to train on."""
+    write_pictures(folder, count)
+    return folder
+
+
+def rows(out: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """The rows of a run's log, of one kind if given."""
+    lines = (out / "metrics.jsonl").read_text("utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    return [row for row in found if kind is None or row["kind"] == kind]

@@ -1,0 +1,239 @@
+"""Which parameter learns how, and that nothing is lost between two runs."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import veca
+from veca.distill.adaptors import Adaptor
+from veca.distill.optimizers import MatrixOptimizer, OptimizerConfig, Optimizers, split_parameters
+
+PAPER = OptimizerConfig()
+TINY = veca.BackboneConfig(layers=2, width=32, heads=2, budgets=(4, 8), ffn_shares=(0.5, 1.0))
+
+
+def student(seed: int = 0) -> nn.ModuleDict:
+    """A small backbone with an adaptor, the same at every call."""
+    torch.manual_seed(seed)
+    return nn.ModuleDict({"backbone": veca.VECA(TINY), "adaptor": Adaptor(32, 24, 40, "linear")})
+
+
+def learn(model: nn.ModuleDict, step: int, budget: int) -> None:
+    """Gradients of a step, which depend on it and on the weights alone."""
+    draw = torch.Generator().manual_seed(step)
+    model["backbone"].eval()
+    features = model["backbone"](torch.randn(2, 3, 32, 32, generator=draw), budget)
+    image, patches = model["adaptor"](features)
+    (image.square().mean() + (patches - 1).square().mean()).backward()
+
+
+def run(model: nn.ModuleDict, optimizers: Optimizers, steps: range) -> None:
+    """Steps with changing budgets and rates."""
+    for step in steps:
+        learn(model, step, budget=(4, 8)[step % 2])
+        optimizers.step(1e-2 / (step + 1))
+        optimizers.zero_grad()
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all weights."""
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("size", "matrices", "others"),
+    [
+        ("small", 20_840_448, 788_513),
+        ("small-plus", 27_721_728, 997_409),
+        ("base", 83_361_792, 2_363_297),
+        ("large", 299_145_216, 4_050_085),
+    ],
+)
+def test_the_split_has_the_papers_counts(size: str, matrices: int, others: int) -> None:
+    with torch.device("meta"):
+        split = split_parameters(veca.build(size))
+    assert sum(parameter.numel() for parameter in split.matrices.values()) == matrices
+    assert sum(parameter.numel() for parameter in split.others.values()) == others
+
+
+def test_matrices_are_the_linear_weights_but_those_that_lead_out() -> None:
+    split = split_parameters(student())
+    block = ("attention.query", "attention.key", "attention.value", "attention.output")
+    names = [f"backbone.blocks.{index}.{part}.weight" for index in (0, 1)
+             for part in (*block, "feedforward.expand", "feedforward.contract")]  # fmt: skip
+    names.remove("backbone.blocks.1.feedforward.contract.weight")
+    assert set(split.matrices) == {*names, "adaptor.image.weight", "adaptor.patches.weight"}
+    assert "backbone.core_steps.0.head.weight" in split.others
+    assert "backbone.core_bank.tokens.0" in split.others
+    assert set(split.matrices) | set(split.others) == {n for n, _ in student().named_parameters()}
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = student()
+    model["backbone"].patch_embedding.requires_grad_(False)
+    names = split_parameters(model).others
+    assert not any("patch_embedding" in name for name in names)
+    assert any("final_norm" in name for name in names)
+
+
+@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
+def test_cores_beyond_the_budget_are_neither_moved_nor_decayed(matrices: MatrixOptimizer) -> None:
+    model = student()
+    optimizers = Optimizers(model, replace(PAPER, matrices=matrices, weight_decay=0.5))
+    before = weights_of(model)
+    learn(model, 0, budget=4)
+    optimizers.step(0.1)
+    after = weights_of(model)
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == {"backbone.core_bank.tokens.1", "backbone.core_bank.points.1"}
+    assert not any("bank.tokens.1" in name for name in optimizers.tensors())
+
+
+def test_everything_else_is_stepped_by_torchs_adamw() -> None:
+    ours, theirs = student(), student()
+    run(ours, Optimizers(ours, replace(PAPER, matrices="adamw")), range(4))
+    oracle = torch.optim.AdamW(theirs.parameters(), weight_decay=0.015, foreach=False, fused=False)
+    for step in range(4):
+        learn(theirs, step, budget=(4, 8)[step % 2])
+        oracle.param_groups[0]["lr"] = 1e-2 / (step + 1)
+        oracle.step()
+        oracle.zero_grad()
+    for name, value in weights_of(theirs).items():
+        torch.testing.assert_close(weights_of(ours)[name], value, rtol=1e-4, atol=1e-4)
+
+
+def decayed(config: OptimizerConfig) -> set[str]:
+    """Parameters that shrink although nothing pulls at them."""
+    model = student()
+    optimizers = Optimizers(model, config)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+        nn.init.ones_(parameter)
+    optimizers.step(0.1)
+    return {name for name, value in weights_of(model).items() if float(value.max()) < 1}
+
+
+@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
+def test_all_parameters_decay_as_in_the_paper(matrices: MatrixOptimizer) -> None:
+    everything = {name for name, _ in student().named_parameters()}
+    assert decayed(replace(PAPER, matrices=matrices)) == everything
+
+
+@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
+def test_or_only_linear_weights_and_the_patch_embedding_do(matrices: MatrixOptimizer) -> None:
+    found = decayed(replace(PAPER, matrices=matrices, decays="matrices"))
+    split = split_parameters(student())
+    assert found == set(split.matrices) | {
+        "backbone.patch_embedding.weight",
+        "backbone.core_steps.0.head.weight",
+        "backbone.blocks.1.feedforward.contract.weight",
+    }
+
+
+def test_each_optimiser_has_its_factor_on_the_rate() -> None:
+    moved = {}
+    for matrix_rate, other_rate in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0)):
+        model = student()
+        config = replace(PAPER, weight_decay=0.0, matrix_rate=matrix_rate, other_rate=other_rate)
+        optimizers, before = Optimizers(model, config), weights_of(model)
+        learn(model, 0, budget=8)
+        optimizers.step(1e-3)
+        after = weights_of(model)
+        moved[matrix_rate, other_rate] = {name: after[name] - before[name] for name in before}
+    matrix, other = "adaptor.image.weight", "backbone.core_bank.tokens.0"
+    plain = moved[1.0, 1.0]
+    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-7)
+    close(moved[2.0, 1.0][matrix], 2 * plain[matrix])
+    close(moved[2.0, 1.0][other], plain[other])
+    close(moved[1.0, 2.0][matrix], plain[matrix])
+    close(moved[1.0, 2.0][other], 2 * plain[other])
+
+
+@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
+@pytest.mark.parametrize("stop", [0, 1, 3])  # before any step, with cores not yet used, later
+def test_a_resumed_run_has_the_weights_of_one_that_never_stopped(
+    matrices: MatrixOptimizer, stop: int
+) -> None:
+    config = replace(PAPER, matrices=matrices)
+    whole = student()
+    optimizers = Optimizers(whole, config)
+    run(whole, optimizers, range(stop))
+    stored = weights_of(whole)
+    tensors = {name: tensor.clone() for name, tensor in optimizers.tensors().items()}
+    facts = optimizers.facts()
+    run(whole, optimizers, range(stop, 6))
+
+    resumed = student(seed=1)
+    again = Optimizers(resumed, config)
+    run(resumed, again, range(2))  # what is loaded replaces what was there
+    resumed.load_state_dict(stored)
+    again.load(tensors, facts)
+    run(resumed, again, range(stop, 6))
+    for name, value in weights_of(whole).items():
+        assert torch.equal(weights_of(resumed)[name], value), name
+    for name, value in optimizers.tensors().items():
+        assert torch.equal(again.tensors()[name], value), name
+    assert again.facts() == optimizers.facts()
+
+
+def test_what_was_loaded_is_not_changed_by_later_steps() -> None:
+    model = student()
+    optimizers = Optimizers(model, PAPER)
+    run(model, optimizers, range(2))
+    tensors = {name: tensor.clone() for name, tensor in optimizers.tensors().items()}
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    optimizers.load(tensors, optimizers.facts())
+    run(model, optimizers, range(2, 4))
+    assert all(torch.equal(tensors[name], copies[name]) for name in copies)
+
+
+def test_each_parameter_counts_its_own_steps() -> None:
+    model = student()
+    optimizers = Optimizers(model, PAPER)
+    run(model, optimizers, range(3))
+    facts = optimizers.facts()
+    assert facts["backbone.core_bank.tokens.0/step"] == 3
+    assert facts["backbone.core_bank.tokens.1/step"] == 1
+    assert not any("adaptor.image.weight" in name for name in facts)
+
+
+def test_the_state_of_another_student_or_optimiser_is_refused() -> None:
+    model = student()
+    optimizers = Optimizers(model, PAPER)
+    run(model, optimizers, range(1))
+    tensors, facts = optimizers.tensors(), optimizers.facts()
+    with pytest.raises(ValueError, match="'elsewhere' belongs to no parameter"):
+        optimizers.load({**tensors, "elsewhere/momentum": torch.zeros(3)}, facts)
+    with pytest.raises(ValueError, match="resume with the configuration it was stored with"):
+        Optimizers(student(), replace(PAPER, matrices="adamw")).load(tensors, facts)
+    with pytest.raises(ValueError, match=r"adaptor\.image\.weight.*shapes"):
+        optimizers.load({**tensors, "adaptor.image.weight/momentum": torch.zeros(3)}, facts)
+    cut = {name: value for name, value in facts.items() if "final_norm" not in name}
+    with pytest.raises(ValueError, match="final_norm"):
+        optimizers.load(tensors, cut)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("weight_decay", -0.1), ("eps", float("nan")), ("momentum", 1.0), ("beta2", -0.5),
+        ("betas", (0.9, 1.0)), ("matrix_rate", float("inf")), ("other_rate", -1.0),
+    ],
+)  # fmt: skip
+def test_constants_with_which_nothing_is_learnt_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"{field}.* is not usable"):
+        replace(PAPER, **{field: value})  # type: ignore[arg-type]
+
+
+def test_a_student_without_matrices_or_without_others_is_stepped_too() -> None:
+    for model in (nn.LayerNorm(4), nn.Linear(4, 4, bias=False)):
+        before = weights_of(model)
+        optimizers = Optimizers(model, PAPER)
+        model(torch.randn(3, 4)).square().sum().backward()
+        optimizers.step(0.1)
+        assert not any(
+            torch.equal(before[name], value) for name, value in weights_of(model).items()
+        )

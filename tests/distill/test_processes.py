@@ -1,0 +1,125 @@
+"""Runs as processes: killed, asked to stop, started several at once by torchrun."""
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.distill.processes import (
+    command,
+    finish,
+    kill_group,
+    processes_of_group,
+    start,
+)
+from tests.distill.runs import pictures, rows
+from tests.distill.test_resumed_runs import lasting_rows
+from veca.runtime.snapshots import read_snapshot
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two dozen pictures."""
+    return pictures(tmp_path_factory.mktemp("images"))
+
+
+def wait_for_steps(out: Path, count: int, seconds: float = 60.0) -> None:
+    """Wait until a run has logged so many steps."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if (out / "metrics.jsonl").exists():
+            lines = (out / "metrics.jsonl").read_text("utf-8").splitlines()[:-1]
+            if sum(json.loads(line)["kind"] == "train" for line in lines) >= count:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"{out} did not take {count} steps in {seconds} s")
+
+
+def killed_and_resumed(images: Path, out: Path, steps: int, kills: int, most: float) -> list[float]:
+    """Kill a run at random moments, resuming it each time, until it has ended by itself."""
+    draw = random.Random(0)
+    moments = []
+    flags = ("--steps", str(steps), "--save-every", "20", "--validate-every", "100", "--resume")
+    for _ in range(kills):
+        process = start(command(images, out, *flags, "--workers", "1"))
+        moments.append(draw.uniform(0.5, most))
+        time.sleep(moments[-1])
+        kill_group(process)
+    finish(command(images, out, *flags, "--workers", "1"))
+    return moments
+
+
+@pytest.mark.workers
+def test_a_killed_run_ends_with_the_log_and_weights_of_one_that_was_not(
+    images: Path, tmp_path: Path
+) -> None:
+    finish(command(images, tmp_path / "whole", "--steps", "120", "--save-every", "20",
+                   "--validate-every", "100"))  # fmt: skip
+    killed_and_resumed(images, tmp_path / "killed", 120, kills=3, most=8.0)
+    assert lasting_rows(tmp_path / "killed") == lasting_rows(tmp_path / "whole")
+    for name in ("best", "last"):
+        files = [tmp_path / run / name / "model.safetensors" for run in ("whole", "killed")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.workers
+def test_sigterm_saves_the_step_and_leaves_no_process_behind(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(command(images, out, "--steps", "100000", "--workers", "2"))
+    wait_for_steps(out, 5)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert time.monotonic() - asked < 20
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert processes_of_group(process.pid) == []
+    (folder,) = (out / "checkpoints").iterdir()
+    steps = [row["step"] for row in rows(out, "train")]
+    assert read_snapshot(folder).step == steps[-1] + 1 == len(steps)
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("flags", [(), ("--shard",)], ids=["copied", "sharded"])
+def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
+    images: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    common = ("--steps", "50", "--validate-every", "25", "--save-every", "25", "--workers", "0")
+    finish(command(images, tmp_path / "one", *common))
+    finish(command(images, tmp_path / "two", *common, *flags, processes=2))
+    for kind in ("baseline", "train", "validation"):
+        pairs = zip(rows(tmp_path / "one", kind), rows(tmp_path / "two", kind), strict=True)
+        for one, two in pairs:
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+            assert {**two, "loss": 0}.keys() == {**one, "loss": 0}.keys()
+            assert two.get("budget") == one.get("budget")
+    # One process continues what two have begun, as if it had been alone.
+    longer = ("--steps", "54", *common[2:], "--resume")
+    finish(command(images, tmp_path / "two", *longer))
+    assert [row["step"] for row in rows(tmp_path / "two", "resume")] == [50]
+
+
+@pytest.mark.workers
+def test_a_second_run_into_the_same_folder_is_refused_while_the_first_lives(
+    images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    process = start(command(images, out, "--steps", "100000"))
+    wait_for_steps(out, 2)
+    said = finish(command(images, out, "--steps", "100000", "--resume"), code=2)
+    assert "another process is writing" in said
+    kill_group(process)
+
+
+@pytest.mark.slow
+@pytest.mark.workers
+def test_twenty_kills_change_nothing(images: Path, tmp_path: Path) -> None:
+    finish(command(images, tmp_path / "whole", "--steps", "400", "--save-every", "20",
+                   "--validate-every", "100"))  # fmt: skip
+    killed_and_resumed(images, tmp_path / "killed", 400, kills=20, most=12.0)
+    assert lasting_rows(tmp_path / "killed") == lasting_rows(tmp_path / "whole")
+    for name in ("best", "last"):
+        files = [tmp_path / run / name / "model.safetensors" for run in ("whole", "killed")]
+        assert files[0].read_bytes() == files[1].read_bytes()

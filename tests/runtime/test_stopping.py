@@ -1,0 +1,101 @@
+"""A signal asks, a later one ends, and handlers are given back."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from veca.runtime import stopping
+from veca.runtime.stopping import StopRequest, exit_code, stop_requests
+
+STUBBORN = """
+import time
+from veca.runtime.stopping import stop_requests
+with stop_requests() as stop:
+    print("ready", flush=True)
+    while stop.signal is None:
+        time.sleep(0.01)
+    print("asked", stop.signal, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_a_signal_is_noted_and_the_process_goes_on(number: int) -> None:
+    with stop_requests() as stop:
+        assert stop.signal is None
+        os.kill(os.getpid(), number)
+        assert stop.signal == number
+
+
+def test_the_same_request_may_arrive_twice() -> None:
+    with stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)  # from the scheduler, to every process of the job
+        os.kill(os.getpid(), signal.SIGINT)  # passed on by torchrun
+        assert stop.signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_a_later_signal_ends_the_process_at_once(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "ECHO_SECONDS", 0.0)
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    with stop_requests():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert left == []
+        os.kill(os.getpid(), number)
+        assert left == [128 + number] == [exit_code(number)]
+
+
+def test_a_process_that_goes_on_after_the_first_signal_ends_with_the_second() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", STUBBORN], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        if process.stdout is None or process.stdout.readline() != "ready\n":
+            pytest.fail("the process did not start")
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == f"asked {int(signal.SIGTERM)}\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(stopping.ECHO_SECONDS + 0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 128 + signal.SIGINT
+
+
+def test_handlers_are_given_back_also_after_an_error() -> None:
+    before = [signal.getsignal(number) for number in stopping.SIGNALS]
+    with stop_requests():
+        assert [signal.getsignal(number) for number in stopping.SIGNALS] != before
+    with pytest.raises(KeyError), stop_requests():
+        raise KeyError
+    assert [signal.getsignal(number) for number in stopping.SIGNALS] == before
+
+
+def test_a_handler_that_python_did_not_install_is_replaced_by_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed: list[tuple[int, object]] = []
+    monkeypatch.setattr(signal, "signal", lambda *given: installed.append(given))
+    with stop_requests():
+        installed.clear()
+    assert installed == [(number, signal.SIG_DFL) for number in stopping.SIGNALS]
+
+
+def test_a_thread_gets_a_request_that_is_never_made() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[StopRequest] = []
+
+    def work() -> None:
+        with stop_requests() as stop:
+            assert signal.getsignal(signal.SIGTERM) is before
+            seen.append(stop)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [stop.signal for stop in seen] == [None]

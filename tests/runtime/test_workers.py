@@ -1,0 +1,218 @@
+"""Workers agree on flags, sums and values; one worker alone talks to nobody."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from veca.runtime import workers
+from veca.runtime.workers import VARIABLES, Workers, WorkersError, join_workers
+
+TWO = """
+import os, torch, torch.distributed as dist
+from veca.runtime.workers import WorkersError, join_workers
+
+with join_workers("cpu") as workers:
+    rank = workers.rank
+    assert (workers.count, workers.first, workers.device.type) == (2, rank == 0, "cpu")
+    assert workers.any(rank == 1) and workers.any(rank == 0) and workers.any(True)
+    assert not workers.any(False)
+
+    own = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t() * (rank + 1)
+    assert torch.equal(workers.sum(own), torch.tensor([[3.0, 9.0], [6.0, 12.0]]))
+    assert torch.equal(workers.mean(own), torch.tensor([[1.5, 4.5], [3.0, 6.0]]))
+    assert own[1, 0] == 2 * (rank + 1)
+    assert workers.sum(torch.tensor(2**40 + rank)) == 2**41 + 1
+
+    for dtype in (torch.bool, torch.bfloat16, torch.int64, torch.float64, torch.uint8):
+        first = torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
+        given = first if workers.first else torch.zeros(2, 3, dtype=dtype)
+        assert workers.broadcast(given) is given and torch.equal(given, first)
+    turned = torch.full((3, 2), float(rank)).t()
+    assert torch.equal(workers.broadcast(turned), torch.zeros(2, 3)) and not turned.any()
+    learned = torch.nn.Parameter(torch.full((3, 2), float(rank)))
+    assert not workers.broadcast(learned).any() and learned.requires_grad
+    scalar = torch.tensor(float(rank))
+    assert workers.broadcast(scalar) == 0 and workers.broadcast(torch.zeros(0)).shape == (0,)
+
+    value = {"name": "ä", "steps": [1, 2.5, None]}
+    assert workers.share(value if workers.first else None) == value
+    assert workers.split(6) == slice(3 * rank, 3 * rank + 3)
+    workers.barrier()
+    print("worker", rank, "agrees", flush=True)
+
+    if not workers.first:
+        os._exit(0)  # without a word
+    try:
+        workers.sum(torch.ones(1))
+    except WorkersError as error:
+        print(error, flush=True)
+assert not dist.is_initialized()
+"""
+
+
+def torchrun(script: Path, code: str) -> "subprocess.CompletedProcess[str]":
+    """Run two workers on this machine."""
+    script.write_text(code, "utf-8")
+    clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    options = ["--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, str(script)],
+        env=clean | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.workers
+def test_two_workers_agree_on_everything_and_the_one_that_is_left_says_so(tmp_path: Path) -> None:
+    run = torchrun(tmp_path / "two.py", TWO)
+    assert run.returncode == 0, run.stderr
+    first, second, *last = sorted(run.stdout.splitlines(), key=lambda line: line[:6] != "worker")
+    assert {first, second} == {"worker 0 agrees", "worker 1 agrees"}
+    assert "the other workers do not answer" in " ".join(last)
+    assert "resume it" in " ".join(last)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As started without torchrun."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """As torchrun starts a single worker; port 0 is any that is free."""
+    for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "0"), strict=True):
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.fixture(params=["alone", "started"])
+def single(request: pytest.FixtureRequest) -> Iterator[Workers]:
+    """One worker, without and with a process group."""
+    request.getfixturevalue(request.param)
+    with join_workers("cpu") as joined:
+        assert dist.is_initialized() == (request.param == "started")
+        yield joined
+    assert not dist.is_initialized()
+
+
+def test_one_worker_agrees_with_itself(single: Workers) -> None:
+    assert (single.rank, single.count, single.first) == (0, 1, True)
+    assert single.device == torch.device("cpu")
+    assert (single.any(True), single.any(False)) == (True, False)
+    numbers = torch.arange(6.0).reshape(2, 3).t()
+    assert torch.equal(single.sum(numbers), numbers)
+    assert torch.equal(single.mean(numbers), numbers)
+    assert single.broadcast(numbers) is numbers
+    assert torch.equal(numbers, torch.arange(6.0).reshape(2, 3).t())
+    assert single.share({"a": [1, None]}) == {"a": [1, None]}
+    assert single.split(5) == slice(0, 5)
+    single.barrier()
+
+
+def test_one_worker_alone_copies_nothing(alone: None) -> None:
+    numbers, value = torch.ones(3), {"a": 1}
+    with join_workers("cpu") as joined:
+        assert joined.sum(numbers) is numbers
+        assert joined.mean(numbers) is numbers
+        assert joined.share(value) is value
+
+
+@pytest.mark.usefixtures("started")
+def test_the_group_is_left_also_after_an_error() -> None:
+    for _ in range(2):
+        with pytest.raises(KeyError), join_workers("cpu"):
+            raise KeyError
+        assert not dist.is_initialized()
+
+
+def test_the_parts_of_a_batch_are_the_whole_batch() -> None:
+    batch = list(range(12))
+    for count in (1, 2, 3, 4, 6, 12):
+        parts = [
+            batch[Workers(rank=rank, count=count, device=torch.device("cpu")).split(12)]
+            for rank in range(count)
+        ]
+        assert [item for part in parts for item in part] == batch
+        assert {len(part) for part in parts} == {12 // count}
+
+
+def test_a_batch_that_does_not_split_is_refused_with_one_that_does() -> None:
+    joined = Workers(rank=1, count=4, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"batch of 10 .* among 4 workers; .* such as 12"):
+        joined.split(10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"MASTER_PORT": None, "LOCAL_RANK": None}, "but LOCAL_RANK, MASTER_PORT are not; start"),
+        ({"RANK": "one"}, "'one': RANK, WORLD_SIZE and LOCAL_RANK are numbers"),
+        ({"RANK": "2"}, r"RANK=2 and LOCAL_RANK=0 are outside 0\.\.0"),
+        ({"LOCAL_RANK": "-1"}, r"LOCAL_RANK=-1 are outside 0\.\.0"),
+    ],
+)
+def test_an_environment_that_torchrun_did_not_make_is_refused(
+    changes: dict[str, str | None], words: str, started: pytest.MonkeyPatch
+) -> None:
+    for name, value in changes.items():
+        if value is None:
+            started.delenv(name)
+        else:
+            started.setenv(name, value)
+    with pytest.raises(WorkersError, match=words), join_workers("cpu"):
+        pass
+
+
+def test_an_address_that_is_taken_is_told(started: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        started.setenv("MASTER_PORT", str(port))
+        words = rf"the 1 workers could not meet at 127\.0\.0\.1:{port}"
+        with pytest.raises(WorkersError, match=words), join_workers("cpu"):
+            pass
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("device", ["mps", "cuda:1", "abacus"])
+def test_a_device_that_workers_cannot_share_is_refused(device: str) -> None:
+    with pytest.raises(WorkersError, match="use 'cpu', or 'cuda'"), join_workers(device):
+        pass
+
+
+def test_each_worker_has_a_graphics_processor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for available, name, expected in (
+        (True, "auto", "cuda:1"),
+        (True, "cuda", "cuda:1"),
+        (True, "cpu", "cpu"),
+        (False, "auto", "cpu"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda value=available: value)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        assert workers._own_device(name, 1) == torch.device(expected)
+    with pytest.raises(WorkersError, match=r"worker 2 .* there are 2; start at most as many"):
+        workers._own_device("cuda", 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("started")
+def test_tensors_of_a_graphics_processor_and_of_the_cpu_both_travel() -> None:
+    with join_workers("cuda") as joined:
+        assert joined.device == torch.device("cuda", 0)
+        for device in ("cpu", "cuda"):
+            assert joined.sum(torch.ones(2, device=device)).tolist() == [1, 1]
+            assert joined.broadcast(torch.ones(2, device=device)).tolist() == [1, 1]
+        assert joined.any(True)
