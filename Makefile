@@ -5,18 +5,21 @@ PYTHON ?= python3.11 python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := $(VENV)/.ready-dev,samples
+DEV := $(VENV)/.ready-dev,samples,teachers
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo bench test check format slow clean
+.PHONY: help demo quick bench test check format slow kills clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.ready-samples ## Sample photos through several budgets: a table and a page
 	$(BIN)/veca demo --out build/demo
+
+quick: $(VENV)/.ready-samples,teachers ## A student from scratch in about five minutes
+	$(BIN)/veca distill quick --out build/quick --resume
 
 bench: $(DEV) ## VECA beside its rivals, as in docs/results: about 40 minutes
 	$(BIN)/veca bench --model small --resolutions 256,512,1024,2048 --budgets 8,16,32,64 \
@@ -39,6 +42,9 @@ format: $(DEV) ## Format the code and repair what the linter can
 
 slow: $(DEV) ## Run the tests that take long
 	$(BIN)/pytest -m slow
+
+kills: $(DEV) ## Kill a training run 20 times and compare it with one that never stopped
+	$(BIN)/pytest -m slow -k kills -s tests/distill/test_processes.py
 
 clean: ## Remove the environment, every cache and what was built
 	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis

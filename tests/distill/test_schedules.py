@@ -1,8 +1,6 @@
 """Rates and resolutions over a run."""
 
 import math
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -69,10 +67,10 @@ def test_a_decay_longer_than_what_the_warm_up_leaves_starts_at_the_peak() -> Non
 
 
 @given(
-    steps=st.integers(1, 500),
-    more=st.integers(0, 500),
-    warmup=st.integers(0, 100),
-    decay=st.integers(0, 100),
+    steps=st.integers(1, 100),
+    more=st.integers(0, 100),
+    warmup=st.integers(0, 40),
+    decay=st.integers(0, 60),
 )
 def test_prolonging_a_run_changes_no_rate_before_its_decay(
     steps: int, more: int, warmup: int, decay: int
@@ -147,17 +145,10 @@ def test_sizes_without_weights_are_drawn_alike() -> None:
     assert abs(counts[64] - 2000) < 3.5 * 1000**0.5
 
 
-def test_a_drawn_resolution_is_the_same_in_another_process_at_another_time() -> None:
-    code = (
-        "from veca.distill.schedules import ResolutionPhase, draw_resolution\n"
-        "phases = (ResolutionPhase(sizes=(64, 96, 128)),)\n"
-        "print([draw_resolution(phases, 5, step, 100) for step in (9, 5, 7, 1)])"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+def test_what_is_drawn_never_changes_between_processes_and_versions() -> None:
     phases = (ResolutionPhase(sizes=(64, 96, 128)),)
-    assert output.strip() == str([draw_resolution(phases, 5, step, 100) for step in (9, 5, 7, 1)])
+    drawn = [draw_resolution(phases, 5, step, 100) for step in range(12)]
+    assert drawn == [64, 64, 64, 64, 64, 128, 96, 96, 96, 96, 64, 64]
 
 
 @pytest.mark.parametrize(

@@ -31,17 +31,14 @@ class MovingAverage:
             self._values[name].lerp_(parameter, 1 - decay)
 
     @contextmanager
-    @torch.no_grad()
     def in_place(self) -> Iterator[None]:
         """The student with the averaged weights; its own come back."""
         kept = {name: value.detach().clone() for name, value in self._student.named_parameters()}
         try:
-            for name, parameter in self._student.named_parameters():
-                parameter.copy_(self._values[name])
+            self._put(self._values)
             yield
         finally:
-            for name, parameter in self._student.named_parameters():
-                parameter.copy_(kept[name])
+            self._put(kept)
 
     def tensors(self) -> dict[str, Tensor]:
         """The average, whole; every process must ask."""
@@ -52,3 +49,9 @@ class MovingAverage:
         self.updates = updates
         for name, value in self._values.items():
             copy_whole(value, tensors[name])
+
+    @torch.no_grad()
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        """Give the student these weights."""
+        for name, parameter in self._student.named_parameters():
+            parameter.copy_(values[name])

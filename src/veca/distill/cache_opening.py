@@ -57,7 +57,6 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
             what the teachers say now, or another run is filling it.
         StoppedError: `asked_to_stop` said so, in any process; finished chunks are kept.
     """
-    images = np.sort(images)
     _check_config(config)
     company = Company(workers=workers, tell=tell)
     found = []
@@ -65,7 +64,7 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
         live = LiveOutputs(
             teacher=teacher,
             index=index,
-            images=images,
+            images=np.sort(images),
             config=config,
             views=views,
             patch_size=patch_size,
@@ -76,15 +75,21 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
             shown=shown and workers.first,
         )
         found.append(TeacherOutputs.of(folder, live, sizes, company))
+    return _completed(folder, found, company)
+
+
+def _completed(folder: Path, found: Sequence[TeacherOutputs], company: Company) -> TeacherCache:
+    """The outputs of all teachers, none of which is computed before there is room for all."""
     for outputs in found:
         outputs.survey()
     _check_room(folder, found, company)
     for outputs in found:
         outputs.complete()
     _tell_unreadable(found, company)
+    live = found[0].live
     return TeacherCache(
-        config.crops,
-        images,
+        live.config.crops,
+        live.images,
         [outputs.kept for outputs in found],
         [outputs.projection for outputs in found],
     )

@@ -36,6 +36,7 @@ def publish(
         if name.startswith(BACKBONE)
     }
     model.load_state_dict(weights, assign=True)
+    (folder / ADAPTORS_NAME).unlink(missing_ok=True)  # they would be those of other weights
     save(model, folder, provenance=provenance)
     if adaptors:
         chosen = {name: value.cpu() for name, value in tensors.items() if name.startswith(ADAPTORS)}

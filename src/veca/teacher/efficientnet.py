@@ -15,16 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from veca.data.normalisation import Normalisation
-from veca.teacher.fused_network import CENTRED, FusedNetwork
+from veca.teacher.fused_network import CENTRED, STRIDES, FusedNetwork
 from veca.teacher.strided import StridedTeacher, TeacherFacts
 from veca.teacher.teacher import Targets, TeacherError, digest_of
 
 NAME = "efficientnet-lite2"
 
 LICENCE = "apache-2.0"
-
-STRIDES = (8, 16, 32)
-"""Of the maps that patch features can be taken from."""
 
 NORMALISATION = Normalisation((127 / 255,) * 3, (128 / 255,) * 3)
 """Its makers say (0..255 - 127) / 128."""

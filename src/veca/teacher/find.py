@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from veca.teacher import efficientnet
 from veca.teacher.efficientnet import efficientnet_teacher
 from veca.teacher.function import FunctionTeacher
-from veca.teacher.hub_files import fetch_config, fetch_rest
 from veca.teacher.known import TEACHERS, licence_of
 from veca.teacher.model_folder import check_kind, load_folder, read_config
 from veca.teacher.teacher import Teacher, TeacherError
@@ -66,6 +67,8 @@ def _stored(path: Path) -> Teacher:
 
 def _from_hub(repository: str) -> Teacher:
     """A VECA or a vision transformer on the hub; weights of foreign kinds are not even fetched."""
+    from veca.teacher.hub_files import fetch_config, fetch_rest  # noqa: PLC0415 - a web client
+
     folder = fetch_config(repository)
     config = read_config(folder)
     if config.get("model_type") == "veca":
@@ -117,9 +120,16 @@ def _module(name: str) -> Any:  # noqa: ANN401 - any module
 
 
 def _wants_images(found: Any) -> bool:  # noqa: ANN401 - any callable
-    """Whether a callable has an argument that must be given."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    """Whether a callable has an argument that must be given, as far as can be told."""
+    if isinstance(found, nn.Module):
+        return True  # its signature says nothing
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except ValueError:  # written in C
+        return True
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(
-        parameter.default is inspect.Parameter.empty and parameter.kind in kinds
-        for parameter in inspect.signature(found).parameters.values()
+        (parameter.kind is inspect.Parameter.VAR_POSITIONAL and not inspect.isclass(found))
+        or (parameter.kind in named and parameter.default is inspect.Parameter.empty)
+        for parameter in parameters
     )

@@ -18,6 +18,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+STRIDES = (8, 16, 32)
+"""Of the maps that are given, in pixels."""
+
 SAME = (True, True, True, True, True)
 """Windows ahead of the middle in every stride-2 convolution: TensorFlow's padding of even sizes."""
 
@@ -26,7 +29,7 @@ CENTRED = (False, False, True, False, True)
 
 
 class FusedNetwork(nn.Module):
-    """From normalised pixels to feature maps at strides of 8, 16 and 32 pixels.
+    """From normalised pixels to feature maps of the `STRIDES`.
 
     Shapes: B images, C channels.
     """
@@ -50,7 +53,8 @@ class FusedNetwork(nn.Module):
             strided = block._depthwise_conv.stride[0] == 2
             self.blocks.append(FusedBlock(block, next(choices) if strided else False))
             stride *= 2 if strided else 1
-            self.last_block[stride] = number
+            if stride in STRIDES:
+                self.last_block[stride] = number
         self.head = nn.Sequential(
             *convolution(network._conv_head, network._bn1), nn.ReLU6(inplace=True)
         )

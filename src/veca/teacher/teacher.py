@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
@@ -92,7 +92,7 @@ class Teacher(nn.Module):
             "stride": self.stride,
         }
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> "Teacher":
         """Stay in evaluation mode: a module that holds a teacher switches all its parts."""
         del mode
         return super().train(False)

@@ -1,0 +1,181 @@
+"""The student: what it starts with, and what it says."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import veca
+from tests.distill.built import small_student
+from tests.distill.runs import TINY, PixelTeacher, small_config
+from veca.backbone.config import BackboneConfig
+from veca.backbone.model import VECA
+from veca.data.normalisation import IMAGENET
+from veca.distill.config import DistillConfig
+from veca.distill.student import Student, build_student, fresh_backbone
+from veca.weights.errors import WeightsError
+
+WIDTHS = [(12, 20), (7, 32)]
+
+
+class PatchTeacher(PixelTeacher):
+    """A teacher with a patch embedding of one size."""
+
+    def patch_embedding(self, patch_size: int) -> tuple[Tensor, Tensor] | None:
+        """Weights for patches of 8 or 16 pixels, for which the student's width is 32."""
+        if patch_size not in {8, 16}:
+            return None
+        draw = torch.Generator().manual_seed(patch_size)
+        width = 32 if patch_size == 8 else 48
+        weight = torch.randn(width, 3, patch_size, patch_size, generator=draw)
+        return weight, torch.randn(width, generator=draw)
+
+
+def config_of(**changes: Any) -> DistillConfig:
+    """The small run without images."""
+    return small_config(Path("nowhere"), **changes)
+
+
+def build(**changes: Any) -> Student:
+    """The student of the small run."""
+    return build_student(config_of(**changes), WIDTHS, [PatchTeacher()])
+
+
+def test_a_student_predicts_every_teachers_features_of_8_bit_images() -> None:
+    student = build().eval()
+    images = torch.randint(0, 256, (2, 3, 16, 24), dtype=torch.uint8)
+    found = student(images, 2, 0.5)
+    assert [one.image.shape for one in found] == [(2, 12), (2, 7)]
+    assert [one.patches.shape for one in found] == [(2, 6, 20), (2, 6, 32)]
+    features = student.backbone(IMAGENET.normalise(images), 2, 0.5)
+    for one, adaptor in zip(found, student.adaptors, strict=True):
+        assert torch.equal(one.image, adaptor.get_submodule("image")(features.image))
+        assert torch.equal(one.patches, adaptor.get_submodule("patches")(features.patches))
+
+
+def test_the_seed_alone_decides_the_first_weights() -> None:
+    one = build()
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    other = build(batch=8, teacher_weights=(2.0,))
+    assert torch.equal(torch.get_rng_state(), before)  # everybody else's numbers stay as they are
+    different = build(seed=4)
+    for name, weight in one.named_parameters():
+        assert torch.equal(weight, other.get_parameter(name))
+    name = "backbone.blocks.0.attention.query.weight"
+    assert not torch.equal(one.get_parameter(name), different.get_parameter(name))
+    name = "adaptors.0.image.weight"
+    assert not torch.equal(one.get_parameter(name), different.get_parameter(name))
+
+
+def test_a_student_and_its_untrained_self_begin_alike() -> None:
+    fresh, student = fresh_backbone(config_of()), build()
+    for name, tensor in fresh.state_dict().items():
+        assert torch.equal(tensor, student.backbone.state_dict()[name])
+
+
+def test_more_teachers_do_not_change_the_backbone() -> None:
+    alone = build_student(config_of(), WIDTHS[:1], [PatchTeacher()])
+    both = build()
+    for name, tensor in alone.state_dict().items():
+        assert torch.equal(tensor, both.state_dict()[name])
+
+
+def stored(folder: Path, config: BackboneConfig = TINY) -> VECA:
+    """A model in a folder, with weights of chance."""
+    model = small_student(seed=5).backbone if config == TINY else VECA(config)
+    veca.save(model, folder)
+    return model
+
+
+def test_a_student_starts_from_a_stored_model_with_adaptors_of_its_own(tmp_path: Path) -> None:
+    model = stored(tmp_path)
+    started, scratch = build(start=str(tmp_path)), build()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(started.backbone.state_dict()[name], tensor)
+    for name, tensor in scratch.adaptors.state_dict().items():
+        assert torch.equal(started.adaptors.state_dict()[name], tensor)
+    assert started.backbone.config == TINY
+
+
+def test_a_start_may_have_other_budgets_and_shares(tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, budgets=(1, 2, 6), ffn_shares=(1.0,), coordinate_shift=0.0)
+    model = stored(tmp_path, config)
+    started = build(start=str(tmp_path))
+    assert started.backbone.config == TINY
+    images = torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8)
+    started.eval(), model.eval()
+    found = started.backbone(IMAGENET.normalise(images), 2)
+    wanted = model(IMAGENET.normalise(images), 2)
+    torch.testing.assert_close(found.image, wanted.image)
+
+
+def test_a_control_starts_from_a_stored_control(tmp_path: Path) -> None:
+    model = stored(tmp_path, config_of(attention="full").student)
+    started = build(start=str(tmp_path), attention="full")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(started.backbone.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 3}, "has layers=3, but the student has layers=2; start from a model of the"),
+        ({"width": 64}, "has width=64, but the student has width=32"),
+        ({"heads": 4}, "has heads=4, but the student has heads=2"),
+        ({"ffn_ratio": 4.0}, "has hidden=128, but the student has hidden=85"),
+        ({"patch_size": 16}, "has patch_size=16, but the student has patch_size=8"),
+        ({"rotary_still": 0.0}, "has rotary_still=0.0, but the student has rotary_still=0.125"),
+    ],
+)
+def test_a_start_of_another_size_is_refused_with_what_differs(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    stored(tmp_path, dataclasses.replace(TINY, **changes))
+    with pytest.raises(ValueError, match=message):
+        build(start=str(tmp_path))
+
+
+def test_a_start_with_too_few_cores_or_another_attention_is_refused(tmp_path: Path) -> None:
+    stored(tmp_path / "few", dataclasses.replace(TINY, budgets=(1, 3)))
+    with pytest.raises(WeightsError, match="need 4 cores, but the model has 3"):
+        build(start=str(tmp_path / "few"))
+    stored(tmp_path / "control", config_of(attention="full").student)
+    with pytest.raises(WeightsError, match="no cores"):
+        build(start=str(tmp_path / "control"))
+    stored(tmp_path / "cores")
+    with pytest.raises(ValueError, match="has attention=core-periphery, but the student has"):
+        build(start=str(tmp_path / "cores"), attention="full")
+
+
+def test_the_patch_embedding_of_a_teacher_is_copied_and_nothing_else() -> None:
+    copied, scratch = build(copy_patch_embedding=True), build()
+    weight, bias = PatchTeacher().patch_embedding(8) or (torch.zeros(0), torch.zeros(0))
+    assert torch.equal(copied.backbone.patch_embedding.weight, weight)
+    assert torch.equal(copied.backbone.patch_embedding.bias, bias)
+    for name, tensor in scratch.named_parameters():
+        if "patch_embedding" not in name:
+            assert torch.equal(copied.get_parameter(name), tensor)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "backbone", "message"),
+    [
+        (PixelTeacher(), TINY, r"but pixels has no such embedding; leave it out, or choose"),
+        (PatchTeacher(), dataclasses.replace(TINY, patch_size=32), "no such embedding"),
+        (
+            PatchTeacher(),
+            dataclasses.replace(TINY, patch_size=16),
+            r"\(32, 3, 16, 16\), but pixels has one of shape \(48, 3, 16, 16\)",
+        ),
+    ],
+)
+def test_a_patch_embedding_that_does_not_fit_is_refused(
+    teacher: PixelTeacher, backbone: BackboneConfig, message: str
+) -> None:
+    config = config_of(backbone=backbone, copy_patch_embedding=True)
+    with pytest.raises(ValueError, match=message):
+        build_student(config, [(12, 20)], [teacher])

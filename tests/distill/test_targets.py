@@ -1,0 +1,177 @@
+"""Targets: features of teachers, scaled, and the best constant answer to them."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from tests.distill.runs import PixelTeacher
+from veca.distill.losses import LossConfig, distillation_losses
+from veca.distill.projection import Projection
+from veca.distill.targets import TargetSource, baseline_loss, fit_targets
+from veca.teacher.teacher import Targets
+
+GRID = (2, 2)
+LOSS = LossConfig(patches=0.7, error=0.4)
+
+
+class CountingTeacher(PixelTeacher):
+    """Notes how many images it gets at once."""
+
+    def __init__(self, name: str = "pixels", image_width: int = 12, patch_width: int = 20) -> None:
+        super().__init__(name, image_width, patch_width)
+        self.asked: list[int] = []
+
+    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
+        """As ever."""
+        self.asked.append(len(images))
+        return super().forward(images, grid)
+
+
+def pictures(count: int, side: int = 16) -> UInt8[Tensor, "B 3 R R"]:
+    """Images of chance, some darker than others, so that features are far from centred."""
+    draw = torch.Generator().manual_seed(count)
+    light = torch.rand(count, 1, 1, 1, generator=draw)
+    return (light * 255 * torch.rand(count, 3, side, side, generator=draw)).to(torch.uint8)
+
+
+def source_of(teacher_batch: int = 128) -> TargetSource:
+    """Two teachers of different widths."""
+    teachers = [CountingTeacher(), CountingTeacher("others", 9, 5)]
+    return TargetSource(teachers, [None, None], teacher_batch)
+
+
+def parts_of(source: TargetSource, count: int = 24) -> list[list[Targets]]:
+    """Raw targets in parts of eight images."""
+    return [source.raw(images, GRID) for images in pictures(count).split(8)]
+
+
+def joined(parts: Sequence[Sequence[Targets]], teacher: int) -> Targets:
+    """All targets of one teacher."""
+    found = [targets[teacher] for targets in parts]
+    return Targets(
+        torch.cat([one.image for one in found]), torch.cat([one.patches for one in found])
+    )
+
+
+def test_a_fresh_source_gives_what_the_teachers_say() -> None:
+    source, images = source_of(), pictures(3)
+    assert source.widths == [(12, 20), (9, 5)]
+    for found, teacher in zip(source(images, GRID), source.teachers, strict=True):
+        wanted = teacher(images, GRID)
+        assert torch.equal(found.image, wanted.image)
+        assert torch.equal(found.patches, wanted.patches)
+        assert not found.image.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("side", "most", "asked"),
+    [(256, 2, [2, 2, 1]), (512, 8, [2, 2, 1]), (512, 2, [1] * 5), (128, 1, [4, 1]), (64, 1, [5])],
+)
+def test_large_images_go_through_a_teacher_in_small_parts_with_the_same_result(
+    side: int, most: int, asked: list[int]
+) -> None:
+    source, images = source_of(most), pictures(5, side)
+    found = source.raw(images, GRID)
+    teacher = source.teachers[0]
+    assert isinstance(teacher, CountingTeacher)
+    assert teacher.asked == asked
+    whole = teacher(images, GRID)
+    torch.testing.assert_close(found[0].image, whole.image)
+    torch.testing.assert_close(found[0].patches, whole.patches)
+
+
+def test_fitted_targets_have_mean_zero_and_mean_square_one() -> None:
+    source = source_of()
+    parts = parts_of(source)
+    fit_targets(source, parts, scale=True, config=LOSS)
+    scaled = [source.scaled(targets) for targets in parts]
+    for teacher in range(2):
+        before, after = joined(parts, teacher), joined(scaled, teacher)
+        assert before.image.mean(0).abs().max() > 0.1  # else there would be nothing to show
+        for found in (after.image, after.patches.flatten(0, 1)):
+            assert found.mean(0).abs().max() < 1e-5
+            assert found.square().mean() == pytest.approx(1, abs=1e-5)
+
+
+def test_one_scale_for_all_channels_keeps_the_geometry() -> None:
+    source = source_of()
+    parts = parts_of(source)
+    fit_targets(source, parts, scale=True, config=LOSS)
+    before = joined(parts, 0).image
+    after = joined([source.scaled(targets) for targets in parts], 0).image
+    ratio = torch.pdist(after) / torch.pdist(before)
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio), rtol=1e-4, atol=0)
+
+
+def test_targets_stay_as_they_are_where_scaling_is_not_wanted() -> None:
+    source = source_of()
+    parts = parts_of(source)
+    fit_targets(source, iter(parts), scale=False, config=LOSS)
+    assert torch.equal(source.scaled(parts[0])[0].patches, parts[0][0].patches)
+
+
+def brute_force(
+    image: Tensor, patches: Tensor, targets: Targets, config: LossConfig = LOSS
+) -> float:
+    """The loss of constants, image by image and patch by patch."""
+    total = 0.0
+    for wanted_image, wanted_patches in zip(targets.image, targets.patches, strict=True):
+        here = Targets(wanted_image[None].double(), wanted_patches[None].double())
+        answer = patches.expand(1, len(wanted_patches), -1)
+        total += float(distillation_losses(image[None], answer, here).total(config))
+    return total / len(targets.image)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_baseline_is_the_loss_of_answering_the_constants(scale: bool) -> None:
+    source = source_of()
+    constants = fit_targets(source, parts_of(source), scale, LOSS)
+    others = source(pictures(17), GRID)
+    moments = source.moments()
+    for found, targets in zip(moments, others, strict=True):
+        found.add(targets)
+    weights = (0.3, 1.1)
+    wanted = sum(
+        weight * brute_force(answer.image, answer.patches, targets)
+        for weight, answer, targets in zip(weights, constants, others, strict=True)
+    )
+    assert baseline_loss(constants, moments, weights, LOSS) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_no_other_constant_is_better_on_the_images_of_the_statistics(scale: bool) -> None:
+    source = source_of()
+    parts = parts_of(source)
+    (answer, _) = fit_targets(source, parts, scale, LOSS)
+    targets = joined([source.scaled(found) for found in parts], 0)
+    best = brute_force(answer.image, answer.patches, targets)
+    draw = torch.Generator().manual_seed(0)
+    rivals = [
+        (targets.image.mean(0), targets.patches.mean((0, 1))),
+        (targets.image[0], targets.patches[0, 0]),
+    ]
+    for size in (0.01, 0.1, 1.0):
+        rivals += [
+            (
+                answer.image + size * torch.randn(12, generator=draw),
+                answer.patches + size * torch.randn(20, generator=draw),
+            )
+            for _ in range(4)
+        ]
+    for image, patches in rivals:
+        assert brute_force(image.double(), patches.double(), targets) >= best - 1e-9
+
+
+def test_a_projection_narrows_the_patches_before_they_are_scaled() -> None:
+    teacher = PixelTeacher()
+    raw = TargetSource([teacher], [None], 128).raw(pictures(6), GRID)[0]
+    projection = Projection.fit([raw.patches], 3)
+    source = TargetSource([teacher], [projection], 128)
+    assert source.widths == [(12, 3)]
+    (found,) = source(pictures(6), GRID)
+    assert torch.equal(found.image, raw.image)
+    torch.testing.assert_close(found.patches, projection(raw.patches))
+    assert fit_targets(source, [[found]], True, LOSS)[0].patches.shape == (3,)

