@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,21 @@ class PixelTeacher(Teacher):
         quarters = F.adaptive_avg_pool2d(colours, 2).flatten(1)
         cells = F.adaptive_avg_pool2d(colours, grid).flatten(2).transpose(1, 2)
         return Targets(quarters @ self.get_buffer("image"), cells @ self.get_buffer("patch"))
+
+
+class PoisonedTeacher(PixelTeacher):
+    """Answers with what is no number once, on the second of several processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
+        """The features, or at the fifth call none."""
+        self.calls += 1
+        found = super().forward(images, grid)
+        bad = self.calls == 5 and os.environ.get("RANK") == "1"
+        return Targets(found.image * float("nan"), found.patches) if bad else found
 
 
 def small_config(images: Path, **changes: Any) -> DistillConfig:

@@ -113,12 +113,16 @@ def test_failures_in_a_row_are_told_and_the_third_stops_the_run(
     assert steps_in(tmp_path) == ["step-000000001"]
     reason = r"\[Errno 28\] No space left on device"
     assert len(said) == MOST_FAILURES - 1
-    assert said[0].startswith("Could not save the checkpoint of step 1 ([Errno 28] No space left on")
+    assert said[0].startswith(
+        "Could not save the checkpoint of step 1 ([Errno 28] No space left on"
+    )
 
     found.snapshots.left = MOST_FAILURES
     for _ in range(MOST_FAILURES - 1):
         found.save()
-    with pytest.raises(RunError, match=rf"3 saves in a row failed.*{reason}\. Make room .*--resume"):
+    with pytest.raises(
+        RunError, match=rf"3 saves in a row failed.*{reason}\. Make room .*--resume"
+    ):
         found.save()
     assert steps_in(tmp_path) == ["step-000000001"]
 

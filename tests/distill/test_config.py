@@ -82,9 +82,7 @@ def test_a_control_may_be_given_as_it_is() -> None:
     assert DistillConfig(backbone=control, attention="full").student == control
 
 
-@given(
-    st.integers(1, 10**7), st.integers(1, 4096), st.floats(0.01, 300.0), st.integers(1, 10**6)
-)
+@given(st.integers(1, 10**7), st.integers(1, 4096), st.floats(0.01, 300.0), st.integers(1, 10**6))
 def test_epochs_become_the_fewest_steps_that_show_as_many_images(
     images: int, batch: int, epochs: float, steps: int
 ) -> None:

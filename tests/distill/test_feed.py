@@ -46,6 +46,7 @@ def dealt(
     count: int,
     parts: int,
     steps: range,
+    *,
     crops: int | None = None,
     seed: int = 3,
 ) -> list[list[ViewTask]]:
@@ -96,7 +97,7 @@ def test_all_parts_of_all_processes_are_the_batch_of_one_wherever_a_run_is_resum
 def test_every_image_comes_once_in_every_epoch() -> None:
     training = np.arange(100, 108)
     (mine,) = dealt(training, 1, 1, range(LENGTH))  # 144 samples of 8 images
-    seen = [pair for task in mine for pair in zip(task.indices.tolist(), task.draws.tolist())]
+    seen = [pair for step in range(LENGTH) for pair in samples([mine], step)]
     wanted = {(image, epoch) for image in range(100, 108) for epoch in range(18)}
     assert len(seen) == len(set(seen)) == 144
     assert set(seen) == wanted
@@ -115,11 +116,11 @@ def test_a_kept_view_is_drawn_by_seed_epoch_and_image_alone(
 ) -> None:
     training = np.arange(8)
     chosen: dict[tuple[int, int], int] = {}
-    found = dealt(training, count, 3, range(LENGTH), crops, seed)
-    ordered = dealt(training, 1, 1, range(LENGTH), crops, seed)
+    found = dealt(training, count, 3, range(LENGTH), crops=crops, seed=seed)
+    ordered = dealt(training, 1, 1, range(LENGTH), crops=crops, seed=seed)
     for step in range(LENGTH):
         assert samples(found, step) == samples(ordered, step)
-    for task, plain in zip(ordered[0], dealt(training, 1, 1, range(LENGTH), None, seed)[0],
+    for task, plain in zip(ordered[0], dealt(training, 1, 1, range(LENGTH), seed=seed)[0],
                            strict=True):  # fmt: skip
         assert task.indices.tolist() == plain.indices.tolist()
         for image, crop, epoch in zip(task.indices, task.draws, plain.draws, strict=True):
@@ -200,7 +201,9 @@ def test_more_than_the_allowed_share_stops_the_run(
     found.agree()
     if most < len(numbers):
         found.note({numbers[most]: "torn"})
-        with pytest.raises(DataError, match=rf"{most + 1} images cannot be read \(torn\).*{share:g}"):
+        with pytest.raises(
+            DataError, match=rf"{most + 1} images cannot be read \(torn\).*{share:g}"
+        ):
             found.agree()
         assert len(listed(path)) == most + 1  # also the one too many
 

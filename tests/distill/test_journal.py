@@ -48,7 +48,9 @@ def report(step: int, **more: Any) -> StepReport:
     return StepReport({**row, **more}, 4, False)
 
 
-def validation(step: int, budget: int | None, loss: float | None, ffn: float = 1.0) -> dict[str, Any]:
+def validation(
+    step: int, budget: int | None, loss: float | None, ffn: float = 1.0
+) -> dict[str, Any]:
     """A row of a validation."""
     return {"kind": "validation", "step": step, "budget": budget, "ffn": ffn, "resolution": 32,
             "loss": loss}  # fmt: skip

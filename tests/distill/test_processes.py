@@ -82,11 +82,14 @@ def test_sigterm_saves_the_step_and_leaves_no_process_behind(images: Path, tmp_p
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize("flags", [(), ("--shard",)], ids=["copied", "sharded"])
+@pytest.mark.parametrize(
+    ("flags", "steps"), [((), 50), (("--shard",), 10)], ids=["copied", "sharded"]
+)
 def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
-    images: Path, tmp_path: Path, flags: tuple[str, ...]
+    images: Path, tmp_path: Path, flags: tuple[str, ...], steps: int
 ) -> None:
-    common = ("--steps", "50", "--validate-every", "25", "--save-every", "25", "--workers", "0")
+    common = ("--steps", f"{steps}", "--validate-every", "25", "--save-every", "25",
+              "--workers", "0")  # fmt: skip
     finish(command(images, tmp_path / "one", *common))
     finish(command(images, tmp_path / "two", *common, *flags, processes=2))
     for kind in ("baseline", "train", "validation"):
@@ -96,9 +99,22 @@ def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
             assert {**two, "loss": 0}.keys() == {**one, "loss": 0}.keys()
             assert two.get("budget") == one.get("budget")
     # One process continues what two have begun, as if it had been alone.
-    longer = ("--steps", "54", *common[2:], "--resume")
+    longer = ("--steps", f"{steps + 2}", *common[2:], "--resume")
     finish(command(images, tmp_path / "two", *longer))
-    assert [row["step"] for row in rows(tmp_path / "two", "resume")] == [50]
+    assert [row["step"] for row in rows(tmp_path / "two", "resume")] == [steps]
+
+
+@pytest.mark.workers
+def test_a_loss_that_is_not_finite_on_one_worker_skips_the_step_on_all(
+    images: Path, tmp_path: Path
+) -> None:
+    teacher = ("--teacher", "tests.distill.runs:PoisonedTeacher")
+    flags = ("--steps", "8", "--validate-every", "8", "--workers", "0", *teacher)
+    finish(command(images, tmp_path / "run", *flags, processes=2))
+    losses = [row["loss"] for row in rows(tmp_path / "run", "train")]
+    assert losses.count(None) == 1
+    assert losses.index(None) > 0
+    assert all(row["loss"] is not None for row in rows(tmp_path / "run", "validation"))
 
 
 @pytest.mark.workers

@@ -45,7 +45,8 @@ def test_a_published_model_is_the_students_backbone(tmp_path: Path) -> None:
 def test_a_control_is_published_as_one(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, attention="full")
     weights = {
-        f"backbone.{name}": tensor for name, tensor in veca.VECA(config.student).state_dict().items()
+        f"backbone.{name}": tensor
+        for name, tensor in veca.VECA(config.student).state_dict().items()
     }
     publish(weights, config, tmp_path, provenance(config=config), adaptors=False)
     assert veca.load(tmp_path).config.attention == "full"
@@ -55,7 +56,13 @@ def test_a_control_is_published_as_one(tmp_path: Path) -> None:
 def test_the_card_tells_teacher_licence_data_recipe_command_and_seed(tmp_path: Path) -> None:
     publish(tensors_of(), CONFIG, tmp_path, provenance(), adaptors=False)
     card = (tmp_path / "README.md").read_text("utf-8")
-    for part in ("pixels", "apache-2.0", "1,234 unlabelled images (photos of mine)", "test", COMMAND):
+    for part in (
+        "pixels",
+        "apache-2.0",
+        "1,234 unlabelled images (photos of mine)",
+        "test",
+        COMMAND,
+    ):
         assert part in card
     stored = json.loads((tmp_path / "config.json").read_text("utf-8"))["provenance"]
     assert stored["seed"] == 3

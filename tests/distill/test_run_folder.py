@@ -95,15 +95,13 @@ def test_a_run_of_constant_rate_may_end_at_any_step_that_is_not_past(steps: int 
 
 
 def test_a_run_cannot_be_shorter_than_it_is() -> None:
-    with pytest.raises(RunError, match="has taken 4 steps, more than the 3 .* ask for 4 or more"):
+    with pytest.raises(RunError, match=r"has taken 4 steps, more than the 3 .* ask for 4 or more"):
         check_same_run(dataclasses.replace(PROLONGABLE, steps=3), as_json(PROLONGABLE), 4)
 
 
 def test_a_prolonged_run_is_otherwise_the_same() -> None:
     with pytest.raises(RunError, match="begun with seed=3"):
-        check_same_run(
-            dataclasses.replace(PROLONGABLE, steps=100, seed=4), as_json(PROLONGABLE), 4
-        )
+        check_same_run(dataclasses.replace(PROLONGABLE, steps=100, seed=4), as_json(PROLONGABLE), 4)
 
 
 def test_the_length_of_a_cosine_is_part_of_it() -> None:
@@ -170,7 +168,8 @@ def test_logs_without_a_checkpoint_begin_anew_and_all_else_stays(tmp_path: Path)
 
 def test_every_file_of_a_run_has_a_place_of_its_own(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    found = [folder.config, folder.metrics, folder.speed, folder.unreadable, folder.checkpoints,
-             folder.best, folder.last, folder.index("training"), folder.index("validation")]  # fmt: skip
+    logs = [folder.config, folder.metrics, folder.speed, folder.unreadable]
+    folders = [folder.checkpoints, folder.best, folder.last]
+    found = [*logs, *folders, folder.index("training"), folder.index("validation")]
     assert len(set(found)) == len(found)
     assert all(path.is_relative_to(tmp_path) for path in found)

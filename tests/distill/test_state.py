@@ -33,27 +33,30 @@ NOT_KEPT = ("_reasons", "_told", "_index")
 
 def live_state(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every tensor and plain value below an object, whatever objects lie between."""
-    if isinstance(value, NO_STATE):
-        return
     if isinstance(value, Tensor | int | float | str) or value is None:
         yield path, value
-    elif isinstance(value, nn.Module):
-        yield from live_state(dict(value.named_parameters()), f"{path}.parameters")
-        yield from live_state(dict(value.named_buffers()), f"{path}.buffers")
-    elif isinstance(value, Optimizer):  # its rate is an argument of every step
-        yield from live_state(value.state_dict()["state"], f"{path}.state")
-    elif isinstance(value, dict):
-        for place, (key, member) in enumerate(value.items()):
-            name = key if isinstance(key, str | int) else place
+    elif not isinstance(value, NO_STATE):
+        for name, member in members(value, path).items():
             yield from live_state(member, f"{path}.{name}")
-    elif isinstance(value, list | tuple):
-        for place, member in enumerate(value):
-            yield from live_state(member, f"{path}.{place}")
-    elif type(value).__module__.startswith("veca."):
-        members = {name: member for name, member in vars(value).items() if name not in NOT_KEPT}
-        yield from live_state(members, path)
-    else:
-        raise TypeError(f"{path} is a {type(value).__name__}: say whether it has state")
+
+
+def members(value: Any, path: str) -> dict[Any, Any]:
+    """What an object holds, by name or place."""
+    if isinstance(value, nn.Module):
+        return {
+            "parameters": dict(value.named_parameters()),
+            "buffers": dict(value.named_buffers()),
+        }
+    if isinstance(value, Optimizer):  # its rate is an argument of every step
+        return dict(value.state_dict()["state"])
+    if isinstance(value, dict):
+        named = all(isinstance(key, str | int) for key in value)
+        return value if named else dict(enumerate(value.values()))
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    if type(value).__module__.startswith("veca."):
+        return {name: member for name, member in vars(value).items() if name not in NOT_KEPT}
+    raise TypeError(f"{path} is a {type(value).__name__}: say whether it has state")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -109,7 +112,9 @@ def test_a_restored_run_has_every_value_of_the_one_that_was_stored(
     assert [path for path in wanted if not same(found[path], wanted[path])] == []
 
     # All parts of a run had changed, so that none could be forgotten unseen.
-    changed = {path for path in wanted if path not in before or not same(before[path], wanted[path])}
+    changed = {
+        path for path in wanted if path not in before or not same(before[path], wanted[path])
+    }
     for part in (".student.parameters.backbone", ".student.parameters.adaptors", ".optimizers",
                  ".average._values", ".average.updates", ".source.buffers.scalings.0.",
                  ".source.buffers.scalings.1.", ".unreadable._flags", ".progress.step",

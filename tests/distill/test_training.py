@@ -66,7 +66,9 @@ def views_of(run: Built, step: int, cached: bool = False) -> Tensor:
     for place, draw in zip(places, draws, strict=True):
         task = ViewTask(0, 0, numbers[[place]], np.array([draw]), size)
         seed = config.cache.seed if cached else config.seed
-        (batch,) = batches(run.pictures.index, [task], seed=seed, config=config.views, num_workers=0)
+        (batch,) = batches(
+            run.pictures.index, [task], seed=seed, config=config.views, num_workers=0
+        )
         found.append(batch.images[0])
     return torch.stack(found)
 
@@ -192,7 +194,10 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_count_of_skips(
 ) -> None:
     run = build(images, place_of(tmp_path), ema=0.9)
     run.advance(1)
-    before, average = weights_of(run), {n: t.clone() for n, t in published_tensors(run.training).items()}
+    before, average = (
+        weights_of(run),
+        {n: t.clone() for n, t in published_tensors(run.training).items()},
+    )
     state = {name: tensor.clone() for name, tensor in run.training.optimizers.tensors().items()}
     with monkeypatch.context() as patch:
         poison(patch, infinite_gradient if kind == "gradient" else lambda _: float("nan"))
@@ -221,7 +226,9 @@ def test_more_skips_in_a_row_than_allowed_end_the_run(
     training.progress.step, training.progress.consecutive_skips = 9, most
     training.check_skips()
     training.progress.consecutive_skips += 1
-    with pytest.raises(NonFiniteError, match=rf"{most + 1} steps in a row .* up to step 9; .*--clip"):
+    with pytest.raises(
+        NonFiniteError, match=rf"{most + 1} steps in a row .* up to step 9; .*--clip"
+    ):
         training.check_skips()
 
 

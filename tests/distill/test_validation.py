@@ -84,7 +84,9 @@ def slow_rows(run: Built, resolution: int = 32) -> list[dict[str, Any]]:
             with torch.no_grad():
                 (said,) = student(view[None], budget, share)
                 (wanted,) = training.source(view[None], (side, side))
-            losses.append([float(part) for part in distillation_losses(*said, wanted)])
+            losses.append(
+                [float(part) for part in distillation_losses(said.image, said.patches, wanted)]
+            )
         image, patch_cosine, patch_error = np.mean(losses, axis=0).tolist()
         found.append({
             "kind": "validation", "step": training.progress.step, "budget": budget, "ffn": share,

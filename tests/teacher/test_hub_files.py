@@ -14,6 +14,7 @@ from tests.weights.models import same_weights
 from tests.weights.test_hub import Answers, Hub, go_offline
 from veca.teacher import TeacherError, find_teacher
 from veca.teacher.veca_model import VecaTeacher
+from veca.teacher.vision_transformer import VisionTransformerTeacher
 
 GATED = "facebook/dinov3-vits16-pretrain-lvd1689m"
 HELP = (
@@ -29,6 +30,7 @@ def publish(hub: Hub, folder: Path, name: str, **options: str) -> None:
 def test_a_short_name_means_a_model_on_the_hub_with_its_licence(hub: Hub, tmp_path: Path) -> None:
     publish(hub, tmp_path / "teacher", GATED)
     teacher = find_teacher("dinov3-small")
+    assert isinstance(teacher, VisionTransformerTeacher)
     assert same_weights(teacher.network, small_model("dinov3"))
     assert (teacher.name, teacher.licence) == (GATED, "other (dinov3-license)")
     assert teacher(views(), (2, 3)).patches.shape == (2, 6, 32)
@@ -44,12 +46,15 @@ def test_a_model_of_anyone_brings_normalisation_and_licence_from_its_repository(
     }
     teacher = find_teacher("owner/vit")
     assert teacher.licence == "mit"
+    assert isinstance(teacher, VisionTransformerTeacher)
     assert teacher.normalisation.std == (1, 1, 1)
 
 
 def test_a_model_in_several_files_is_fetched_whole(hub: Hub, tmp_path: Path) -> None:
     publish(hub, tmp_path / "teacher", "owner/vit", max_shard_size="30KB")
-    assert same_weights(find_teacher("owner/vit").network, small_model("dinov3"))
+    teacher = find_teacher("owner/vit")
+    assert isinstance(teacher, VisionTransformerTeacher)
+    assert same_weights(teacher.network, small_model("dinov3"))
 
 
 def test_a_model_that_was_fetched_once_needs_no_network(

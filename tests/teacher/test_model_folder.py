@@ -157,6 +157,7 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
         ('{"model_type": "resnet"}', "type 'resnet'; known are clip, .*dinov3_vit, .*vit"),
         ('{"auto_map": {}}', "type None.*code from the hub to be run, which is never done"),
         ('{"architecture": "resnet50", "pretrained_cfg": {}}', "type None"),
+        ('{"architecture": "vit_7b_patch16_dinov3", "pretrained_cfg": {}}', "type None"),
         ("[1]", "a JSON list"),
         ("{", "no readable JSON"),
     ],

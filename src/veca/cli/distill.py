@@ -85,13 +85,20 @@ def distill(words: Sequence[str]) -> None:
 def _flags(name: str, words: Sequence[str]) -> Flags:
     """The flags, on top of the recipe's own values."""
     recipe = RECIPES[name](_stage(words))
+
+    @dataclass(frozen=True, kw_only=True)
+    class Chosen(Flags):
+        """The flags of one recipe."""
+
+        config: Annotated[DistillConfig, tyro.conf.arg(name="")] = recipe.config
+        efficiency: Annotated[Efficiency, tyro.conf.arg(name="")] = recipe.efficiency
+
     with REGISTRY:
         return tyro.cli(
-            Flags,
+            Chosen,
             prog=f"veca distill {name}",
             description=f"{DESCRIPTION}\n\nThis recipe: {_first_line(name)}",
             args=words,
-            default=Flags(out=tyro.MISSING, config=recipe.config, efficiency=recipe.efficiency),
         )
 
 

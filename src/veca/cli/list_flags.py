@@ -58,10 +58,15 @@ def _phase_text(phase: ResolutionPhase) -> str:
     """The text of one phase."""
     weights = phase.weights or (None,) * len(phase.sizes)
     pairs = [
-        str(size) if weight is None else f"{size}*{weight:g}"
+        str(size) if weight is None else f"{size}*{_number(weight)}"
         for size, weight in zip(phase.sizes, weights, strict=True)
     ]
-    return f"{phase.from_share:g}:{','.join(pairs)}"
+    return f"{_number(phase.from_share)}:{','.join(pairs)}"
+
+
+def _number(value: float) -> str:
+    """The shortest text that gives this number."""
+    return repr(value).removesuffix(".0")
 
 
 def _spec(

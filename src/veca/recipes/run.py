@@ -24,6 +24,7 @@ JUDGEMENT_NAME = "judgement.json"
 def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], None]) -> Outcome:
     """Train; `quick` brings its own pictures where none are named, and is judged at the end."""
     config, efficiency = recipe
+    out = out.expanduser()
     quick = config.recipe == "quick"
     if quick and config.images is None:
         folder = quick_pictures(out / "pictures", QUICK_PICTURES)

@@ -23,7 +23,10 @@ ARCHITECTURES = ("_dinov3", "_lingbot")
 """Parts of the names of architectures that have this layout."""
 
 HEAD_WIDTH = 64
-"""Channels of a head in every size but DINOv3's largest, which no one teaches with here."""
+"""Channels of a head, which weights do not tell, in every size but the largest."""
+
+LARGEST = "vit_7b"
+"""How the architecture with other heads begins."""
 
 TOP_NAMES = {
     "cls_token": "embeddings.cls_token",
@@ -51,7 +54,8 @@ BLOCK_NAMES = {
 def is_timm(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is timm's, of a model with this layout."""
     architecture = str(config.get("architecture", ""))
-    return "pretrained_cfg" in config and any(part in architecture for part in ARCHITECTURES)
+    known = any(part in architecture for part in ARCHITECTURES)
+    return "pretrained_cfg" in config and known and not architecture.startswith(LARGEST)
 
 
 def timm_normalisation(config: Mapping[str, Any]) -> Normalisation:

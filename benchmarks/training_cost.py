@@ -1,0 +1,189 @@
+"""What training costs on this machine: the loop beside bare passes, and images per second.
+
+For each size and resolution a real run is set up (real images, real teacher, real workers) and
+takes steps in turns with bare forward and backward passes of the same student at the same budgets.
+What the loop adds is the time of a step without teacher and optimiser, over that of the bare pass.
+
+    python benchmarks/training_cost.py --images DIR --out build/training-cost
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from veca.analysis.machine import this_machine
+from veca.backbone.nesting import draw_budget, draw_share
+from veca.data.batches import Batch
+from veca.distill.feed import tasks, training_batches
+from veca.distill.journal import Journal
+from veca.distill.live import SilentLive
+from veca.distill.losses import distillation_losses
+from veca.distill.run_folder import RunFolder
+from veca.distill.setup import (
+    Place,
+    build_training,
+    find_pictures,
+    find_teachers,
+    fit_to_teachers,
+)
+from veca.distill.training import Training
+from veca.recipes.distill import RECIPES
+from veca.runtime.workers import Workers
+from veca.teacher.teacher import Targets
+
+
+class Clock:
+    """Adds up the seconds within calls."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever it takes
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        return timed
+
+
+def bare_pass(training: Training, images: torch.Tensor, targets: list[Targets], step: int) -> float:
+    """Seconds of a forward and backward pass of the student with its losses, nothing else."""
+    config = training.config
+    budget = draw_budget(config.student, config.seed, step)
+    share = draw_share(config.student, config.seed, step)
+    start = time.perf_counter()
+    said = training.student(images, budget, share)[0]
+    distillation_losses(said.image, said.patches, targets[0]).total(config.loss).backward()
+    seconds = time.perf_counter() - start
+    training.optimizers.zero_grad()
+    return seconds
+
+
+def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path) -> dict[str, Any]:
+    """One row: a size at a resolution, with the teacher live, or with its outputs kept."""
+    recipe = RECIPES["tiny"]()
+    backbone = RECIPES[size]().config.backbone
+    config = dataclasses.replace(
+        recipe.config, backbone=backbone, images=arguments.images, resolution=pixels,
+        batch=arguments.batch, steps=10_000, statistics_images=32, validation_images=32, ema=None,
+    )  # fmt: skip
+    efficiency = dataclasses.replace(recipe.efficiency, device="cpu", workers=arguments.workers)
+    workers = Workers(device=torch.device("cpu"))
+    cache = arguments.cache if arguments.cache else None
+    place = Place(
+        folder=RunFolder(folder), workers=workers, say=print, asked_to_stop=lambda: False,
+        cache_folder=cache,
+    )  # fmt: skip
+    pictures = find_pictures(config, place)
+    teachers = find_teachers(config, None)
+    training = build_training(config, efficiency, pictures, teachers, place)
+    fit_to_teachers(training, pictures)
+    teacher, optimizer, waiting = Clock(), Clock(), Clock()
+    training._targets = teacher.around(training._targets)  # type: ignore[method-assign]
+    training.optimizers.step = optimizer.around(training.optimizers.step)  # type: ignore[method-assign]
+    journal = Journal(RunFolder(folder), SilentLive(1), training.meter, {}, None)
+    crops = None if training.cache is None else training.cache.crops
+    found = tasks(config, efficiency, pictures.training, workers, steps=range(10_000),
+                  length=10_000, crops=crops)  # fmt: skip
+    seed = config.seed if crops is None else config.cache.seed
+    with closing(training_batches(pictures, found, config, efficiency, seed)) as feed:
+        timed_feed = _timed(feed, waiting)
+        return _rounds(arguments, training, journal, timed_feed, (teacher, optimizer, waiting))
+
+
+def _timed(feed: Iterator[Batch], waiting: Clock) -> Iterator[Batch]:
+    """The same batches, with the waiting counted."""
+    for _ in itertools.count():
+        yield waiting.around(next)(feed)
+
+
+def _rounds(
+    arguments: argparse.Namespace,
+    training: Training,
+    journal: Journal,
+    feed: Any,  # noqa: ANN401 - an iterator that stands for a generator
+    clocks: tuple[Clock, Clock, Clock],
+) -> dict[str, Any]:
+    """Rounds of real steps and bare passes in turns."""
+    teacher, optimizer, waiting = clocks
+    batch = next(feed)
+    side = training.config.student.patch_size
+    grid = (batch.images.shape[2] // side, batch.images.shape[3] // side)
+    targets = training.source(batch.images, grid)
+    for clock in clocks:
+        clock.seconds = 0.0
+    whole, alone, ratios = 0.0, 0.0, []
+    count = 0
+    for number in range(arguments.rounds + 1):
+        first = training.progress.step
+        before = [clock.seconds for clock in clocks]
+        start = time.perf_counter()
+        for _ in range(arguments.steps):
+            journal.step(training.take_step(feed, False))
+        seconds = time.perf_counter() - start
+        bare = sum(
+            bare_pass(training, batch.images, targets, step)
+            for step in range(first, first + arguments.steps)
+        )
+        if number == 0:  # a round to get warm
+            for clock in clocks:
+                clock.seconds = 0.0
+            continue
+        own = seconds - (teacher.seconds - before[0]) - (optimizer.seconds - before[1])
+        ratios.append(own / bare)
+        whole, alone, count = whole + seconds, alone + bare, count + arguments.steps
+    return {
+        "loop_over_bare": statistics.median(ratios),
+        "loop_over_bare_all": ratios,
+        "images_per_second": count * training.config.batch / whole,
+        "images_per_second_bare_passes": count * training.config.batch / alone,
+        "share_teacher": teacher.seconds / whole,
+        "share_optimizer": optimizer.seconds / whole,
+        "share_waiting_for_data": waiting.seconds / whole,
+        "steps": count,
+    }
+
+
+def main() -> None:
+    """Measure what the flags say, and write results.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sizes", default="tiny,small")
+    parser.add_argument("--pixels", default="128,224,256")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--cache", type=Path, default=None)
+    arguments = parser.parse_args()
+    rows = []
+    for size, pixels in itertools.product(arguments.sizes.split(","), arguments.pixels.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(arguments, size, int(pixels), Path(folder))
+        rows.append({"size": size, "pixels": int(pixels), "kept_teacher": arguments.cache is not None,
+                     "batch": arguments.batch, "workers": arguments.workers,
+                     "threads": torch.get_num_threads(), **row})  # fmt: skip
+        print(json.dumps(rows[-1]), flush=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    facts = {"machine": str(this_machine()), "rows": rows}
+    (arguments.out / "results.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

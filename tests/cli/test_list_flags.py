@@ -1,0 +1,144 @@
+"""Lists on the command line: values with commas in one word, and phases of resolutions."""
+
+from dataclasses import dataclass
+
+import pytest
+import tyro
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veca.cli.list_flags import REGISTRY, format_phases, parse_phases
+from veca.distill.schedules import ResolutionPhase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lists:
+    """One list of each kind."""
+
+    names: tuple[str, ...] = ("a",)
+    """names"""
+
+    counts: tuple[int, ...] = (1, 2)
+    """counts"""
+
+    shares: tuple[float, ...] | None = None
+    """shares"""
+
+    phases: tuple[ResolutionPhase, ...] = (ResolutionPhase(sizes=(32,)),)
+    """phases"""
+
+    pair: tuple[float, float] = (0.1, 0.2)
+    """a pair, which takes two words"""
+
+
+def read(*words: str, default: Lists = Lists()) -> Lists:  # noqa: B008 - frozen
+    """What the words mean."""
+    with REGISTRY:
+        return tyro.cli(Lists, args=words, default=default)
+
+
+def test_lists_are_one_word_with_commas() -> None:
+    found = read("--names", "a/b,c", "--counts", "8, 16,64", "--shares", "0.5,1")
+    assert found.names == ("a/b", "c")
+    assert found.counts == (8, 16, 64)
+    assert found.shares == (0.5, 1.0)
+    assert all(isinstance(share, float) for share in found.shares)
+
+
+def test_one_value_is_a_list_and_what_is_not_named_stays() -> None:
+    default = Lists(counts=(3,), shares=(0.25,), phases=(ResolutionPhase(sizes=(64, 96)),))
+    assert read(default=default) == default
+    found = read("--counts", "5", default=default)
+    assert found == Lists(counts=(5,), shares=(0.25,), phases=default.phases)
+
+
+def test_a_list_that_may_be_missing_can_be_taken_away() -> None:
+    assert read("--shares", "None", default=Lists(shares=(0.25,))).shares is None
+
+
+def test_tuples_of_a_fixed_length_stay_as_many_words() -> None:
+    assert read("--pair", "0.3", "0.4").pair == (0.3, 0.4)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--counts", "8,x"),
+        ("--counts", "8.5"),
+        ("--shares", "all"),
+        ("--phases", "large"),
+        ("--phases", "0:32*x"),
+        ("--phases", "x:32"),
+        ("--phases", "1.5:32"),
+        ("--phases", "0:32*-1"),
+        ("--counts", "8", "16"),
+    ],
+)
+def test_what_is_no_list_is_refused_with_its_flag(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read(*words)
+    assert caught.value.code == 2
+    printed = capsys.readouterr()
+    told = printed.out + printed.err
+    assert words[0] in told or words[-1] in told
+    assert "Traceback" not in told
+
+
+def test_the_help_shows_how_lists_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--help", default=Lists(counts=(8, 16), shares=(0.5, 1.0)))
+    words = " ".join(capsys.readouterr().out.split())
+    for part in ("STR,...", "INT,...", "8,16", "0.5,1.0", "FROM_SHARE:PIXELS*WEIGHT"):
+        assert part in words
+
+
+@pytest.mark.parametrize(
+    ("text", "phases"),
+    [
+        ("128", [ResolutionPhase(sizes=(128,))]),
+        ("128, 160", [ResolutionPhase(sizes=(128, 160))]),
+        ("0:128", [ResolutionPhase(sizes=(128,))]),
+        ("128*2,160", [ResolutionPhase(sizes=(128, 160), weights=(2.0, 1.0))]),
+        (
+            "0:256*0.35,384*0.65; 0.14:256,768;",
+            [
+                ResolutionPhase(sizes=(256, 384), weights=(0.35, 0.65)),
+                ResolutionPhase(sizes=(256, 768), from_share=0.14),
+            ],
+        ),
+        ("", []),
+    ],
+)
+def test_phases_are_read_as_they_are_written(text: str, phases: list[ResolutionPhase]) -> None:
+    assert parse_phases(text) == tuple(phases)
+
+
+PAIRS = st.lists(
+    st.tuples(st.integers(1, 4096), st.floats(0, 1e6, exclude_min=True)), min_size=1, max_size=4
+)
+"""Sizes with their weights."""
+
+
+@given(st.lists(st.tuples(PAIRS, st.booleans(), st.floats(0, 1)), max_size=4))
+def test_phases_survive_being_written_and_read(
+    drawn: list[tuple[list[tuple[int, float]], bool, float]],
+) -> None:
+    phases = tuple(
+        ResolutionPhase(
+            sizes=tuple(size for size, _ in pairs),
+            weights=tuple(weight for _, weight in pairs) if weighted else None,
+            from_share=share,
+        )
+        for pairs, weighted, share in drawn
+    )
+    assert parse_phases(format_phases(phases)) == phases
+
+
+def test_round_numbers_are_written_short() -> None:
+    phases = (
+        ResolutionPhase(sizes=(256, 384), weights=(1.0, 0.5)),
+        ResolutionPhase(sizes=(256,), from_share=7000 / 50000),
+    )
+    assert format_phases(phases) == "0:256*1,384*0.5;0.14:256"

@@ -1,0 +1,172 @@
+"""Recipes hold the paper's numbers, and every one of them can be built."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+
+from veca.backbone.config import AttentionKind
+from veca.backbone.cost import parameters
+from veca.backbone.model import VECA
+from veca.backbone.nesting import budget_weights
+from veca.backbone.sizes import SIZES
+from veca.distill.feed import check_batch
+from veca.distill.run_folder import as_json, check_same_run
+from veca.distill.schedules import ResolutionPhase, draw_resolution, learning_rate
+from veca.recipes.distill import RECIPES
+from veca.runtime.workers import Workers
+from veca.teacher.known import TEACHERS
+
+PAPER = {
+    "small": (21_628_961, "dinov3-small"),
+    "small-plus": (28_719_137, "dinov3-small-plus"),
+    "base": (85_725_089, "dinov3-base"),
+    "large": (303_195_301, "dinov3-large"),
+}
+"""Parameters of the student (counted in the authors' model), and its teacher."""
+
+OURS = ("quick", "tiny")
+GPUS = 6
+STAGES = (1, 2)
+
+
+def test_every_size_of_the_paper_and_ours_has_a_recipe() -> None:
+    assert set(RECIPES) == {*PAPER, *OURS}
+
+
+@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_student_of_the_paper_has_its_parameters_and_a_teacher_of_its_own_size(
+    name: str, stage: int
+) -> None:
+    config = RECIPES[name](stage).config
+    count, teacher = PAPER[name]
+    assert parameters(config.student) == count
+    assert config.student == SIZES[name]
+    assert config.teacher == (teacher,)
+    assert TEACHERS[teacher].config["hidden_size"] == config.student.width
+    assert config.adaptor == "auto"  # which is none, since the widths agree
+    assert not config.scale_targets
+
+
+@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_both_stages_of_the_paper_share(name: str, stage: int) -> None:
+    config, efficiency = RECIPES[name](stage)
+    assert config.batch == 768
+    images_at_once = config.batch // GPUS // efficiency.accumulate
+    assert images_at_once == (64 if name == "large" else 128)
+    assert efficiency.teacher_batch == images_at_once
+    check_batch(config, efficiency, Workers(count=GPUS, device=torch.device("cpu")))
+    assert config.seed == 42
+    assert (config.loss.patches, config.loss.error) == (1.0, 1.0)
+    assert (config.clip, config.ema) == (None, None)
+    assert config.budget_weights is None
+    assert budget_weights(config.student.budgets) == (1, 1, 2, 2, 3, 3, 4, 4)
+    assert config.student.budgets == (8, 16, 24, 32, 40, 48, 56, 64)
+    views = config.views
+    assert (views.crop, views.margin, views.flip, views.trivial_augment) == (
+        "resized", 1.125, 0.5, True,
+    )  # fmt: skip
+    optimizer = config.optimizer
+    assert (optimizer.matrices, optimizer.decays) == ("normuon", "all")
+    assert (optimizer.momentum, optimizer.beta2) == (0.95, 0.95)
+    assert (optimizer.betas, optimizer.eps) == ((0.9, 0.999), 1e-8)
+    assert (optimizer.matrix_rate, optimizer.other_rate) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_first_stage_is_the_papers(name: str) -> None:
+    config = RECIPES[name](1).config
+    assert (config.steps, config.epochs, config.sizes) == (None, 135.0, (256,))
+    assert config.copy_patch_embedding
+    assert config.start is None
+    assert config.optimizer.weight_decay == 0.015
+    images = 768 * 1000
+    length = config.length(images)
+    assert length == 135_000
+    assert learning_rate(config.schedule, 0, length) == pytest.approx(5e-5)
+    assert learning_rate(config.schedule, 12_500, length) == pytest.approx((5e-5 + 4e-4) / 2)
+    assert learning_rate(config.schedule, 25_000, length) == pytest.approx(4e-4)
+    assert learning_rate(config.schedule, 80_000, length) == pytest.approx((5e-5 + 4e-4) / 2)
+    assert learning_rate(config.schedule, length, length) == pytest.approx(5e-5)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_second_stage_is_the_papers(name: str) -> None:
+    config = RECIPES[name](2).config
+    assert config.length(10**9) == 50_000
+    assert config.sizes == (256, 384, 512, 768)
+    assert config.phases == (
+        ResolutionPhase(sizes=(256, 384, 512), weights=(0.35, 0.35, 0.30)),
+        ResolutionPhase(
+            sizes=(256, 384, 512, 768), weights=(0.15, 0.25, 0.30, 0.30), from_share=0.14
+        ),
+    )
+    assert not config.copy_patch_embedding  # it would undo the first stage
+    assert config.optimizer.weight_decay == 0.01
+    assert learning_rate(config.schedule, 0, 50_000) == pytest.approx(3e-5)
+    assert learning_rate(config.schedule, 7_000, 50_000) == pytest.approx(8e-5)
+    assert learning_rate(config.schedule, 50_000, 50_000) == pytest.approx(3e-5)
+
+
+def test_the_largest_resolution_begins_at_step_7000() -> None:
+    config = RECIPES["small"](2).config
+    drawn = [draw_resolution(config.phases, 0, step, 50_000) for step in range(6_000, 8_000)]
+    assert 768 not in drawn[:1000]
+    assert {256, 384, 512} == set(drawn[:1000])
+    assert 0.25 < drawn[1000:].count(768) / 1000 < 0.35
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("attention", ["core-periphery", "full"])
+def test_every_recipe_and_its_control_can_be_built(
+    name: str, stage: int, attention: AttentionKind
+) -> None:
+    config = dataclasses.replace(RECIPES[name](stage).config, attention=attention)
+    with torch.device("meta"):
+        model = VECA(config.student)
+    assert model.config.attention == attention
+    assert sum(weight.numel() for weight in model.parameters()) == parameters(config.student)
+    check_same_run(config, as_json(config), 0)  # it can be stored and resumed
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_docstring_of_a_recipe_is_its_record_with_the_command(name: str) -> None:
+    text = RECIPES[name].__doc__ or ""
+    assert re.search(rf"\n    Run: .*veca distill {name} .*--out ", text)
+    told = re.search(r"\(([\d.]+) M parameters\)|(\d\.\d) M parameters", text)
+    if name != "quick":
+        assert told is not None
+        millions = float(told[1] or told[2])
+        assert parameters(RECIPES[name](1).config.student) / 1e6 == pytest.approx(
+            millions, rel=0.01
+        )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_name_of_a_recipe_is_told_with_its_stage(name: str) -> None:
+    assert RECIPES[name](1).config.recipe == name
+    assert RECIPES[name](2).config.recipe == (name if name == "quick" else f"{name}, stage 2")
+    assert RECIPES[name]() == RECIPES[name](1)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_recipes_need_no_hub_have_two_elastic_axes_and_can_be_prolonged(name: str) -> None:
+    config, efficiency = RECIPES[name](1)
+    assert config.teacher == ("efficientnet-lite2",)
+    assert config.scale_targets  # its features are all positive
+    assert len(config.student.budgets) > 1
+    assert len(config.student.ffn_shares) > 1
+    longer = dataclasses.replace(config, steps=config.length(1) + 1)
+    check_same_run(longer, as_json(config), config.length(1))
+    assert efficiency.save_every < config.length(1)
+
+
+def test_the_second_stage_of_tiny_sees_higher_resolutions_at_a_lower_rate() -> None:
+    first, second = RECIPES["tiny"](1).config, RECIPES["tiny"](2).config
+    assert min(second.sizes) > max(first.sizes)
+    assert second.schedule.peak < first.schedule.peak
+    assert second.student == first.student
