@@ -84,7 +84,7 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
     )  # fmt: skip
     efficiency = dataclasses.replace(recipe.efficiency, device="cpu", workers=arguments.workers)
     workers = Workers(device=torch.device("cpu"))
-    cache = arguments.cache if arguments.cache else None
+    cache = arguments.cache or None
     place = Place(
         folder=RunFolder(folder), workers=workers, say=print, asked_to_stop=lambda: False,
         cache_folder=cache,
@@ -92,7 +92,7 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
     pictures = find_pictures(config, place)
     teachers = find_teachers(config, None)
     training = build_training(config, efficiency, pictures, teachers, place)
-    fit_to_teachers(training, pictures)
+    fit_to_teachers(training, pictures, lambda: False)
     teacher, optimizer, waiting = Clock(), Clock(), Clock()
     training._targets = teacher.around(training._targets)  # type: ignore[method-assign]
     training.optimizers.step = optimizer.around(training.optimizers.step)  # type: ignore[method-assign]
@@ -176,7 +176,7 @@ def main() -> None:
     for size, pixels in itertools.product(arguments.sizes.split(","), arguments.pixels.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             row = measure(arguments, size, int(pixels), Path(folder))
-        rows.append({"size": size, "pixels": int(pixels), "kept_teacher": arguments.cache is not None,
+        rows.append({"size": size, "pixels": int(pixels), "kept": arguments.cache is not None,
                      "batch": arguments.batch, "workers": arguments.workers,
                      "threads": torch.get_num_threads(), **row})  # fmt: skip
         print(json.dumps(rows[-1]), flush=True)

@@ -275,6 +275,15 @@ def test_the_exit_code_says_how_a_run_ended(
     assert ("Finished at step 1,234: best/ and last/ in runs/x" in printed) == (code == 0)
 
 
+def test_only_the_first_process_says_that_it_is_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending(monkeypatch, Outcome(True, 1234, None, Path("runs/x")))
+    monkeypatch.setenv("RANK", "1")
+    assert main(["distill", "tiny", "--out", "runs/x"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 def test_losses_that_stay_not_finite_have_a_code_of_their_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

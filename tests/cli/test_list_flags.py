@@ -30,6 +30,9 @@ class Lists:
     pair: tuple[float, float] = (0.1, 0.2)
     """a pair, which takes two words"""
 
+    switches: tuple[bool, ...] = ()
+    """a list of another kind, which takes a word for each value"""
+
 
 def read(*words: str, default: Lists = Lists()) -> Lists:  # noqa: B008 - frozen
     """What the words mean."""
@@ -56,8 +59,9 @@ def test_a_list_that_may_be_missing_can_be_taken_away() -> None:
     assert read("--shares", "None", default=Lists(shares=(0.25,))).shares is None
 
 
-def test_tuples_of_a_fixed_length_stay_as_many_words() -> None:
+def test_other_tuples_stay_as_many_words() -> None:
     assert read("--pair", "0.3", "0.4").pair == (0.3, 0.4)
+    assert read("--switches", "True", "False").switches == (True, False)
 
 
 @pytest.mark.parametrize(

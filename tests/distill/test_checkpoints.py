@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import veca
-from tests.distill.built import build, place_of
+from tests.distill.built import CPU, build, place_of
 from tests.distill.runs import pictures
 from veca.distill.checkpoints import MOST_FAILURES, Checkpoints
 from veca.distill.run_folder import RunError
 from veca.distill.setup import fit_to_teachers
 from veca.distill.training import published_tensors
 from veca.runtime.snapshots import Snapshots
+from veca.runtime.workers import Workers
 from veca.weights.provenance import Provenance
 
 
@@ -138,6 +139,17 @@ def test_a_model_that_can_be_published_excuses_no_checkpoint_that_cannot_be_save
         found.publish_best()
     with pytest.raises(RunError, match="3 saves in a row failed"):
         found.save()
+
+
+def test_only_the_first_process_writes(images: Path, tmp_path: Path) -> None:
+    found, said = checkpoints_of(images, tmp_path)
+    found.training.workers = Workers(rank=1, count=2, device=CPU)
+    found.save()
+    found.publish_best()
+    assert steps_in(tmp_path) == []
+    assert not (tmp_path / "last").exists()
+    assert not (tmp_path / "best").exists()
+    assert said == []
 
 
 def test_weights_that_are_not_finite_are_neither_saved_nor_published(

@@ -1,5 +1,6 @@
 """The images of every step."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from veca.data.image_index import image_index
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable, check_batch, tasks, training_batches
 from veca.distill.schedules import ResolutionPhase
+from veca.runtime.json_lines import JsonLines
 from veca.runtime.workers import Workers
 
 LENGTH = 12
@@ -218,6 +220,34 @@ def test_those_of_a_checkpoint_count_but_are_not_listed_again(
     found.agree()
     assert found.count == 3
     assert [Path(row["image"]).name for row in listed(path)] == ["0006.png"]
+
+
+def test_what_a_killed_run_has_listed_is_not_listed_again(some: Pictures, tmp_path: Path) -> None:
+    path = tmp_path / "unreadable.jsonl"
+    for _ in range(2):  # the second one resumes from before the first image was met
+        found = Unreadable(some, 0.5, Workers(device=CPU), path)
+        found.note({3: "torn"})
+        found.agree()
+    assert len(listed(path)) == 1
+
+
+def test_a_list_that_cannot_be_written_now_is_written_later(
+    some: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "unreadable.jsonl"
+    found = Unreadable(some, 0.5, Workers(device=CPU), path)
+    found.note({3: "torn"})
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonLines, "write", raise_full_disk)
+        found.agree()
+    assert listed(path) == []
+    found.agree()
+    assert [row["reason"] for row in listed(path)] == ["torn"]
+
+
+def raise_full_disk(*_: object) -> None:
+    """As a disk without room."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_only_the_first_process_writes_the_list(some: Pictures, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from veca.runtime.workers import Workers
 NO_STATE = (DistillConfig, Efficiency, Meter, Workers, JsonLines, TeacherCache)
 """What no step changes, or what only the clock does."""
 
-NOT_KEPT = ("_reasons", "_told", "_index")
-"""Of unreadable images: what is already in the list of them."""
+NOT_KEPT = ("_reasons", "_told", "_index", "_path")
+"""Of unreadable images: the list of them, which lies on the disk."""
 
 
 def live_state(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -202,6 +202,7 @@ def test_a_run_goes_on_with_kept_teacher_outputs_as_it_began(
     changes: dict[str, Any] = {"cache": CacheConfig(crops=1, channels=None)}
     begun = build(images, place_of(tmp_path / "a", cache=kept if cached else None), **changes)
     stored = Stored(*gather(begun.training, [], ""))
+    restore(begun.training, stored)
     other = build(images, place_of(tmp_path / "b", cache=None if cached else kept), **changes)
     words = "with" if cached else "without"
     with pytest.raises(RunError, match=f"begun {words} --cache-teacher.*resume it {words} it too"):

@@ -69,6 +69,10 @@ def distill(words: Sequence[str]) -> None:
     if name not in RECIPES:
         raise ValueError(f"{name!r} is no recipe; the recipes are {', '.join(RECIPES)}.")
     flags = _flags(name, rest)
+    if flags.stage == 2 and flags.config.start is None:
+        raise ValueError(
+            "stage 2 begins with the model of stage 1; name it, as in --start runs/small/best."
+        )
     wishes = Wishes(
         resume=flags.resume,
         cache_teacher=flags.cache_teacher,

@@ -39,8 +39,8 @@ class Checkpoints:
     failures: int = field(default=0, init=False)
     """Checkpoints in a row that could not be saved."""
 
-    def save(self) -> None:
-        """Write a checkpoint and the model of this step."""
+    def save(self) -> bool:
+        """Write a checkpoint and the model of this step; whether that worked."""
         tensors, facts = gather(self.training, self.constants, self.fingerprint)
         weights = published_tensors(self.training)
         step = self.training.progress.step
@@ -56,6 +56,15 @@ class Checkpoints:
             raise RunError(
                 f"{self.failures} saves in a row failed, the last for this reason: {reason}. Make "
                 "room or repair the disk, then continue with --resume."
+            )
+        return not reason
+
+    def save_last(self) -> None:
+        """Write the checkpoint with which a run ends; there is no later one to make up for it."""
+        if not self.save():
+            raise RunError(
+                f"the checkpoint of step {self.training.progress.step:,}, the last one, could not "
+                "be saved; make room or repair the disk, then continue with --resume."
             )
 
     def publish_best(self) -> None:

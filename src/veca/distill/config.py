@@ -103,6 +103,9 @@ class DistillConfig:
     validation_images: int = 256
     """Images held out, at most a tenth of all; or used of `validation`."""
 
+    most_images: int | None = None
+    """Train on so many of the images, chosen by their names; None takes all."""
+
     teacher: tuple[str, ...] = ("efficientnet-lite2",)
     """Names, hub ids, folders or module:function of the teachers."""
 
@@ -182,7 +185,7 @@ class DistillConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in words that say what can."""
         least = {"batch": 1, "validate_every": 1, "max_skips": 0, "statistics_images": 1,
-                 "validation_images": 1, "steps": 1}  # fmt: skip
+                 "validation_images": 1, "steps": 1, "most_images": 1}  # fmt: skip
         for name, value in least.items():
             got = getattr(self, name)
             if got is not None and got < value:

@@ -5,7 +5,8 @@ in the middle of an epoch, or on another number of processes, sees what it would
 """
 
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from veca.data.errors import DataError
 from veca.data.image_index import ImageIndex
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.schedules import draw_resolution
-from veca.runtime.json_lines import JsonLines
+from veca.runtime.json_lines import JsonLines, read_json_lines
 from veca.runtime.workers import Workers
+
+UNKNOWN_REASON = "found earlier, or by another process"
+"""Why an image cannot be read that this process has not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +109,7 @@ class Unreadable:
         self._flags = torch.zeros(len(pictures.index), dtype=torch.int32)
         self._reasons: dict[int, str] = {}
         self._told: set[int] = set()
-        self._listed = JsonLines(path) if workers.first else None
+        self._path = path
 
     @property
     def count(self) -> int:
@@ -123,11 +127,12 @@ class Unreadable:
     def agree(self) -> None:
         """Make all processes know all of them, list the new ones, and stop if they are too many."""
         mine = self._flags.clone()
-        self._flags = (self._workers.sum(mine.to(self._workers.device)).cpu() > 0).to(torch.int32)
-        if self._listed is not None:
-            self._list_new()
+        self._flags = (self._workers.sum(mine) > 0).to(torch.int32)
+        new = [image for image in self.tensor().tolist() if image not in self._told]
+        if new and self._workers.first:
+            self._list(new)
         if self.count > self._most:
-            reason = next(iter(self._reasons.values()), "found by another process")
+            reason = next(iter(self._reasons.values()), UNKNOWN_REASON)
             raise DataError(
                 f"{self.count:,} images cannot be read ({reason}), more than the allowed share of "
                 f"{self._share:g}; unreadable.jsonl in the run folder lists them: repair or remove "
@@ -143,15 +148,16 @@ class Unreadable:
         self._flags[numbers] = 1
         self._told.update(numbers.tolist())
 
-    def _list_new(self) -> None:
-        """Write the ones that were not listed yet."""
-        for image in self.tensor().tolist():
-            if image in self._told:
-                continue
-            self._told.add(image)
-            reason = self._reasons.get(image, "found by another process")
-            if self._listed is not None:
-                self._listed.write({"image": self._index[image].name, "reason": reason})
+    def _list(self, images: Sequence[int]) -> None:
+        """Write those that the list does not hold, of which a killed run may have written some."""
+        with suppress(OSError), closing(JsonLines(self._path)) as lines:
+            held = {row["image"] for row in read_json_lines(self._path)}
+            for image in images:
+                name = self._index[image].name
+                if name not in held:
+                    reason = self._reasons.get(image, UNKNOWN_REASON)
+                    lines.write({"image": name, "reason": reason})
+            self._told.update(images)
 
 
 def _crop_numbers(

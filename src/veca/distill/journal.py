@@ -66,8 +66,9 @@ class Journal:
         for row in rows:
             self.row(row)
         if rows:
-            losses = ", ".join(_told(row) for row in rows)
-            self.say(f"Validation before step {rows[0]['step']:,}: {losses}")
+            for size in sorted({row["resolution"] for row in rows}):
+                losses = ", ".join(_told(row) for row in rows if row["resolution"] == size)
+                self.say(f"Validation before step {rows[0]['step']:,} at {size} px: {losses}")
         self.summarise()
 
     def summarise(self) -> None:

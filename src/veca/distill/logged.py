@@ -74,8 +74,8 @@ class Log:
 
     @property
     def skipped(self) -> list[int]:
-        """Steps that were skipped: they have no loss."""
-        lost = np.isnan(self.train["loss"])
+        """Steps that were skipped: their loss or their gradient is no number."""
+        lost = np.isnan(self.train["loss"]) | np.isnan(self.train["gradient_norm"])
         return [int(step) for step in self.train["step"][lost]]
 
     @property
@@ -109,13 +109,22 @@ def read_log(folder: Path) -> Log:
     """Read the logs of a run without what does not exist yet and lines that were not finished."""
     kinds = {kind: array("d") for kind in FIELDS}
     for row in _rows(folder / "metrics.jsonl"):
-        if row.get("kind") in FIELDS:
-            kinds[row["kind"]].extend(_numbers(row, row["kind"]))
+        for part in _by_resolution(row):
+            if part.get("kind") in FIELDS:
+                kinds[part["kind"]].extend(_numbers(part, part["kind"]))
     for row in _rows(folder / "speed.jsonl"):
         kinds["speed"].extend(_numbers(row, "speed"))
     columns = {kind: _columns(kind, np.array(values)) for kind, values in kinds.items()}
     resumes = columns.pop("resume")
     return Log(resume=resumes, **{kind: _latest(found) for kind, found in columns.items()})
+
+
+def _by_resolution(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each image size, where one row tells of several."""
+    several = row.get("by_resolution")
+    if not isinstance(several, dict):
+        return [row]
+    return [{**row, "resolution": int(size), "loss": loss} for size, loss in several.items()]
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -44,11 +44,11 @@ class Loop:
                         self.checkpoints.save()
             self._validate()
         except StoppedError:
-            self.checkpoints.save()
+            self.checkpoints.save_last()
             self.journal.say(f"Stopped at step {progress.step:,}; --resume continues it.")
             return False
         progress.finished = True
-        self.checkpoints.save()
+        self.checkpoints.save_last()
         return True
 
     def _is_due(self, step: int) -> bool:

@@ -135,9 +135,9 @@ class _Run:
         try:
             pictures = find_pictures(self.config, self.place)
             teachers = find_teachers(self.config, given)
-            training = build_training(self.config, self.efficiency, pictures, teachers, self.place)
-            for line in memory_lines(training, teachers):
+            for line in memory_lines(self.config, self.efficiency, self.workers, teachers):
                 self.live.say(line)
+            training = build_training(self.config, self.efficiency, pictures, teachers, self.place)
             finished = self._train(training, pictures, stored, snapshots)
             step = training.progress.step
         except StoppedError:  # before the first step: there is nothing to save
@@ -175,7 +175,7 @@ class _Run:
     ) -> bool:
         """Take all steps; whether the run came to its end."""
         if stored is None:
-            constants = fit_to_teachers(training, pictures)
+            constants = fit_to_teachers(training, pictures, self.place.asked_to_stop)
         else:
             constants = stored.constants
             restore(training, stored)

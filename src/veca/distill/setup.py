@@ -1,14 +1,17 @@
 """Everything a run needs, built in order: images, teachers, targets, student, optimisers."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from veca.data.batches import ViewTask, batches, global_batch
-from veca.data.image_index import held_out, image_index
+from veca.data.image_index import ImageIndex, held_out, image_index
 from veca.distill.average import MovingAverage
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import DistillConfig, Efficiency
@@ -23,7 +26,7 @@ from veca.distill.student import build_student
 from veca.distill.targets import TargetSource, fit_targets
 from veca.distill.teacher_cache import TeacherCache
 from veca.distill.training import Training
-from veca.distill.validation import cells
+from veca.distill.validation import StoppedError, cells
 from veca.runtime.workers import Workers
 from veca.teacher.find import find_teacher
 from veca.teacher.teacher import Targets, Teacher
@@ -59,6 +62,7 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
         validation = np.arange(len(validation_index))[: config.validation_images]
     if workers.first:
         workers.barrier()
+    training = _some(index, training, config.most_images)
     if not len(validation) or not len(training):
         raise RunError(
             f"{config.images} holds {len(index)} images, of which {len(training)} are left to "
@@ -79,6 +83,13 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
     for problem in index.problems:
         place.say(problem)
     return pictures
+
+
+def _some(index: ImageIndex, images: NDArray[np.int64], most: int | None) -> NDArray[np.int64]:
+    """At most so many images, in rising order, chosen by the keys of their names."""
+    if most is None or most >= len(images):
+        return images
+    return np.sort(images[np.argsort(index.keys[images], kind="stable")[:most]])
 
 
 def find_teachers(config: DistillConfig, given: Sequence[Teacher] | None) -> list[Teacher]:
@@ -149,16 +160,23 @@ def build_training(
     )
 
 
-def fit_to_teachers(training: Training, pictures: Pictures) -> list[Constants]:
+def fit_to_teachers(
+    training: Training, pictures: Pictures, asked_to_stop: Callable[[], bool]
+) -> list[Constants]:
     """Set centre and scale of the targets and find the best constant answers, once, on rank 0."""
-    source, workers = training.source, training.workers
+    source, workers, config = training.source, training.workers, training.config
     constants = [
         Constants(*(torch.zeros(width, dtype=torch.float64) for width in widths))
         for widths in source.widths
     ]
+    kept: list[list[Targets]] = []
     if workers.first:
-        found = _statistics(training, pictures)
-        constants = fit_targets(source, found, training.config.scale_targets, training.config.loss)
+        with closing(_statistics(training, pictures)) as found:
+            kept = list(itertools.takewhile(lambda _: not asked_to_stop(), found))
+    if workers.any(asked_to_stop()):
+        raise StoppedError
+    if workers.first:
+        constants = fit_targets(source, kept, config.scale_targets, config.loss)
     for tensor in source.scalings.state_dict().values():
         workers.broadcast(tensor)
     for answer in constants:
@@ -167,16 +185,17 @@ def fit_to_teachers(training: Training, pictures: Pictures) -> list[Constants]:
     return constants
 
 
-def memory_lines(training: Training, teachers: Sequence[Teacher]) -> list[str]:
+def memory_lines(
+    config: DistillConfig, efficiency: Efficiency, workers: Workers, teachers: Sequence[Teacher]
+) -> list[str]:
     """An estimate of what one process needs, before it is needed."""
-    config, efficiency = training.config, training.efficiency
-    parts = training.workers.count * efficiency.accumulate
+    parts = workers.count * efficiency.accumulate
     found = estimate(
         config.student,
         batch=config.batch // parts,
         resolution=config.sizes[-1],
         optimizer=config.optimizer.matrices,
-        precision="bfloat16" if training.workers.device.type == "cuda" else "float32",
+        precision="bfloat16" if workers.device.type == "cuda" else "float32",
         checkpointing=efficiency.checkpoint_activations,
         teacher_parameters=sum(p.numel() for one in teachers for p in one.parameters()),
         ema=config.ema is not None,
@@ -184,7 +203,7 @@ def memory_lines(training: Training, teachers: Sequence[Teacher]) -> list[str]:
     return found.describe()
 
 
-def _statistics(training: Training, pictures: Pictures) -> Iterator[list[Targets]]:
+def _statistics(training: Training, pictures: Pictures) -> Generator[list[Targets], None, None]:
     """Unscaled targets of the first training images in their first views."""
     config, device = training.config, training.workers.device
     count = min(config.statistics_images, len(pictures.training))

@@ -1,6 +1,7 @@
 """The student: a backbone, and an adaptor for each teacher that maps its features to theirs."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,9 @@ from veca.backbone.model import VECA
 from veca.data.normalisation import IMAGENET
 from veca.distill.adaptors import Adaptor
 from veca.distill.config import DistillConfig
+from veca.distill.publish import ADAPTORS_NAME
 from veca.runtime.randomness import step_seed
+from veca.runtime.tensor_files import read_tensors
 from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import load
 
@@ -64,11 +67,13 @@ def build_student(
             Adaptor(config.student.width, image, patches, config.adaptor)
             for image, patches in widths
         ]
+    student = Student(backbone, adaptors)
     if config.start is not None:
         _start_from(backbone, config.start)
+        _start_adaptors(student, Path(config.start).expanduser() / ADAPTORS_NAME)
     if config.copy_patch_embedding:
         _copy_patch_embedding(backbone, teachers[0])
-    return Student(backbone, adaptors)
+    return student
 
 
 def _start_from(backbone: VECA, source: str) -> None:
@@ -84,6 +89,18 @@ def _start_from(backbone: VECA, source: str) -> None:
                 "from a model of the same kind and size, or choose the recipe of that size."
             )
     backbone.load_state_dict(model.state_dict())
+
+
+def _start_adaptors(student: Student, path: Path) -> None:
+    """Take the adaptors beside a stored model, if there are any and they are for such teachers."""
+    if not path.is_file():
+        return
+    stored = read_tensors(path)
+    own = {f"adaptors.{name}": value for name, value in student.adaptors.state_dict().items()}
+    if {name: value.shape for name, value in stored.items()} == {
+        name: value.shape for name, value in own.items()
+    }:
+        student.load_state_dict(stored, strict=False)
 
 
 def _copy_patch_embedding(backbone: VECA, teacher: Teacher) -> None:

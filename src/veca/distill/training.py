@@ -161,7 +161,7 @@ class Training:
         """Means of the losses over the processes and what any of them met: one exchange."""
         flags = torch.tensor([float(stop), float(unreadable)], dtype=torch.float64)
         both = torch.cat((parts.flatten() / self.workers.count, flags))
-        told = self.workers.sum(both.to(self.workers.device)).cpu()
+        told = self.workers.sum(both)
         return self._Told(told[:-2].view_as(parts), bool(told[-2] > 0), bool(told[-1] > 0))
 
     def _update(self, row: dict[str, Any], parts: Tensor, norm: float, rate: float) -> None:
@@ -187,8 +187,8 @@ class Training:
         if self.progress.consecutive_skips > self.config.max_skips:
             raise NonFiniteError(
                 f"{self.progress.consecutive_skips} steps in a row had a loss or gradient that is "
-                f"not finite, up to step {self.progress.step}; resume from the last checkpoint "
-                "with a lower learning rate or with --clip 1.0."
+                f"not finite, up to step {self.progress.step}; begin another run with --start and "
+                "best/, and a lower --schedule.peak or --clip 1.0."
             )
 
 

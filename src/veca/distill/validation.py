@@ -99,7 +99,7 @@ class Validation:
             for portion in self._portions(resolution):
                 for number, way in enumerate(ways):
                     sums[number] += portion.counted * self._losses(portion, way)
-            sums = training.workers.sum(sums.to(training.workers.device)).cpu()
+            sums = training.workers.sum(sums)
             means = sums / len(self._pictures.validation)
             found += [
                 {"kind": "validation", "step": training.progress.step, "budget": way.budget,
@@ -163,10 +163,16 @@ class Validation:
             replacements=self._pictures.validation,
         )
         for number, batch in enumerate(found):
+            self._note(batch.unreadable)
             images = batch.images.to(workers.device)
             with autocast(workers.device):
                 targets = training.source(images, grid)
             yield Portion(images, targets, min(max(0, real - number * size), len(images)))
+
+    def _note(self, unreadable: dict[int, str]) -> None:
+        """Count images that could not be read with those to train on, where they are listed."""
+        if self._pictures.validation_index is self._pictures.index:
+            self._training.unreadable.note(unreadable)
 
     def _check_stop(self) -> None:
         """Leave, all processes together, if any was asked to stop."""

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from veca.backbone.config import BackboneConfig
 from veca.backbone.sizes import SIZES
 from veca.data.views import ViewConfig
-from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.config import CacheConfig, DistillConfig, Efficiency
 from veca.distill.optimizers import OptimizerConfig
 from veca.distill.schedules import ResolutionPhase, ScheduleConfig
 
@@ -110,10 +110,11 @@ def quick(stage: Stage = 1) -> Recipe:
         backbone=BackboneConfig(
             layers=6, width=192, heads=3, budgets=(8, 16, 32, 64), ffn_shares=(0.5, 1.0)
         ),
+        most_images=1600,
         teacher=("efficientnet-lite2",),
         scale_targets=True,
         adaptor="linear",
-        steps=400,
+        steps=300,
         batch=32,
         resolutions=(ResolutionPhase(sizes=(96,)),),
         views=ViewConfig(trivial_augment=False),
@@ -123,7 +124,8 @@ def quick(stage: Stage = 1) -> Recipe:
         optimizer=OptimizerConfig(weight_decay=0.05, decays="matrices"),
         statistics_images=256,
         validation_images=128,
-        validate_every=200,
+        validate_every=150,
+        cache=CacheConfig(crops=2),
         seed=0,
     )
     return Recipe(config, Efficiency(save_every=100))

@@ -15,8 +15,8 @@ from veca.runtime.files import replace_file
 from veca.runtime.workers import is_first_worker
 from veca.weights.checkpoint import load
 
-QUICK_PICTURES = 3000
-"""Pictures that `quick` makes where none are named."""
+QUICK_PICTURES, QUICK_VALIDATION = 1600, 128
+"""Pictures to train and to validate on that `quick` makes where none are named."""
 
 JUDGEMENT_NAME = "judgement.json"
 
@@ -27,8 +27,11 @@ def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], 
     out = out.expanduser()
     quick = config.recipe == "quick"
     if quick and config.images is None:
-        folder = quick_pictures(out / "pictures", QUICK_PICTURES)
-        config = replace(config, images=str(folder))
+        pictures = quick_pictures(out / "pictures", QUICK_PICTURES)
+        others = quick_pictures(out / "other-pictures", QUICK_VALIDATION, part="validation")
+        config = replace(config, images=str(pictures), validation=config.validation or str(others))
+    if quick and wishes.cache_teacher is None:
+        wishes = replace(wishes, cache_teacher=out / "teacher")
     outcome = distill(config, out, efficiency, wishes)
     if quick and outcome.finished and is_first_worker():
         for line in judged(config, out):
