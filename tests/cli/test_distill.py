@@ -67,6 +67,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "validate-every": ("13", 13),
     "max-unreadable": ("0.5", 0.5),
     "max-skips": ("0", 0),
+    "most-images": ("7", 7),
     "cache.crops": ("3", 3),
     "cache.dtype": ("float16", "float16"),
     "cache.channels": ("None", None),

@@ -46,7 +46,7 @@ def checkpoints_of(
     """The checkpoints of a run that has taken a step, and what they say."""
     said: list[str] = []
     run = build(images, place_of(out), **changes)
-    constants = fit_to_teachers(run.training, run.pictures)
+    constants = fit_to_teachers(run.training, run.pictures, lambda: False)
     run.advance(1)
     found = Checkpoints(
         training=run.training,
@@ -165,3 +165,15 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_published(
     assert "final_norm.bias' has numbers that are not finite" in said[0]
     assert steps_in(tmp_path) == ["step-000000001"]
     assert (tmp_path / "last" / "model.safetensors").read_bytes() == before
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_saved_does_not_end_as_if_it_were(
+    images: Path, tmp_path: Path
+) -> None:
+    found, _ = checkpoints_of(images, tmp_path)
+    assert isinstance(found.snapshots, FailingSnapshots)
+    found.snapshots.left = 1
+    with pytest.raises(RunError, match=r"the last one, could not be saved; make room .*--resume"):
+        found.save_last()
+    found.save_last()
+    assert steps_in(tmp_path) == ["step-000000001"]

@@ -1,5 +1,6 @@
 """The images of every step."""
 
+import dataclasses
 import errno
 import json
 from pathlib import Path
@@ -10,12 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image
 
 from tests.distill.built import CPU
 from tests.distill.runs import pictures, small_config
 from veca.data.batches import ViewTask
 from veca.data.errors import DataError
 from veca.data.image_index import image_index
+from veca.data.views import ViewConfig
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable, check_batch, tasks, training_batches
 from veca.distill.schedules import ResolutionPhase
@@ -144,19 +147,24 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_with_what_can(count: int, 
     check_batch(config_of(3 * count * parts), Efficiency(accumulate=parts), workers)
 
 
-def test_batches_follow_their_tasks_and_stand_ins_are_training_images(tmp_path: Path) -> None:
-    folder = pictures(tmp_path, 12)
+def test_only_training_images_stand_in_for_others(tmp_path: Path) -> None:
+    colours = {2: (255, 0, 0)}  # all others are black
+    for number in range(12):
+        picture = Image.new("RGB", (32, 32), colours.get(number, (0, 0, 0)))
+        picture.save(tmp_path / f"{number:04}.png")
     for number in (3, 4):
-        (folder / f"{number:04}.png").write_bytes(b"no picture")
-    index = image_index(folder)
+        (tmp_path / f"{number:04}.png").write_bytes(b"no picture")
+    index = image_index(tmp_path)
     some = Pictures(
         index=index, training=np.arange(2, 5), validation_index=index, validation=np.arange(2)
     )
-    config, efficiency = config_of(), Efficiency(workers=0)
+    config = dataclasses.replace(config_of(), views=ViewConfig(trivial_augment=False))
     task = ViewTask(0, 0, np.array([2, 3, 4]), np.array([0, 0, 0]), 16)
-    (batch,) = training_batches(some, iter([task]), config, efficiency, seed=1)
+    (batch,) = training_batches(some, iter([task]), config, Efficiency(workers=0), seed=1)
+    assert sorted(batch.unreadable) == [3, 4]
     assert batch.images.shape == (3, 3, 16, 16)
-    assert sorted(batch.unreadable) == [3, 4]  # so that only 2 could stand in
+    assert batch.images[:, 0].eq(255).all()
+    assert batch.images[:, 1:].eq(0).all()
 
 
 def test_the_fingerprint_tells_both_sets_of_images(some: Pictures, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_validation_is_logged_told_and_drawn(tmp_path: Path) -> None:
     journal.close()
     assert rows(tmp_path / "metrics.jsonl") == found
     assert (
-        "Validation before step 1,000: 2 cores 0.7124, 4 cores not finite, "
+        "Validation before step 1,000 at 32 px: 2 cores 0.7124, 4 cores not finite, "
         "4 cores at FFN 0.25 0.5000" in text.getvalue()
     )
     assert "0.7124" in (tmp_path / "summary.html").read_text("utf-8")

@@ -28,10 +28,11 @@ class NotedCheckpoints(Checkpoints):
 
     events: Events
 
-    def save(self) -> None:
+    def save(self) -> bool:
         """Note it."""
         name = "finished" if self.training.progress.finished else "save"
         self.events.append((name, self.training.progress.step))
+        return True
 
     def publish_best(self) -> None:
         """Note it."""
@@ -132,7 +133,7 @@ def test_a_run_validates_saves_and_publishes_in_this_order(images: Path, tmp_pat
         ("validate", 7), ("best", 7),
         ("finished", 7),
     ]  # fmt: skip
-    assert rig.live.said[0] == "Validation before step 0: 2 cores 2.9000, 4 cores 3.1000"
+    assert rig.live.said[0] == "Validation before step 0 at 32 px: 2 cores 2.9000, 4 cores 3.1000"
 
 
 def test_the_last_step_is_saved_once(images: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_statistics_are_those_of_the_first_views_of_training_images(
     images: Path, tmp_path: Path, count: int
 ) -> None:
     run = build(images, place_of(tmp_path), statistics_images=count)
-    (answer,) = fit_to_teachers(run.training, run.pictures)
+    (answer,) = fit_to_teachers(run.training, run.pictures, lambda: False)
     (views,) = first_views(run, min(count, 22))
     targets: Targets = PixelTeacher()(views, (4, 4))
     scaling = run.training.source.scaling(0)
@@ -172,7 +172,7 @@ def test_statistics_are_those_of_the_first_views_of_training_images(
 def test_only_the_first_process_computes_statistics(images: Path, tmp_path: Path) -> None:
     run = build(images, place_of(tmp_path))
     run.training.workers = Workers(rank=1, count=2, device=CPU)
-    (answer,) = fit_to_teachers(run.training, run.pictures)
+    (answer,) = fit_to_teachers(run.training, run.pictures, lambda: False)
     assert float(run.training.source.scaling(0).image_scale) == 1.0  # to be overwritten
     assert answer.image.shape == (12,)
     assert answer.patches.shape == (20,)
@@ -180,7 +180,7 @@ def test_only_the_first_process_computes_statistics(images: Path, tmp_path: Path
 
 def test_statistics_without_scaling_leave_the_targets_alone(images: Path, tmp_path: Path) -> None:
     run = build(images, place_of(tmp_path), scale_targets=False)
-    fit_to_teachers(run.training, run.pictures)
+    fit_to_teachers(run.training, run.pictures, lambda: False)
     scaling = run.training.source.scaling(0)
     assert float(scaling.image_scale) == 1.0
     assert not scaling.image_centre.any()
@@ -195,17 +195,15 @@ def test_kept_outputs_narrow_the_targets_and_give_the_statistics(
     assert run.training.cache is not None
     assert run.training.source.widths == [(12, 3)]
     assert any("Teacher outputs of 44 views" in text for text in said)
-    fit_to_teachers(run.training, run.pictures)
+    fit_to_teachers(run.training, run.pictures, lambda: False)
     task = _first_task(run, 8)[0]
     kept = run.training.source.scaled(run.training.cache.lookup(task, CPU))[0]
     assert kept.patches.mean((0, 1)).abs().max() < 1e-3
     assert float(kept.patches.square().mean()) == pytest.approx(1, abs=1e-3)
 
 
-def test_memory_is_told_before_it_is_needed(images: Path, tmp_path: Path) -> None:
-    run = build(images, place_of(tmp_path), ema=0.9)
-    lines = memory_lines(run.training, [PixelTeacher()])
+def test_memory_is_told_before_it_is_needed(images: Path) -> None:
+    lines = memory_lines(small_config(images, ema=0.9), ALONE, ONE, [PixelTeacher()])
     assert any("student weights" in line for line in lines)
     assert any("moving average" in line for line in lines)
     assert lines[-1].startswith("together, at least")
-    assert run.training.workers == ONE

@@ -83,7 +83,7 @@ def built(images: Path, out: Path) -> Built:
 def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Built, Stored]:
     """A run after some steps, and its checkpoint, through the disk."""
     run = built(images, tmp_path_factory.mktemp("trained"))
-    constants = fit_to_teachers(run.training, run.pictures)
+    constants = fit_to_teachers(run.training, run.pictures, lambda: False)
     run.advance(8)
     progress = run.training.progress
     progress.skipped, progress.consecutive_skips = 3, 1

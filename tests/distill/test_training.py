@@ -109,7 +109,7 @@ def test_a_step_logs_the_loss_of_its_images_at_its_budget(
     }
     efficiency = dataclasses.replace(ALONE, accumulate=parts)
     run = build(images, place_of(tmp_path), efficiency, **changes)
-    fit_to_teachers(run.training, run.pictures)
+    fit_to_teachers(run.training, run.pictures, lambda: False)
     run.advance(2)
     views = views_of(run, 2)
     wanted = slow_parts(run, 2, run.training.source(views, (4, 4)), views)
@@ -255,7 +255,7 @@ def test_kept_outputs_teach_what_the_teacher_teaches(images: Path, tmp_path: Pat
     place = place_of(tmp_path / "run", cache=tmp_path / "kept")
     cache = CacheConfig(crops=1, channels=None, dtype="float16", seed=5)
     run = build(images, place, cache=cache)
-    fit_to_teachers(run.training, run.pictures)
+    fit_to_teachers(run.training, run.pictures, lambda: False)
     views = views_of(run, 0, cached=True)
     wanted = slow_parts(run, 0, run.training.source(views, (4, 4)), views)
     teacher = run.training.source.teachers[0]

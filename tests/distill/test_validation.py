@@ -42,7 +42,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(images: Path, judged: Path, out: Path, **changes: Any) -> Built:
     """A run that has taken a step, so that budgets differ."""
     run = build(images, place_of(out), validation=str(judged), validation_images=7, **changes)
-    fit_to_teachers(run.training, run.pictures)
+    fit_to_teachers(run.training, run.pictures, lambda: False)
     run.advance(1)
     return run
 
