@@ -1,32 +1,35 @@
 """What training costs on this machine: the loop beside bare passes, and images per second.
 
-For each size and resolution a real run is set up (real images, real teacher, real workers) and
-takes steps in turns with bare forward and backward passes of the same student at the same budgets.
-What the loop adds is the time of a step without teacher and optimiser, over that of the bare pass.
+For each size and resolution a real run is set up (real images, teacher, workers, logs, average) and
+takes stretches of steps without a pause, each followed by bare forward and backward passes of the
+same student at the same budgets while nothing else runs. What the loop adds is the time of a step
+without teacher and optimiser, over that of the bare pass.
 
     python benchmarks/training_cost.py --images DIR --out build/training-cost
 """
 
 import argparse
 import dataclasses
+import io
 import itertools
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from veca.analysis.machine import this_machine
 from veca.backbone.nesting import draw_budget, draw_share
 from veca.data.batches import Batch
 from veca.distill.feed import tasks, training_batches
 from veca.distill.journal import Journal
-from veca.distill.live import SilentLive
+from veca.distill.live import Live
 from veca.distill.losses import distillation_losses
 from veca.distill.run_folder import RunFolder
 from veca.distill.setup import (
@@ -36,6 +39,7 @@ from veca.distill.setup import (
     find_teachers,
     fit_to_teachers,
 )
+from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
 from veca.recipes.distill import RECIPES
 from veca.runtime.workers import Workers
@@ -80,7 +84,7 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
     backbone = RECIPES[size]().config.backbone
     config = dataclasses.replace(
         recipe.config, backbone=backbone, images=arguments.images, resolution=pixels,
-        batch=arguments.batch, steps=10_000, statistics_images=32, validation_images=32, ema=None,
+        batch=arguments.batch, steps=10_000, statistics_images=32, validation_images=32,
     )  # fmt: skip
     efficiency = dataclasses.replace(recipe.efficiency, device="cpu", workers=arguments.workers)
     workers = Workers(device=torch.device("cpu"))
@@ -96,67 +100,73 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
     teacher, optimizer, waiting = Clock(), Clock(), Clock()
     training._targets = teacher.around(training._targets)  # type: ignore[method-assign]
     training.optimizers.step = optimizer.around(training.optimizers.step)  # type: ignore[method-assign]
-    journal = Journal(RunFolder(folder), SilentLive(1), training.meter, {}, None)
     crops = None if training.cache is None else training.cache.crops
-    found = tasks(config, efficiency, pictures.training, workers, steps=range(10_000),
-                  length=10_000, crops=crops)  # fmt: skip
-    seed = config.seed if crops is None else config.cache.seed
-    with closing(training_batches(pictures, found, config, efficiency, seed)) as feed:
-        timed_feed = _timed(feed, waiting)
-        return _rounds(arguments, training, journal, timed_feed, (teacher, optimizer, waiting))
-
-
-def _timed(feed: Iterator[Batch], waiting: Clock) -> Iterator[Batch]:
-    """The same batches, with the waiting counted."""
-    for _ in itertools.count():
-        yield waiting.around(next)(feed)
-
-
-def _rounds(
-    arguments: argparse.Namespace,
-    training: Training,
-    journal: Journal,
-    feed: Any,  # noqa: ANN401 - an iterator that stands for a generator
-    clocks: tuple[Clock, Clock, Clock],
-) -> dict[str, Any]:
-    """Rounds of real steps and bare passes in turns."""
-    teacher, optimizer, waiting = clocks
-    batch = next(feed)
-    side = training.config.student.patch_size
-    grid = (batch.images.shape[2] // side, batch.images.shape[3] // side)
-    targets = training.source(batch.images, grid)
-    for clock in clocks:
-        clock.seconds = 0.0
-    whole, alone, ratios = 0.0, 0.0, []
-    count = 0
+    ratios, whole, count = [], 0.0, 0
     for number in range(arguments.rounds + 1):
-        first = training.progress.step
-        before = [clock.seconds for clock in clocks]
-        start = time.perf_counter()
-        for _ in range(arguments.steps):
-            journal.step(training.take_step(feed, False))
-        seconds = time.perf_counter() - start
-        bare = sum(
-            bare_pass(training, batch.images, targets, step)
-            for step in range(first, first + arguments.steps)
-        )
-        if number == 0:  # a round to get warm
-            for clock in clocks:
+        if number == 1:  # the round before was to get warm
+            for clock in (teacher, optimizer, waiting):
                 clock.seconds = 0.0
-            continue
-        own = seconds - (teacher.seconds - before[0]) - (optimizer.seconds - before[1])
-        ratios.append(own / bare)
-        whole, alone, count = whole + seconds, alone + bare, count + arguments.steps
+        before = teacher.seconds + optimizer.seconds
+        first = training.progress.step
+        found = tasks(config, efficiency, pictures.training, workers,
+                      steps=range(first, 10_000), length=10_000, crops=crops)  # fmt: skip
+        seed = config.seed if crops is None else config.cache.seed
+        with closing(training_batches(pictures, found, config, efficiency, seed)) as feed:
+            batch, seconds = _stretch(training, feed, waiting, arguments.steps, folder)
+        own = seconds - (teacher.seconds + optimizer.seconds - before)
+        bare = _bare(training, batch, range(first, first + arguments.steps))
+        if number:
+            ratios.append(own / bare)
+            whole, count = whole + seconds, count + arguments.steps
     return {
         "loop_over_bare": statistics.median(ratios),
         "loop_over_bare_all": ratios,
-        "images_per_second": count * training.config.batch / whole,
-        "images_per_second_bare_passes": count * training.config.batch / alone,
+        "images_per_second": count * config.batch / whole,
         "share_teacher": teacher.seconds / whole,
         "share_optimizer": optimizer.seconds / whole,
         "share_waiting_for_data": waiting.seconds / whole,
         "steps": count,
     }
+
+
+def _stretch(
+    training: Training,
+    feed: Generator[Batch, None, None],
+    waiting: Clock,
+    steps: int,
+    folder: Path,
+) -> tuple[Batch, float]:
+    """Real steps without a pause, with all logs; a batch of them, and the seconds they took.
+
+    The first batch is decoded before the clock starts, as in a run that is under way.
+    """
+    last = next(feed)
+    held = _held(last, feed, waiting)
+    live = Live(10_000, Console(file=io.StringIO()))
+    board = open_tensorboard(folder / "tensorboard", training.progress.step)
+    with closing(Journal(RunFolder(folder), live, training.meter, {}, board)) as journal:
+        start = time.perf_counter()
+        for _ in range(steps):
+            journal.step(training.take_step(held, False))
+        seconds = time.perf_counter() - start
+    return last, seconds
+
+
+def _held(
+    first: Batch, feed: Generator[Batch, None, None], waiting: Clock
+) -> Generator[Batch, None, None]:
+    """A batch in hand, then those of the feed, with the waiting counted."""
+    yield first
+    while True:
+        yield waiting.around(next)(feed)
+
+
+def _bare(training: Training, batch: Batch, steps: range) -> float:
+    """Seconds of bare passes at the budgets of these steps, with nothing running beside them."""
+    side = training.config.student.patch_size
+    grid = (batch.images.shape[2] // side, batch.images.shape[3] // side)
+    targets = training.source(batch.images, grid)
+    return sum(bare_pass(training, batch.images, targets, step) for step in steps)
 
 
 def main() -> None:
@@ -168,8 +178,8 @@ def main() -> None:
     parser.add_argument("--pixels", default="128,224,256")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--cache", type=Path, default=None)
     arguments = parser.parse_args()
     rows = []

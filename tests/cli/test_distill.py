@@ -68,6 +68,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "max-unreadable": ("0.5", 0.5),
     "max-skips": ("0", 0),
     "most-images": ("7", 7),
+    "copy-patch-embedding": ("yes", "yes"),
     "cache.crops": ("3", 3),
     "cache.dtype": ("float16", "float16"),
     "cache.channels": ("None", None),
@@ -83,7 +84,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 """Flags, a word for each, and what it means."""
 
-SWITCHES = ("scale-targets", "copy-patch-embedding", "views.trivial-augment",
+SWITCHES = ("scale-targets", "views.trivial-augment",
             "checkpoint-activations", "compile", "shard", "publish-adaptors")  # fmt: skip
 
 LISTS: dict[str, tuple[tuple[str, ...], Any]] = {
@@ -176,6 +177,18 @@ def test_the_last_stage_that_is_named_counts() -> None:
 def test_there_are_two_stages(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["distill", "small", "--out", "x", *words]) == 2
     assert "--stage got" in capsys.readouterr().err
+
+
+def test_the_second_stage_begins_with_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ending(monkeypatch, Outcome(True, 1, None, Path("runs/x")))
+    words = ["distill", "small", "--stage", "2", "--out", "x"]
+    assert main(words) == 2
+    assert "name it, as in --start runs/small/best" in capsys.readouterr().err
+    assert asked == []
+    assert main([*words, "--start", "runs/small/best"]) == 0
+    assert asked[0].config.recipe == "small, stage 2"
 
 
 def test_no_recipe_lists_them_and_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

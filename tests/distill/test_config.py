@@ -21,6 +21,7 @@ from veca.distill.schedules import ResolutionPhase
         ("validate_every", 0, "validate_every=0 is not usable; use 1 or more"),
         ("statistics_images", 0, "statistics_images=0 is not usable; use 1 or more"),
         ("validation_images", 0, "validation_images=0 is not usable; use 1 or more"),
+        ("most_images", 0, "most_images=0 is not usable; use 1 or more"),
         ("max_skips", -1, "max_skips=-1 is not usable; use 0 or more"),
         ("epochs", 0.0, r"epochs=0.0 is not usable; it must lie above 0.0"),
         ("epochs", float("inf"), "epochs=inf is not usable"),

@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,43 +27,70 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pictures(tmp_path_factory.mktemp("images"))
 
 
+def lines_of(out: Path, kind: str) -> list[dict[str, Any]]:
+    """Rows of a log that may be written at this moment, all but the last."""
+    if not (out / "metrics.jsonl").exists():
+        return []
+    lines = (out / "metrics.jsonl").read_text("utf-8").splitlines()[:-1]
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+
 def wait_for_steps(out: Path, count: int, seconds: float = 60.0) -> None:
     """Wait until a run has logged so many steps."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if (out / "metrics.jsonl").exists():
-            lines = (out / "metrics.jsonl").read_text("utf-8").splitlines()[:-1]
-            if sum(json.loads(line)["kind"] == "train" for line in lines) >= count:
-                return
+        if len(lines_of(out, "train")) >= count:
+            return
         time.sleep(0.05)
     raise AssertionError(f"{out} did not take {count} steps in {seconds} s")
 
 
-def killed_and_resumed(images: Path, out: Path, steps: int, kills: int, most: float) -> list[float]:
-    """Kill a run at random moments, resuming it each time, until it has ended by itself."""
+class Kill(NamedTuple):
+    """One end of a run by kill -9."""
+
+    seconds: float
+    """From its first new step to the kill."""
+
+    step: int
+    """The last step that it had logged."""
+
+
+def killed_and_resumed(images: Path, out: Path, steps: int, kills: int) -> list[Kill]:
+    """Kill a run at random moments after it began to train, resuming it each time, then end it."""
     draw = random.Random(0)
-    moments = []
-    flags = ("--steps", str(steps), "--save-every", "20", "--validate-every", "100", "--resume")
+    flags = ("--steps", str(steps), "--save-every", "5", "--validate-every", "40", "--resume",
+             "--workers", "1")  # fmt: skip
+    found = []
     for _ in range(kills):
-        process = start(command(images, out, *flags, "--workers", "1"))
-        moments.append(draw.uniform(0.5, most))
-        time.sleep(moments[-1])
+        before = len(lines_of(out, "train"))
+        process = start(command(images, out, *flags))
+        wait_for_steps(out, before + 1)
+        seconds = draw.uniform(0.0, 1.5)
+        time.sleep(seconds)
         kill_group(process)
-    finish(command(images, out, *flags, "--workers", "1"))
-    return moments
+        found.append(Kill(seconds, lines_of(out, "train")[-1]["step"]))
+    finish(command(images, out, *flags))
+    return found
+
+
+def compared(images: Path, folder: Path, steps: int, kills: int) -> list[Kill]:
+    """Kill and resume one run, leave another alone, and hold them against each other."""
+    alone = ("--steps", str(steps), "--save-every", "5", "--validate-every", "40")
+    finish(command(images, folder / "whole", *alone))
+    found = killed_and_resumed(images, folder / "killed", steps, kills)
+    assert lasting_rows(folder / "killed") == lasting_rows(folder / "whole")
+    for name in ("best", "last"):
+        files = [folder / run / name / "model.safetensors" for run in ("whole", "killed")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    return found
 
 
 @pytest.mark.workers
 def test_a_killed_run_ends_with_the_log_and_weights_of_one_that_was_not(
     images: Path, tmp_path: Path
 ) -> None:
-    finish(command(images, tmp_path / "whole", "--steps", "120", "--save-every", "20",
-                   "--validate-every", "100"))  # fmt: skip
-    killed_and_resumed(images, tmp_path / "killed", 120, kills=3, most=8.0)
-    assert lasting_rows(tmp_path / "killed") == lasting_rows(tmp_path / "whole")
-    for name in ("best", "last"):
-        files = [tmp_path / run / name / "model.safetensors" for run in ("whole", "killed")]
-        assert files[0].read_bytes() == files[1].read_bytes()
+    compared(images, tmp_path, steps=120, kills=2)
+    assert rows(tmp_path / "killed", "resume")  # a kill before the first save begins anew
 
 
 @pytest.mark.workers
@@ -129,13 +157,27 @@ def test_a_second_run_into_the_same_folder_is_refused_while_the_first_lives(
     kill_group(process)
 
 
+@pytest.mark.workers
+def test_sigterm_to_torchrun_saves_once_and_leaves_no_process_behind(
+    images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    process = start(command(images, out, "--steps", "100000", "--workers", "1", processes=2))
+    wait_for_steps(out, 3)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, said
+    assert processes_of_group(process.pid) == []
+    (folder,) = (out / "checkpoints").iterdir()
+    assert read_snapshot(folder).step == len(rows(out, "train"))
+
+
 @pytest.mark.slow
 @pytest.mark.workers
 def test_twenty_kills_change_nothing(images: Path, tmp_path: Path) -> None:
-    finish(command(images, tmp_path / "whole", "--steps", "400", "--save-every", "20",
-                   "--validate-every", "100"))  # fmt: skip
-    killed_and_resumed(images, tmp_path / "killed", 400, kills=20, most=12.0)
-    assert lasting_rows(tmp_path / "killed") == lasting_rows(tmp_path / "whole")
-    for name in ("best", "last"):
-        files = [tmp_path / run / name / "model.safetensors" for run in ("whole", "killed")]
-        assert files[0].read_bytes() == files[1].read_bytes()
+    found = compared(images, tmp_path, steps=2000, kills=20)
+    resumed = [row["step"] for row in rows(tmp_path / "killed", "resume")]
+    for number, kill in enumerate(found, start=1):
+        print(f"kill {number}: {kill.seconds:.2f} s after its first new step, at step {kill.step}")
+    print(f"resumed at steps {resumed}; logs and weights are equal, byte for byte")
+    assert len(set(resumed)) > 10

@@ -16,12 +16,12 @@ from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.feed import Pictures
 from veca.distill.run_folder import RunError
 from veca.distill.setup import (
-    build_training,
     find_pictures,
     find_teachers,
     fit_to_teachers,
     memory_lines,
 )
+from veca.distill.validation import StoppedError
 from veca.runtime.workers import Workers
 from veca.teacher.teacher import Targets
 
@@ -66,8 +66,29 @@ def test_validation_images_of_their_own_leave_all_others_to_train_on(
     own = pictures(tmp_path / "own", 5)
     found = found_pictures(images, tmp_path / "run", validation=str(own), validation_images=3)
     assert found.training.tolist() == list(range(24))
-    assert found.validation.tolist() == [0, 1, 2]
+    assert len(set(found.validation.tolist())) == 3
     assert len(found.validation_index) == 5
+
+
+@pytest.mark.parametrize(("most", "left"), [(5, 5), (22, 22), (1000, 22)])
+def test_some_of_the_images_can_be_taken_chosen_by_name(
+    images: Path, tmp_path: Path, most: int, left: int
+) -> None:
+    whole = found_pictures(images, tmp_path / "a")
+    found = found_pictures(images, tmp_path / "b", most_images=most)
+    assert len(found.training) == left
+    assert found.training.tolist() == sorted(set(found.training.tolist()))
+    assert set(found.training.tolist()) <= set(whole.training.tolist())
+    assert found.validation.tolist() == whole.validation.tolist()
+    fewer = found_pictures(images, tmp_path / "c", most_images=max(1, left - 1))
+    assert set(fewer.training.tolist()) < set(found.training.tolist())  # more of the same
+
+
+def test_pictures_in_the_folder_of_the_run_are_none_of_its_images(tmp_path: Path) -> None:
+    folder = pictures(tmp_path, 5)
+    pictures(folder / "run" / "pictures", 3)
+    assert len(found_pictures(folder, folder / "run").index) == 5
+    assert len(found_pictures(folder / "run" / "pictures", folder / "run").index) == 3
 
 
 def test_a_run_without_images_says_what_to_give(tmp_path: Path) -> None:
@@ -119,21 +140,6 @@ def test_a_training_is_built_from_its_configuration(images: Path, tmp_path: Path
     assert other.student.backbone.checkpoint_activations
 
 
-def test_a_batch_that_does_not_split_is_refused_before_anything_is_built(
-    images: Path, tmp_path: Path
-) -> None:
-    place = place_of(tmp_path)
-    config = small_config(images, batch=5)
-    with pytest.raises(ValueError, match="use a multiple of 2"):
-        build_training(
-            config,
-            dataclasses.replace(ALONE, accumulate=2),
-            find_pictures(config, place),
-            [PixelTeacher()],
-            place,
-        )
-
-
 def first_views(run: Built, count: int) -> list[Tensor]:
     """First views of the images that the run takes first."""
     config = run.training.config
@@ -176,6 +182,13 @@ def test_only_the_first_process_computes_statistics(images: Path, tmp_path: Path
     assert float(run.training.source.scaling(0).image_scale) == 1.0  # to be overwritten
     assert answer.image.shape == (12,)
     assert answer.patches.shape == (20,)
+
+
+def test_statistics_end_when_a_stop_is_asked_for(images: Path, tmp_path: Path) -> None:
+    run = build(images, place_of(tmp_path))
+    with pytest.raises(StoppedError):
+        fit_to_teachers(run.training, run.pictures, lambda: True)
+    assert float(run.training.source.scaling(0).image_scale) == 1.0
 
 
 def test_statistics_without_scaling_leave_the_targets_alone(images: Path, tmp_path: Path) -> None:

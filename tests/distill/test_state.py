@@ -106,7 +106,7 @@ def test_a_restored_run_has_every_value_of_the_one_that_was_stored(
         path: value.clone() if isinstance(value, Tensor) else value
         for path, value in live_state(fresh.training)
     }
-    restore(fresh.training, stored)
+    restore(fresh.training, stored, fresh.pictures.fingerprint)
     wanted, found = dict(live_state(run.training)), dict(live_state(fresh.training))
     assert found.keys() == wanted.keys()
     assert [path for path in wanted if not same(found[path], wanted[path])] == []
@@ -128,9 +128,9 @@ def test_a_restored_run_takes_the_next_steps_of_the_one_that_was_stored(
 ) -> None:
     run, stored = trained
     fresh = built(images, tmp_path)
-    restore(fresh.training, stored)
+    restore(fresh.training, stored, fresh.pictures.fingerprint)
     again = built(images, tmp_path)
-    restore(again.training, stored)
+    restore(again.training, stored, again.pictures.fingerprint)
     assert fresh.advance(3) == again.advance(3)
     wanted, found = dict(live_state(again.training)), dict(live_state(fresh.training))
     assert [path for path in wanted if not same(found[path], wanted[path])] == []
@@ -154,7 +154,7 @@ def test_every_source_of_chance_goes_on(
     fresh = built(images, tmp_path)
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(8)
-    restore(fresh.training, Stored(tensors, facts))
+    restore(fresh.training, Stored(tensors, facts), "")
     assert drawn() == wanted
 
 
@@ -202,8 +202,29 @@ def test_a_run_goes_on_with_kept_teacher_outputs_as_it_began(
     changes: dict[str, Any] = {"cache": CacheConfig(crops=1, channels=None)}
     begun = build(images, place_of(tmp_path / "a", cache=kept if cached else None), **changes)
     stored = Stored(*gather(begun.training, [], ""))
-    restore(begun.training, stored)
+    restore(begun.training, stored, "")
     other = build(images, place_of(tmp_path / "b", cache=None if cached else kept), **changes)
     words = "with" if cached else "without"
     with pytest.raises(RunError, match=f"begun {words} --cache-teacher.*resume it {words} it too"):
-        restore(other.training, stored)
+        restore(other.training, stored, "")
+
+
+def test_numbers_of_unreadable_images_are_forgotten_where_the_images_are_others(
+    images: Path, tmp_path: Path, trained: tuple[Built, Stored]
+) -> None:
+    _, stored = trained
+    fresh = built(images, tmp_path)
+    restore(fresh.training, stored, "other images")
+    assert fresh.training.unreadable.count == 0
+    assert fresh.training.progress.best_loss is None
+    assert fresh.training.progress.step == 8
+
+
+def test_a_teacher_with_other_weights_is_refused(
+    images: Path, tmp_path: Path, trained: tuple[Built, Stored]
+) -> None:
+    run, stored = trained
+    fresh = built(images, tmp_path)
+    fresh.training.source.teachers[1].get_buffer("patch").mul_(-1)
+    with pytest.raises(RunError, match="the teacher others has other weights than when the run"):
+        restore(fresh.training, stored, run.pictures.fingerprint)

@@ -15,7 +15,9 @@ from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA
 from veca.data.normalisation import IMAGENET
 from veca.distill.config import DistillConfig
+from veca.distill.publish import ADAPTORS_NAME
 from veca.distill.student import Student, build_student, fresh_backbone
+from veca.runtime.tensor_files import tensor_pieces
 from veca.weights.errors import WeightsError
 
 WIDTHS = [(12, 20), (7, 32)]
@@ -101,6 +103,20 @@ def test_a_student_starts_from_a_stored_model_with_adaptors_of_its_own(tmp_path:
     assert started.backbone.config == TINY
 
 
+def test_adaptors_beside_a_stored_model_are_taken_where_they_fit(tmp_path: Path) -> None:
+    stored(tmp_path)
+    trained = small_student(seed=7)
+    tensors = {f"adaptors.{name}": value for name, value in trained.adaptors.state_dict().items()}
+    (tmp_path / ADAPTORS_NAME).write_bytes(b"".join(map(bytes, tensor_pieces(tensors))))
+    config = config_of(start=str(tmp_path))
+    fits = build_student(config, [(12, 20)], [PatchTeacher()])
+    for name, tensor in trained.adaptors.state_dict().items():
+        assert torch.equal(fits.adaptors.state_dict()[name], tensor)
+    fresh, other = build(), build_student(config, WIDTHS, [PatchTeacher()])
+    for name, tensor in fresh.adaptors.state_dict().items():
+        assert torch.equal(other.adaptors.state_dict()[name], tensor)
+
+
 def test_a_start_may_have_other_budgets_and_shares(tmp_path: Path) -> None:
     config = dataclasses.replace(TINY, budgets=(1, 2, 6), ffn_shares=(1.0,), coordinate_shift=0.0)
     model = stored(tmp_path, config)
@@ -152,7 +168,7 @@ def test_a_start_with_too_few_cores_or_another_attention_is_refused(tmp_path: Pa
 
 
 def test_the_patch_embedding_of_a_teacher_is_copied_and_nothing_else() -> None:
-    copied, scratch = build(copy_patch_embedding=True), build()
+    copied, scratch = build(copy_patch_embedding="auto"), build()
     weight, bias = PatchTeacher().patch_embedding(8) or (torch.zeros(0), torch.zeros(0))
     assert torch.equal(copied.backbone.patch_embedding.weight, weight)
     assert torch.equal(copied.backbone.patch_embedding.bias, bias)
@@ -164,7 +180,7 @@ def test_the_patch_embedding_of_a_teacher_is_copied_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("teacher", "backbone", "message"),
     [
-        (PixelTeacher(), TINY, r"but pixels has no such embedding; leave it out, or choose"),
+        (PixelTeacher(), TINY, r"but pixels has no such embedding; say 'auto' or 'no', or choose"),
         (PatchTeacher(), dataclasses.replace(TINY, patch_size=32), "no such embedding"),
         (
             PatchTeacher(),
@@ -176,6 +192,30 @@ def test_the_patch_embedding_of_a_teacher_is_copied_and_nothing_else() -> None:
 def test_a_patch_embedding_that_does_not_fit_is_refused(
     teacher: PixelTeacher, backbone: BackboneConfig, message: str
 ) -> None:
-    config = config_of(backbone=backbone, copy_patch_embedding=True)
+    config = config_of(backbone=backbone, copy_patch_embedding="yes")
     with pytest.raises(ValueError, match=message):
         build_student(config, [(12, 20)], [teacher])
+    config = dataclasses.replace(config, copy_patch_embedding="auto")
+    weight = build_student(config, [(12, 20)], [teacher]).backbone.patch_embedding.weight
+    assert torch.equal(weight, fresh_backbone(config).patch_embedding.weight)
+
+
+@pytest.mark.parametrize("patch_size", [8, 16, 32])
+def test_a_patch_embedding_may_be_taken_only_where_it_fits(patch_size: int) -> None:
+    backbone = dataclasses.replace(TINY, patch_size=patch_size)
+    config = config_of(backbone=backbone, copy_patch_embedding="auto", resolution=32)
+    found = build_student(config, [(12, 20)], [PatchTeacher()]).backbone.patch_embedding
+    fresh = fresh_backbone(config).patch_embedding
+    assert torch.equal(found.weight, fresh.weight) == (patch_size != 8)
+
+
+def test_a_start_brings_its_own_patch_embedding(tmp_path: Path) -> None:
+    model = stored(tmp_path)
+    started = build(start=str(tmp_path), copy_patch_embedding="yes")
+    assert torch.equal(started.backbone.patch_embedding.weight, model.patch_embedding.weight)
+
+
+def test_a_student_that_is_resumed_needs_nothing_to_start_from() -> None:
+    config = config_of(start="gone", copy_patch_embedding="yes")
+    resumed = build_student(config, WIDTHS, [PixelTeacher()], resuming=True)
+    assert resumed.state_dict().keys() == build().state_dict().keys()

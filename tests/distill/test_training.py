@@ -129,6 +129,15 @@ def test_a_step_logs_the_loss_of_its_images_at_its_budget(
     assert [row[name] for name in PARTS] == pytest.approx(weighted, rel=1e-4)
 
 
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(images: Path, tmp_path: Path) -> None:
+    norms = []
+    for parts in (1, 2, 4):
+        efficiency = dataclasses.replace(ALONE, accumulate=parts)
+        (report,) = build(images, place_of(tmp_path), efficiency).advance(1)
+        norms.append(report.row["gradient_norm"])
+    assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-5)
+
+
 def test_a_step_does_not_depend_on_what_was_drawn_before_it(images: Path, tmp_path: Path) -> None:
     found = []
     for seed in (1, 2):

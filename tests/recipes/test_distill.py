@@ -80,7 +80,7 @@ def test_what_both_stages_of_the_paper_share(name: str, stage: int) -> None:
 def test_the_first_stage_is_the_papers(name: str) -> None:
     config = RECIPES[name](1).config
     assert (config.steps, config.epochs, config.sizes) == (None, 135.0, (256,))
-    assert config.copy_patch_embedding
+    assert config.copy_patch_embedding == "auto"
     assert config.start is None
     assert config.optimizer.weight_decay == 0.015
     images = 768 * 1000
@@ -104,7 +104,7 @@ def test_the_second_stage_is_the_papers(name: str) -> None:
             sizes=(256, 384, 512, 768), weights=(0.15, 0.25, 0.30, 0.30), from_share=0.14
         ),
     )
-    assert not config.copy_patch_embedding  # it would undo the first stage
+    assert config.copy_patch_embedding == "no"  # it would undo the first stage
     assert config.optimizer.weight_decay == 0.01
     assert learning_rate(config.schedule, 0, 50_000) == pytest.approx(3e-5)
     assert learning_rate(config.schedule, 7_000, 50_000) == pytest.approx(8e-5)

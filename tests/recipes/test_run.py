@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from tests.distill.runs import ALONE, pictures, rows, small_config
 from veca.distill.config import DistillConfig
@@ -14,6 +16,7 @@ from veca.recipes import run as module
 from veca.recipes.distill import Recipe
 from veca.recipes.judge import judge
 from veca.recipes.run import JUDGEMENT_NAME, run_recipe
+from veca.teacher.function import FunctionTeacher
 
 TEACHER = ("tests.distill.runs:PixelTeacher",)
 QUIET = Wishes(shown=False)
@@ -49,13 +52,38 @@ def test_quick_makes_pictures_learns_from_them_and_is_judged(tmp_path: Path) -> 
     assert (out / "pictures" / "pictures.tar").is_file()
     assert "(pictures)" in (out / "last" / "README.md").read_text("utf-8")
     judged = json.loads((out / JUDGEMENT_NAME).read_text("utf-8"))
-    names = [(row["model"], row["budget"]) for row in judged]
+    neighbours = judged["nearest_neighbour"]
+    names = [(row["model"], row["budget"]) for row in neighbours]
     assert names == [("raw pixels", None), ("untrained", 2), ("untrained", 4), ("trained", 2),
                      ("trained", 4)]  # fmt: skip
-    assert len(told) == 5
-    assert told[0].startswith("Nearest neighbour on generated pictures: raw pixels ")
-    assert told[1].startswith("Nearest neighbour on generated pictures: untrained with 2 cores ")
-    assert told[1].endswith(f" {judged[1]['accuracy']:.1f} %")
+    constant = rows(out, "baseline")[0]["loss"]
+    for margin, row in zip(
+        judged["below_best_constant"], rows(out, "validation")[-3:], strict=True
+    ):
+        assert margin["below"] == pytest.approx(100 - 100 * row["loss"] / constant)
+    assert len(told) == 3 + 5
+    assert told[2].endswith(" % with 4 cores at FFN 0.5")
+    accuracy = neighbours[1]["accuracy"]
+    assert told[4] == (
+        f"Nearest neighbour on generated pictures: {accuracy:.1f} % untrained with 2 cores"
+    )
+
+
+def test_quick_keeps_no_outputs_of_a_teacher_that_has_no_digest(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(small_quick(teacher=("tests.recipes.test_run:nameless_teacher",)), out)
+    assert not (out / "teacher").exists()
+    run(small_quick(), tmp_path / "kept")
+    assert (tmp_path / "kept" / "teacher").is_dir()
+
+
+def nameless_teacher() -> FunctionTeacher:
+    """A teacher of which nothing but its answers is known."""
+
+    def answer(pixels: Tensor) -> tuple[Tensor, Tensor]:
+        return pixels.mean((2, 3)), torch.nn.functional.avg_pool2d(pixels, 16)
+
+    return FunctionTeacher(answer, name="nameless")
 
 
 def test_quick_is_resumed_with_the_pictures_that_it_made(tmp_path: Path) -> None:
@@ -66,7 +94,7 @@ def test_quick_is_resumed_with_the_pictures_that_it_made(tmp_path: Path) -> None
     outcome, told = run(small_quick(), out, dataclasses.replace(QUIET, resume=True))
     assert outcome.finished
     assert shard.stat().st_mtime_ns == before
-    assert len(told) == 5
+    assert len(told) == 8
     assert len(rows(out, "train")) == 2
 
 

@@ -24,8 +24,11 @@ NOT_FINITE = 3
 DESCRIPTION = """Train a student from a recipe on unlabelled images, taught by frozen networks.
 
 Example: veca distill tiny --images photos --out runs/tiny
+
 Many processes: torchrun --nproc-per-node 4 -m veca distill small --images photos --out runs/small
+
 Repeat the command with --resume to continue a run that was stopped or killed.
+
 Exit codes: 0 finished, 2 a mistake that the message explains, 3 losses stay not finite,
 143 stopped by SIGTERM and 130 by Ctrl-C, both saved."""
 

@@ -1,9 +1,11 @@
 """Pictures that are drawn by rule: the kind of pattern is the label, all else is left to chance.
 
 A label says how a picture is built: of stripes, rings, bricks and so on. Colours, light, place,
-size, angle, bending, grain and the things that cover parts of it are random, so that pictures of
-one label have hardly a pixel in common, while whoever sees structure tells the labels apart. They
-need no download and no licence, and there are as many as one asks for.
+size, angle, bending and grain are random, and something may cover a part, so that pictures of one
+label have hardly a pixel in common, while whoever sees structure tells the labels apart: by pixels
+about two of ten nearest neighbours are right, by the features of a trained network nearly all. The
+ranges are no wider than a small student can learn in minutes. Such pictures need no download and no
+licence, and there are as many as one asks for.
 
 `generated_picture` is the whole way. The patterns follow below: each maps a plane to ink within
 0..1. Colours, cover and light, which every picture has, come last.
@@ -63,14 +65,14 @@ class Plane:
 def _plane(draw: Generator, side: int) -> Plane:
     """A plane that is seen from aside, gently bent, turned, scaled and shifted."""
     x, y = _centred_axes(side)
-    tilt_x, tilt_y = _between(draw, -0.4, 0.4), _between(draw, -0.4, 0.4)
+    tilt_x, tilt_y = _between(draw, -0.25, 0.25), _between(draw, -0.25, 0.25)
     distance = 1 + tilt_x * x + tilt_y * y
-    bend = _between(draw, 0.0, 0.06)
+    bend = _between(draw, 0.0, 0.03)
     x, y = x / distance + bend * _hills(draw, side, 3), y / distance + bend * _hills(draw, side, 3)
-    units = 4 * 2.5 ** _between(draw, 0.0, 1.0)
-    angle = _between(draw, 0.0, TURN)
+    units = 6 * 2.0 ** _between(draw, 0.0, 1.0)
+    angle = _between(draw, -0.3, 0.3)
     cos, sin = units * math.cos(angle), units * math.sin(angle)
-    shift_x, shift_y = _between(draw, -2.0, 2.0), _between(draw, -2.0, 2.0)
+    shift_x, shift_y = _between(draw, -3.0, 3.0), _between(draw, -3.0, 3.0)
     return Plane(cos * x - sin * y + shift_x, sin * x + cos * y + shift_y, side / units)
 
 
@@ -158,11 +160,6 @@ def _pebbles(draw: Generator, plane: Plane) -> Field:
     return plane.filled((second - nearest) / 2 - joint) * (1 - 0.35 * shade)
 
 
-def _clouds(draw: Generator, plane: Plane) -> Field:
-    """Smooth heaps of many sizes."""
-    return _heaps(draw, len(plane.x))
-
-
 PATTERNS: Mapping[str, Callable[[Generator, Plane], Field]] = MappingProxyType(
     {
         "stripes": _stripes,
@@ -175,7 +172,6 @@ PATTERNS: Mapping[str, Callable[[Generator, Plane], Field]] = MappingProxyType(
         "stars": _stars,
         "bricks": _bricks,
         "pebbles": _pebbles,
-        "clouds": _clouds,
     }
 )
 
@@ -192,38 +188,36 @@ def _coloured(draw: Generator, ink: Field) -> Colours:
 
 
 def _two_colours(draw: Generator) -> Float32[np.ndarray, "2 3 1 1"]:
-    """Colours that differ in lightness, so that patterns show in grey too."""
+    """Muted colours that differ in lightness, so that patterns show in grey too."""
     while True:
         colours = draw.random((2, 3), np.float32)
         if abs(np.dot(colours[0] - colours[1], (0.299, 0.587, 0.114))) > 0.25:
-            return colours[..., None, None]
+            return (colours / 2 + colours.mean(axis=1, keepdims=True) / 2)[..., None, None]
 
 
 def _covered(draw: Generator, colours: Colours) -> Colours:
-    """Up to two plain things, round or with corners, that lie on the picture."""
+    """At times a plain thing, round or with corners, that lies on the picture."""
+    if draw.integers(2):
+        return colours
     side = colours.shape[-1]
     x, y = _centred_axes(side)
-    for _ in range(int(draw.integers(3))):
-        right, down = x - _between(draw, -0.5, 0.5), y - _between(draw, -0.5, 0.5)
-        angle = _between(draw, 0.0, TURN)
-        cos, sin = math.cos(angle), math.sin(angle)
-        u = (cos * right + sin * down) / _between(draw, 0.05, 0.2)
-        v = (cos * down - sin * right) / _between(draw, 0.05, 0.2)
-        u, v = u * u, v * v
-        if draw.integers(2):
-            u, v = u**3, v**3
-        cover = np.clip((1 - u - v) * side / 20 + 0.5, 0, 1)
-        colours = colours + cover * (draw.random((3, 1, 1), np.float32) - colours)
-    return colours
+    right, down = x - _between(draw, -0.5, 0.5), y - _between(draw, -0.5, 0.5)
+    angle = _between(draw, 0.0, TURN)
+    cos, sin = math.cos(angle), math.sin(angle)
+    u = ((cos * right + sin * down) / _between(draw, 0.05, 0.15)) ** 2
+    v = ((cos * down - sin * right) / _between(draw, 0.05, 0.15)) ** 2
+    power = int(draw.choice((1, 3)))
+    cover = np.clip((1 - u**power - v**power) * side / 20 + 0.5, 0, 1)
+    return colours + cover * (draw.random((3, 1, 1), np.float32) - colours)
 
 
 def _lit(draw: Generator, colours: Colours) -> Colours:
     """Light from one side, through haze, and the grain of a camera."""
     side = colours.shape[-1]
     x, y = _centred_axes(side)
-    light = 1 + _between(draw, -0.5, 0.5) * x + _between(draw, -0.5, 0.5) * y
+    light = 1 + _between(draw, -0.6, 0.6) * x + _between(draw, -0.6, 0.6) * y
     light = light + _between(draw, 0.0, 0.2) * (_heaps(draw, side) - 0.5)
-    grain = draw.standard_normal((1, side, side), np.float32) * _between(draw, 0.0, 0.06)
+    grain = draw.standard_normal((1, side, side), np.float32) * _between(draw, 0.0, 0.04)
     return colours * light + grain
 
 

@@ -42,7 +42,7 @@ class MovingAverage:
 
     def tensors(self) -> dict[str, Tensor]:
         """The average, whole; every process must ask."""
-        return {name: whole(value) for name, value in self._values.items()}
+        return {name: whole(value).cpu() for name, value in self._values.items()}
 
     def load(self, tensors: Mapping[str, Tensor], updates: int) -> None:
         """Continue a stored average."""

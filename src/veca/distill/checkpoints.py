@@ -42,6 +42,7 @@ class Checkpoints:
     def save(self) -> bool:
         """Write a checkpoint and the model of this step; whether that worked."""
         tensors, facts = gather(self.training, self.constants, self.fingerprint)
+        facts["provenance"] = self.provenance.known()
         weights = published_tensors(self.training)
         step = self.training.progress.step
 

@@ -18,6 +18,7 @@ from veca.distill.optimizers import OptimizerConfig
 from veca.distill.schedules import ResolutionPhase, ScheduleConfig, draw_resolution
 
 KeptPrecision = Literal["float16", "int8"]
+PatchStart = Literal["no", "auto", "yes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class CacheConfig:
     """How a teacher's outputs are kept on disk (`--cache-teacher`)."""
 
     crops: int = 8
-    """Seeded random views of each image; the student draws among them."""
+    """Seeded random views of each image; the student draws among them. 0 keeps nothing."""
 
     dtype: KeptPrecision = "int8"
     """'float16', or 'int8' with one scale for each channel."""
@@ -124,8 +125,9 @@ class DistillConfig:
     start: str | None = None
     """Model to start from: a folder, file or name that veca.load reads; None is from scratch."""
 
-    copy_patch_embedding: bool = False
-    """Start with the patch embedding of the first teacher, a ViT of the same width and patch."""
+    copy_patch_embedding: PatchStart = "no"
+    """Start with the patch embedding of the first teacher, a ViT of the same width and patch:
+    'auto' does so where it fits."""
 
     seed: int = 42
     """Decides weights, order, views, budgets and resolutions."""

@@ -46,7 +46,11 @@ class Journal:
         if self._metrics is not None:
             self._metrics.write(row)
         if self._board is not None:
-            self._board.write(row)
+            try:
+                self._board.write(row)
+            except OSError as error:  # its thread tells of a full disk from then on
+                self._board = None
+                self.say(f"TensorBoard's files cannot be written ({error}); it is left out.")
 
     def step(self, report: StepReport) -> None:
         """Log a step, and show it."""
@@ -92,12 +96,13 @@ class Journal:
                 log.sync()
 
     def close(self) -> None:
-        """Close the files."""
-        for log in (self._metrics, self._speed):
-            if log is not None:
-                log.close()
-        if self._board is not None:
-            self._board.close()
+        """Close the files; what cannot be written any more is told, since the run is over."""
+        for log in (self._metrics, self._speed, self._board):
+            try:
+                if log is not None:
+                    log.close()
+            except OSError as error:
+                self.say(f"A log could not be written to its end ({error}).")
 
 
 class _PatientLog:

@@ -13,6 +13,7 @@ from veca.runtime.files import replace_file
 from veca.runtime.tensor_files import tensor_pieces
 from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import save
+from veca.weights.description import describe
 from veca.weights.provenance import NOT_RECORDED, Provenance
 
 BACKBONE = "backbone."
@@ -46,14 +47,28 @@ def publish(
 def provenance_of(
     config: DistillConfig, teachers: Sequence[Teacher], images: int, command: str | None
 ) -> Provenance:
-    """What the card says of a run; the licence of the weights is their maker's to choose."""
+    """What the card says of a run; the licence of the weights is their maker's to choose.
+
+    A model to start from brings its own teachers with it.
+    """
     source = Path(config.images).name if config.images else "generated pictures"
+    names = [teacher.name for teacher in teachers]
+    licences = [teacher.licence or NOT_RECORDED for teacher in teachers]
+    before = None if config.start is None else describe(config.start).provenance
+    if before is not None and before.teacher is not None and before.teacher not in names:
+        names.append(before.teacher)
+        licences.append(before.teacher_licence or NOT_RECORDED)
     return Provenance(
-        teacher=", ".join(teacher.name for teacher in teachers),
-        teacher_licence=", ".join(teacher.licence or NOT_RECORDED for teacher in teachers),
+        teacher=", ".join(names),
+        teacher_licence=", ".join(licences),
         data=f"{images:,} unlabelled images ({source})",
         recipe=config.recipe if config.attention != "full" else f"{config.recipe}, full attention",
         command=command,
         seed=config.seed,
-        date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        date=today(),
     )
+
+
+def today() -> str:
+    """The day, such as 2026-05-12."""
+    return datetime.datetime.now(tz=datetime.UTC).date().isoformat()

@@ -11,11 +11,11 @@ from veca.data.batches import Batch
 from veca.distill.checkpoints import Checkpoints
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.constant_predictor import Constants
-from veca.distill.feed import Pictures, tasks, training_batches
+from veca.distill.feed import Pictures, check_batch, tasks, training_batches
 from veca.distill.journal import Journal
 from veca.distill.live import Live, SilentLive
 from veca.distill.loop import Loop
-from veca.distill.publish import provenance_of
+from veca.distill.publish import provenance_of, today
 from veca.distill.run_folder import RunError, RunFolder, check_same_run
 from veca.distill.setup import (
     Place,
@@ -35,7 +35,7 @@ from veca.runtime.snapshots import Snapshot, Snapshots
 from veca.runtime.stopping import StopRequest, stop_requests
 from veca.runtime.workers import Workers, join_workers
 from veca.teacher.teacher import Teacher
-from veca.weights.provenance import NOT_RECORDED
+from veca.weights.provenance import NOT_RECORDED, Provenance
 
 
 class Outcome(NamedTuple):
@@ -113,6 +113,8 @@ class _Run:
         self.wishes = wishes
         self.place = place
         self.live = live
+        self.stored: Stored | None = None
+        """The checkpoint that is continued."""
 
     @property
     def workers(self) -> Workers:
@@ -123,27 +125,34 @@ class _Run:
         """Set up, train, and tell how it ended."""
         folder = self.place.folder
         snapshots = Snapshots(folder.checkpoints)
-        stored = self._stored(snapshots)
+        stored = self.stored = self._stored(snapshots)
         step = 0 if stored is None else stored.progress.step
         if stored is not None and stored.progress.finished and self.config.steps in {None, step}:
             self.live.say(f"The run in {folder.path} is finished; there is nothing to do.")
             return Outcome(True, step, None, folder.path)
-        if self.workers.first:
-            if stored is None:
-                folder.start_logs()
-            folder.write_config(self.config, self.efficiency, self.wishes.command)
         try:
             pictures = find_pictures(self.config, self.place)
             teachers = find_teachers(self.config, given)
+            check_batch(self.config, self.efficiency, self.workers)
+            self._begin(stored)
             for line in memory_lines(self.config, self.efficiency, self.workers, teachers):
                 self.live.say(line)
-            training = build_training(self.config, self.efficiency, pictures, teachers, self.place)
+            place = dataclasses.replace(self.place, resuming=stored is not None)
+            training = build_training(self.config, self.efficiency, pictures, teachers, place)
             finished = self._train(training, pictures, stored, snapshots)
             step = training.progress.step
         except StoppedError:  # before the first step: there is nothing to save
             finished = False
         signal = None if finished else stop.signal or SIGTERM
         return Outcome(finished, step, signal, folder.path)
+
+    def _begin(self, stored: Stored | None) -> None:
+        """Make the folder that of a run, once all that was named has been found."""
+        if not self.workers.first:
+            return
+        if stored is None:
+            self.place.folder.start_logs()
+        self.place.folder.write_config(self.config, self.efficiency, self.wishes.command)
 
     def _stored(self, snapshots: Snapshots) -> Stored | None:
         """The newest verified checkpoint, in every process."""
@@ -178,9 +187,12 @@ class _Run:
             constants = fit_to_teachers(training, pictures, self.place.asked_to_stop)
         else:
             constants = stored.constants
-            restore(training, stored)
+            restore(training, stored, pictures.fingerprint)
             if stored.facts["images"] != pictures.fingerprint:
-                self.live.say("The images have changed since the run began; so does their order.")
+                self.live.say(
+                    "The images have changed since the run began: their order and those to "
+                    "validate on change with them, and the best model is chosen anew."
+                )
         self.live.total = training.length
         with closing(self._journal(training, pictures)) as journal:
             validation = Validation(training, pictures, self.place.asked_to_stop)
@@ -260,6 +272,12 @@ class _Run:
             board = open_tensorboard(events, training.progress.step)
         return Journal(folder, self.live, training.meter, facts, board)
 
+    def _provenance(self, pictures: Pictures, teachers: Sequence[Teacher]) -> Provenance:
+        """Where the weights come from, with the teachers of the model that they started from."""
+        if self.stored is not None:
+            return Provenance(**{**self.stored.facts["provenance"], "date": today()})
+        return provenance_of(self.config, teachers, len(pictures.training), self.wishes.command)
+
     def _checkpoints(
         self,
         training: Training,
@@ -276,9 +294,7 @@ class _Run:
             fingerprint=pictures.fingerprint,
             folder=self.place.folder,
             snapshots=snapshots,
-            provenance=provenance_of(
-                self.config, teachers, len(pictures.training), self.wishes.command
-            ),
+            provenance=self._provenance(pictures, teachers),
             sync_logs=journal.sync,
             say=journal.say,
         )

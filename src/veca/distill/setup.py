@@ -16,7 +16,7 @@ from veca.distill.average import MovingAverage
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.constant_predictor import Constants
-from veca.distill.feed import Pictures, Unreadable, check_batch
+from veca.distill.feed import Pictures, Unreadable
 from veca.distill.memory_estimate import estimate
 from veca.distill.meter import Meter
 from veca.distill.optimizers import Optimizers
@@ -44,6 +44,8 @@ class Place:
     asked_to_stop: Callable[[], bool]
     cache_folder: Path | None
     """Where teacher outputs are kept."""
+    resuming: bool = False
+    """Whether a checkpoint will be restored."""
 
 
 def find_pictures(config: DistillConfig, place: Place) -> Pictures:
@@ -59,7 +61,8 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
     if config.validation is not None:
         training = np.arange(len(index))
         validation_index = image_index(config.validation, place.folder.index("validation"))
-        validation = np.arange(len(validation_index))[: config.validation_images]
+        everything = np.arange(len(validation_index))
+        validation = _some(validation_index, everything, config.validation_images)
     if workers.first:
         workers.barrier()
     training = _some(index, training, config.most_images)
@@ -133,13 +136,12 @@ def build_training(
 ) -> Training:
     """The live objects of a run before its first step."""
     workers = place.workers
-    check_batch(config, efficiency, workers)
     for teacher in teachers:
         teacher.to(workers.device)
     cache = open_cache(config, efficiency, pictures, teachers, place)
     projections = [None] * len(teachers) if cache is None else cache.projections
     source = TargetSource(teachers, projections, efficiency.teacher_batch).to(workers.device)
-    student = build_student(config, source.widths, teachers).to(workers.device)
+    student = build_student(config, source.widths, teachers, place.resuming).to(workers.device)
     student.backbone.checkpoint_activations = efficiency.checkpoint_activations
     ways = len(cells(config.student)) * max(1, len(config.student.ffn_shares))
     compile_blocks(student, efficiency, 2 * ways * len(config.sizes))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from veca.runtime.randomness import random_states, restore_random_states
 from veca.runtime.snapshots import Snapshot
 from veca.runtime.version import VERSION
 from veca.runtime.workers import Workers
+from veca.teacher.teacher import Teacher
 
 FORMAT = 1
 
@@ -50,6 +51,7 @@ def gather(
         "average_updates": 0 if training.average is None else training.average.updates,
         "random": random_facts,
         "images": fingerprint,
+        "teachers": _digests(training),
     }
     return tensors, facts
 
@@ -108,18 +110,48 @@ def received(snapshot: Snapshot | None, workers: Workers) -> Stored | None:
     return Stored(tensors, told["facts"])
 
 
-def restore(training: Training, stored: Stored) -> None:
-    """Put a run back to where it was between two steps."""
+def restore(training: Training, stored: Stored, fingerprint: str) -> None:
+    """Put a run back to where it was between two steps; `fingerprint` is that of its images."""
     _check_cache(stored.facts["cached_teacher"], training.cache is not None)
+    _check_teachers(training, stored)
+    if training.config.steps is None:  # the length is that of the images it was begun with
+        training.length = stored.facts["length"]
     load_student(training, stored.group("student"))
     training.optimizers.load(stored.group("optimizer"), stored.facts["optimizer"])
     if training.average is not None:
         training.average.load(stored.group("average"), stored.facts["average_updates"])
     training.source.scalings.load_state_dict(stored.group("scaling"))
-    training.source.projections.load_state_dict(stored.group("projection"))
-    training.unreadable.load(stored.group("unreadable")["images"])
     training.progress = stored.progress
+    if stored.facts["images"] == fingerprint:
+        training.unreadable.load(stored.group("unreadable")["images"])
+    else:  # numbers mean other images now, and the best was scored on others
+        training.progress.best_loss = training.progress.best_step = None
     restore_random_states(stored.group("random"), stored.facts["random"])
+
+
+def _check_teachers(training: Training, stored: Stored) -> None:
+    """Refuse teachers, or projections of their kept outputs, that are not those of before."""
+    for name, before, now in zip(
+        training.config.teacher, stored.facts["teachers"], _digests(training), strict=True
+    ):
+        if before is not None and now is not None and before != now:
+            raise RunError(
+                f"the teacher {name} has other weights than when the run was begun; bring back "
+                "the old ones, or begin another run with --start."
+            )
+    now_kept = training.source.projections.state_dict()
+    for name, tensor in stored.group("projection").items():
+        if not torch.equal(now_kept[name].cpu(), tensor):
+            raise RunError(
+                "the kept teacher outputs were computed anew, in other directions than the run "
+                "was begun with; bring back the old folder of --cache-teacher, or begin another "
+                "run with --start."
+            )
+
+
+def _digests(training: Training) -> list[str | None]:
+    """What stands for the weights of each teacher, where that is known."""
+    return [cast(Teacher, teacher).digest for teacher in training.source.teachers]
 
 
 def _check_cache(before: bool, now: bool) -> None:

@@ -57,9 +57,15 @@ def fresh_backbone(config: DistillConfig) -> VECA:
 
 
 def build_student(
-    config: DistillConfig, widths: Sequence[tuple[int, int]], teachers: Sequence[Teacher]
+    config: DistillConfig,
+    widths: Sequence[tuple[int, int]],
+    teachers: Sequence[Teacher],
+    resuming: bool = False,
 ) -> Student:
-    """The student before its first step; `widths` are those of each teacher's targets."""
+    """The student before its first step; `widths` are those of each teacher's targets.
+
+    One that is `resuming` gets all its weights from a checkpoint and needs no other start.
+    """
     backbone = fresh_backbone(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(step_seed(config.seed, 0, "adaptors"))
@@ -68,11 +74,13 @@ def build_student(
             for image, patches in widths
         ]
     student = Student(backbone, adaptors)
+    if resuming:
+        return student
     if config.start is not None:
         _start_from(backbone, config.start)
         _start_adaptors(student, Path(config.start).expanduser() / ADAPTORS_NAME)
-    if config.copy_patch_embedding:
-        _copy_patch_embedding(backbone, teachers[0])
+    if config.copy_patch_embedding != "no" and config.start is None:
+        _copy_patch_embedding(backbone, teachers[0], config.copy_patch_embedding == "yes")
     return student
 
 
@@ -103,16 +111,18 @@ def _start_adaptors(student: Student, path: Path) -> None:
         student.load_state_dict(stored, strict=False)
 
 
-def _copy_patch_embedding(backbone: VECA, teacher: Teacher) -> None:
-    """Take over how the teacher sees a patch of pixels."""
+def _copy_patch_embedding(backbone: VECA, teacher: Teacher, needed: bool) -> None:
+    """Take over how the teacher sees a patch of pixels, if it fits, which may be `needed`."""
     found = teacher.patch_embedding(backbone.config.patch_size)
     target = backbone.patch_embedding
     if found is None or found[0].shape != target.weight.shape:
+        if not needed:
+            return
         got = "no such embedding" if found is None else f"one of shape {tuple(found[0].shape)}"
         raise ValueError(
-            f"copy_patch_embedding needs a ViT teacher whose patch embedding has the shape "
-            f"{tuple(target.weight.shape)}, but {teacher.name} has {got}; leave it out, or choose "
-            "a teacher of the student's width and patch size."
+            f"copy_patch_embedding='yes' needs a ViT teacher whose patch embedding has the shape "
+            f"{tuple(target.weight.shape)}, but {teacher.name} has {got}; say 'auto' or 'no', or "
+            "choose a teacher of the student's width and patch size."
         )
     with torch.no_grad():
         target.weight.copy_(found[0])

@@ -121,17 +121,17 @@ class Training:
     ) -> Float[Tensor, "teachers 3"]:
         """Add the gradient of a part of the batch; its losses as a part of the batch's mean."""
         images = batch.images.to(self.workers.device, non_blocking=True)
-        with autocast(self.workers.device):
-            targets = self._targets(batch, images)
-            # Coordinates are jittered alike in all parts and processes, as in one large batch.
-            torch.manual_seed(step_seed(self.config.seed, self.progress.step, "coordinates"))
-            with gradients_synchronised(self.model, last):
+        with gradients_synchronised(self.model, last):
+            with autocast(self.workers.device):
+                targets = self._targets(batch, images)
+                # Coordinates are jittered alike in all parts and processes, as in a large batch.
+                torch.manual_seed(step_seed(self.config.seed, self.progress.step, "coordinates"))
                 losses = self._losses(self.model(images, budget, share), targets)
-                total = torch.stack([
-                    weight * found.total(self.config.loss)
-                    for weight, found in zip(self.config.weights, losses, strict=True)
-                ]).sum()  # fmt: skip
-                (total / self.efficiency.accumulate).backward()
+            total = torch.stack([
+                weight * found.total(self.config.loss)
+                for weight, found in zip(self.config.weights, losses, strict=True)
+            ]).sum()  # fmt: skip
+            (total / self.efficiency.accumulate).backward()
         values = torch.stack([torch.stack(found) for found in losses]).detach()
         return values.double().cpu() / self.efficiency.accumulate
 
@@ -210,7 +210,9 @@ def loss_row(config: DistillConfig, parts: Float[Tensor, "teachers 3"]) -> dict[
 
 def student_tensors(training: Training) -> dict[str, Tensor]:
     """The student's weights, whole; every process must ask."""
-    return {name: whole(value.detach()) for name, value in training.student.named_parameters()}
+    return {
+        name: whole(value.detach()).cpu() for name, value in training.student.named_parameters()
+    }
 
 
 def published_tensors(training: Training) -> dict[str, Tensor]:

@@ -64,6 +64,7 @@ class Validation:
         self._pictures = pictures
         self._asked_to_stop = asked_to_stop
         self._kept: dict[int, list[Portion]] = {}
+        self._unlisted = 0
 
     @torch.no_grad()
     def rows(self) -> list[dict[str, Any]]:
@@ -82,6 +83,9 @@ class Validation:
                 count = portion.counted
                 if count:
                     moments.add(Targets(targets.image[:count], targets.patches[:count]))
+        if self._training.workers.any(self._unlisted > 0):
+            self._training.unreadable.agree()
+            self._unlisted = 0
         for moments in found:
             for part in moments:
                 sums = part.tensors()
@@ -172,7 +176,7 @@ class Validation:
     def _note(self, unreadable: dict[int, str]) -> None:
         """Count images that could not be read with those to train on, where they are listed."""
         if self._pictures.validation_index is self._pictures.index:
-            self._training.unreadable.note(unreadable)
+            self._unlisted += self._training.unreadable.note(unreadable)
 
     def _check_stop(self) -> None:
         """Leave, all processes together, if any was asked to stop."""

@@ -110,11 +110,11 @@ def quick(stage: Stage = 1) -> Recipe:
         backbone=BackboneConfig(
             layers=6, width=192, heads=3, budgets=(8, 16, 32, 64), ffn_shares=(0.5, 1.0)
         ),
-        most_images=1600,
+        most_images=2800,
         teacher=("efficientnet-lite2",),
         scale_targets=True,
         adaptor="linear",
-        steps=300,
+        steps=360,
         batch=32,
         resolutions=(ResolutionPhase(sizes=(96,)),),
         views=ViewConfig(trivial_augment=False),
@@ -122,10 +122,11 @@ def quick(stage: Stage = 1) -> Recipe:
             kind="constant-decay", peak=2e-3, minimum=2e-5, warmup_steps=30, decay_share=0.4
         ),
         optimizer=OptimizerConfig(weight_decay=0.05, decays="matrices"),
+        ema=0.99,
         statistics_images=256,
         validation_images=128,
-        validate_every=150,
-        cache=CacheConfig(crops=2),
+        validate_every=180,
+        cache=CacheConfig(crops=1),
         seed=0,
     )
     return Recipe(config, Efficiency(save_every=100))
@@ -151,7 +152,7 @@ def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
         recipe=size,
         backbone=SIZES[size],
         teacher=(teacher,),
-        copy_patch_embedding=True,
+        copy_patch_embedding="auto",
         seed=42,
         epochs=135.0,
         batch=768,
@@ -166,7 +167,7 @@ def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
     second = replace(
         first,
         recipe=f"{size}, stage 2",
-        copy_patch_embedding=False,
+        copy_patch_embedding="no",
         steps=50_000,
         resolutions=(
             ResolutionPhase(sizes=(256, 384, 512), weights=(0.35, 0.35, 0.30)),

@@ -1,21 +1,25 @@
 """Running a recipe: what `veca distill` does after it has read its flags."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from veca.distill.config import DistillConfig
 from veca.distill.run import Outcome, Wishes, distill
+from veca.distill.run_folder import RunFolder
 from veca.distill.student import fresh_backbone
 from veca.recipes.distill import Recipe
 from veca.recipes.judge import judge
 from veca.recipes.quick_pictures import quick_pictures
 from veca.runtime.files import replace_file
+from veca.runtime.json_lines import read_json_lines
 from veca.runtime.workers import is_first_worker
+from veca.teacher.find import find_teacher
 from veca.weights.checkpoint import load
 
-QUICK_PICTURES, QUICK_VALIDATION = 1600, 128
+QUICK_PICTURES, QUICK_VALIDATION = 2800, 128
 """Pictures to train and to validate on that `quick` makes where none are named."""
 
 JUDGEMENT_NAME = "judgement.json"
@@ -24,29 +28,62 @@ JUDGEMENT_NAME = "judgement.json"
 def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], None]) -> Outcome:
     """Train; `quick` brings its own pictures where none are named, and is judged at the end."""
     config, efficiency = recipe
+    if config.recipe != "quick":
+        return distill(config, out, efficiency, wishes)
     out = out.expanduser()
-    quick = config.recipe == "quick"
-    if quick and config.images is None:
-        pictures = quick_pictures(out / "pictures", QUICK_PICTURES)
-        others = quick_pictures(out / "other-pictures", QUICK_VALIDATION, part="validation")
-        config = replace(config, images=str(pictures), validation=config.validation or str(others))
-    if quick and wishes.cache_teacher is None:
+    if is_first_worker():
+        RunFolder(out).prepare(wishes.resume)
+    if config.images is None:
+        config = _with_pictures(config, out)
+    teachers = [find_teacher(name) for name in config.teacher]
+    if wishes.cache_teacher is None and config.cache.crops and all(t.digest for t in teachers):
         wishes = replace(wishes, cache_teacher=out / "teacher")
-    outcome = distill(config, out, efficiency, wishes)
-    if quick and outcome.finished and is_first_worker():
+    outcome = distill(config, out, efficiency, wishes, teachers)
+    if outcome.finished and is_first_worker():
         for line in judged(config, out):
             tell(line)
     return outcome
 
 
 def judged(config: DistillConfig, out: Path) -> list[str]:
-    """Judge a student on labelled generated pictures beside its untrained self and raw pixels."""
+    """Judge a student by the best constant answer, and by its neighbours on labelled pictures.
+
+    Neighbours are those of its untrained self and of raw pixels too; judgement.json holds all.
+    """
     models = {"untrained": fresh_backbone(config).eval(), "trained": load(out / "last")}
     rows = judge(models, resolution=config.sizes[-1], seed=config.seed)
-    replace_file(out / JUDGEMENT_NAME, [json.dumps(rows, indent=2).encode(), b"\n"])
-    return [
-        f"Nearest neighbour on generated pictures: {row['model']}"
-        + ("" if row["budget"] is None else f" with {row['budget']} cores")
-        + f" {row['accuracy']:.1f} %"
-        for row in rows
+    margins = _margins(out)
+    facts = {"below_best_constant": margins, "nearest_neighbour": rows}
+    replace_file(out / JUDGEMENT_NAME, [json.dumps(facts, indent=2).encode(), b"\n"])
+    lines = [
+        f"Validation loss below the best constant answer: {row['below']:.1f} %{_way(row)}"
+        for row in margins
     ]
+    said = "Nearest neighbour on generated pictures"
+    return lines + [f"{said}: {row['accuracy']:.1f} % {row['model']}{_way(row)}" for row in rows]
+
+
+def _with_pictures(config: DistillConfig, out: Path) -> DistillConfig:
+    """Pictures to train and, from other photographs, to validate on."""
+    pictures = quick_pictures(out / "pictures", QUICK_PICTURES)
+    others = quick_pictures(out / "other-pictures", QUICK_VALIDATION, part="validation")
+    return replace(config, images=str(pictures), validation=config.validation or str(others))
+
+
+def _margins(out: Path) -> list[dict[str, Any]]:
+    """How far the last validation losses lie below the best constant's, in per cent."""
+    rows = list(read_json_lines(RunFolder(out).metrics))
+    constant = next(row["loss"] for row in rows if row["kind"] == "baseline")
+    scored = [row for row in rows if row["kind"] == "validation"]
+    last = max(row["step"] for row in scored)
+    return [
+        {"budget": row["budget"], "ffn": row["ffn"], "below": 100 * (1 - row["loss"] / constant)}
+        for row in scored
+        if row["step"] == last and row["loss"] is not None
+    ]
+
+
+def _way(row: Mapping[str, Any]) -> str:
+    """How the student was run, in words."""
+    cores = "" if row["budget"] is None else f" with {row['budget']} cores"
+    return cores if row.get("ffn", 1.0) == 1 else f"{cores} at FFN {row['ffn']:g}"
