@@ -77,6 +77,24 @@ def test_the_names_of_several_teachers_keep_their_order_and_gaps_are_told() -> N
     assert found.teacher_licence == "apache-2.0, not recorded"
 
 
+@pytest.mark.parametrize(
+    ("before", "teachers", "licences"),
+    [
+        (Provenance(), "pixels", "apache-2.0"),
+        (Provenance(teacher="pixels", teacher_licence="mit"), "pixels", "apache-2.0"),
+        (Provenance(teacher="old", teacher_licence="mit"), "pixels, old", "apache-2.0, mit"),
+        (Provenance(teacher="old"), "pixels, old", "apache-2.0, not recorded"),
+    ],
+)
+def test_a_model_to_start_from_brings_its_own_teachers(
+    tmp_path: Path, before: Provenance, teachers: str, licences: str
+) -> None:
+    publish(tensors_of(), CONFIG, tmp_path, before, adaptors=False)
+    config = dataclasses.replace(CONFIG, start=str(tmp_path))
+    found = provenance_of(config, [PixelTeacher()], 5, None)
+    assert (found.teacher, found.teacher_licence) == (teachers, licences)
+
+
 def test_a_run_without_named_images_tells_of_generated_ones() -> None:
     found = provenance_of(dataclasses.replace(CONFIG, images=None), [PixelTeacher()], 5, None)
     assert found.data == "5 unlabelled images (generated pictures)"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,27 @@ def test_an_average_of_the_weights_is_what_is_published(images: Path, tmp_path: 
     same = ("plain", "averaged")
     assert rows(tmp_path / "plain", "train") == rows(tmp_path / "averaged", "train")
     assert len({(tmp_path / n / "last/model.safetensors").read_bytes() for n in same}) == 2
+
+
+def test_a_mistake_in_the_command_leaves_the_folder_free_for_the_right_one(
+    images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ValueError, match="batch=5 cannot be cut"):
+        run(small_config(images, batch=5), out, dataclasses.replace(ALONE, accumulate=2))
+    with pytest.raises(ValueError, match="does not exist"):
+        run(small_config(tmp_path / "nothing"), out)
+    assert run(small_config(images), out).finished
+
+
+def test_a_run_that_is_resumed_needs_no_model_to_start_from(images: Path, tmp_path: Path) -> None:
+    run(small_config(images), tmp_path / "first")
+    schedule = ScheduleConfig(kind="constant-decay", peak=5e-3, minimum=1e-4, warmup_steps=2)
+    start = str(tmp_path / "first" / "best")
+    config = small_config(images, start=start, schedule=schedule, teacher=("others",))
+    run(config, tmp_path / "second")
+    shutil.rmtree(tmp_path / "first")
+    longer = dataclasses.replace(config, steps=10)
+    assert run(longer, tmp_path / "second", resume=True).step == 10
+    card = (tmp_path / "second" / "last" / "README.md").read_text("utf-8")
+    assert "Teacher: others, pixels" in card

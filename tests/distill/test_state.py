@@ -228,3 +228,27 @@ def test_a_teacher_with_other_weights_is_refused(
     fresh.training.source.teachers[1].get_buffer("patch").mul_(-1)
     with pytest.raises(RunError, match="the teacher others has other weights than when the run"):
         restore(fresh.training, stored, run.pictures.fingerprint)
+
+
+def test_outputs_that_were_kept_anew_in_other_directions_are_refused(
+    images: Path, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {"cache": CacheConfig(crops=1, channels=3)}
+    run = build(images, place_of(tmp_path / "run", cache=tmp_path / "kept"), **changes)
+    tensors, facts = gather(run.training, [], "")
+    restore(run.training, Stored(tensors, facts), "")
+    (name,) = [name for name in tensors if name.endswith("components")]
+    turned = {**tensors, name: -tensors[name]}
+    with pytest.raises(RunError, match="computed anew, in other directions than the run was begun"):
+        restore(run.training, Stored(turned, facts), "")
+
+
+def test_a_run_that_is_counted_in_epochs_keeps_the_length_it_was_begun_with(
+    images: Path, tmp_path: Path
+) -> None:
+    run = build(images, place_of(tmp_path), steps=None, epochs=2.0)
+    stored = Stored(*gather(run.training, [], ""))
+    assert run.training.length == 11
+    run.training.length = 99  # as more images would make it
+    restore(run.training, stored, "")
+    assert run.training.length == 11

@@ -228,6 +228,16 @@ def test_an_unreadable_image_is_replaced_by_another_one(images: Path, tmp_path: 
     assert all(row["loss"] is not None for row in one)
 
 
+def test_an_unreadable_image_that_was_held_out_is_listed_before_training(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "images")
+    run = build(folder, place_of(tmp_path / "run"), max_unreadable=1.0)
+    name = run.pictures.index[int(run.pictures.validation[0])].name
+    Path(name).write_bytes(b"no picture")
+    validation_of(run).moments(32)
+    assert run.training.unreadable.count == 1
+    assert name in run.place.folder.unreadable.read_text("utf-8")
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_validation_stops_when_it_is_asked_to(
     run: Built, wanted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept: bool

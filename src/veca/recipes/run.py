@@ -76,10 +76,14 @@ def _margins(out: Path) -> list[dict[str, Any]]:
     constant = next(row["loss"] for row in rows if row["kind"] == "baseline")
     scored = [row for row in rows if row["kind"] == "validation"]
     last = max(row["step"] for row in scored)
+    # A resumed run may have scored a step twice; the last row of each kind counts.
+    ways = {
+        (row["budget"], row["ffn"], row["resolution"]): row for row in scored if row["step"] == last
+    }
     return [
         {"budget": row["budget"], "ffn": row["ffn"], "below": 100 * (1 - row["loss"] / constant)}
-        for row in scored
-        if row["step"] == last and row["loss"] is not None
+        for row in ways.values()
+        if row["loss"] is not None
     ]
 
 
