@@ -75,7 +75,8 @@ def test_images_do_not_depend_on_what_is_seen_beside_them(
 ) -> None:
     together = teacher(photos, (4, 4))
     alone = teacher(photos[3:4], (4, 4))
-    torch.testing.assert_close(together.patches[3:4], alone.patches, atol=1e-5, rtol=1e-5)
+    # Features reach 6, and convolutions of one and of two images round in another order.
+    torch.testing.assert_close(together.patches[3:4], alone.patches, atol=1e-4, rtol=0)
 
 
 def test_mirrored_pictures_give_mirrored_features_more_than_with_the_zeros_of_the_package(

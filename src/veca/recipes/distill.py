@@ -66,7 +66,7 @@ def tiny(stage: Stage = 1) -> Recipe:
     """Ours: 5.5 M parameters, two elastic axes (cores and FFN shares), for two CPU cores.
 
     The teacher installs from PyPI. The schedule is warm-up, constant, decay, so that a run can be
-    prolonged with --resume --steps N. Record: docs/results.
+    prolonged with --resume --steps N. Record: docs/results/2026-11-16_tiny-160, an hour of it.
     Run: veca distill tiny --images DIR --out runs/tiny
     """
     low, high = (128, 128), (160, 224)
@@ -101,7 +101,7 @@ def quick(stage: Stage = 1) -> Recipe:
     """From nothing to a student that has learnt something, in about five minutes on two CPU cores.
 
     Given no images, it takes photographs that installed packages ship, cut into crops, and
-    generated pictures. Record: docs/results.
+    generated pictures. Result: docs/results/2026-11-16_quick, 12 % below the best constant answer.
     Run: veca distill quick --out runs/quick
     """
     del stage  # there is one
