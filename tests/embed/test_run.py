@@ -278,7 +278,7 @@ def test_inputs_that_are_missing_leave_no_folder_behind(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_process_writes_into_is_refused(photos: Path, tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
+    fcntl = pytest.importorskip("fcntl", reason="Windows has no such locks")
     (tmp_path / "out").mkdir()
     ready, release = os.pipe(), os.pipe()
     child = os.fork()

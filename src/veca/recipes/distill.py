@@ -69,8 +69,7 @@ def tiny(stage: Stage = 1) -> Recipe:
     prolonged with --resume --steps N. Record: docs/results/2026-11-16_tiny-160, an hour of it.
     Run: veca distill tiny --images DIR --out runs/tiny
     """
-    low, high = (128, 128), (160, 224)
-    sizes = (low[0],) if stage == 1 else high
+    sizes = (128,) if stage == 1 else (160, 224)
     config = DistillConfig(
         recipe="tiny" if stage == 1 else "tiny, stage 2",
         backbone=replace(SIZES["tiny"], ffn_shares=(0.25, 0.5, 1.0)),

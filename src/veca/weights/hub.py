@@ -1,4 +1,4 @@
-"""Models from the Hugging Face hub; the only home of `huggingface_hub`.
+"""Models from the Hugging Face hub; teachers come from it by `teacher/hub_files.py`.
 
 Downloads are kept in the hub's own cache, and are used from there when there is no network.
 """
