@@ -5,7 +5,7 @@ PYTHON ?= python3.11 python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := $(VENV)/.ready-dev,samples,teachers
+DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 
 .DEFAULT_GOAL := help

@@ -243,6 +243,7 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones(
         (["tiny", "--out", "x", "--teacher", ""], "no teacher is named"),
         (["tiny", "--out", "x", "--backbone.attention", "full"], "set attention='full'"),
         (["tiny", "--out", "x", "--attention", "half"], "half"),
+        (["tiny", "--out", "x", "--recipe", "small"], "the first word of the command"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(

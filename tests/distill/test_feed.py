@@ -185,7 +185,7 @@ def listed(path: Path) -> list[dict[str, str]]:
 
 def test_an_unreadable_image_counts_and_is_listed_once(some: Pictures, tmp_path: Path) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some, 0.5, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
     assert found.note({3: "torn", 7: "empty"}) == 2
     found.agree()
     assert found.note({3: "torn", 8: "odd"}) == 1
@@ -205,7 +205,7 @@ def test_more_than_the_allowed_share_stops_the_run(
     some: Pictures, tmp_path: Path, share: float, most: int
 ) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some, share, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), share, Workers(device=CPU), path)
     numbers = [int(number) for number in some.training]
     found.note(dict.fromkeys(numbers[:most], "torn"))
     found.agree()
@@ -222,7 +222,7 @@ def test_those_of_a_checkpoint_count_but_are_not_listed_again(
     some: Pictures, tmp_path: Path
 ) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some, 0.5, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
     found.load(torch.tensor([4, 5]))
     assert found.note({4: "torn", 6: "torn"}) == 1
     found.agree()
@@ -233,7 +233,7 @@ def test_those_of_a_checkpoint_count_but_are_not_listed_again(
 def test_what_a_killed_run_has_listed_is_not_listed_again(some: Pictures, tmp_path: Path) -> None:
     path = tmp_path / "unreadable.jsonl"
     for _ in range(2):  # the second one resumes from before the first image was met
-        found = Unreadable(some, 0.5, Workers(device=CPU), path)
+        found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
         found.note({3: "torn"})
         found.agree()
     assert len(listed(path)) == 1
@@ -243,7 +243,7 @@ def test_a_list_that_cannot_be_written_now_is_written_later(
     some: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some, 0.5, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
     found.note({3: "torn"})
     with monkeypatch.context() as patch:
         patch.setattr(JsonLines, "write", raise_full_disk)
@@ -260,7 +260,9 @@ def raise_full_disk(*_: object) -> None:
 
 def test_only_the_first_process_writes_the_list(some: Pictures, tmp_path: Path) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some, 0.5, Workers(rank=1, count=2, device=CPU), path)
+    found = Unreadable(
+        some.index, len(some.training), 0.5, Workers(rank=1, count=2, device=CPU), path
+    )
     found.note({3: "torn"})
     found.agree()
     assert found.count == 1

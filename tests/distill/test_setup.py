@@ -70,6 +70,21 @@ def test_validation_images_of_their_own_leave_all_others_to_train_on(
     assert len(found.validation_index) == 5
 
 
+def test_validation_images_that_lie_among_the_others_are_left_out_of_the_training(
+    tmp_path: Path,
+) -> None:
+    images = pictures(tmp_path / "images", 12)
+    inner = pictures(images / "judged", 4)
+    told: list[str] = []
+    config = small_config(images, validation=str(inner), validation_images=4)
+    found = find_pictures(config, place_of(tmp_path / "run", say=told.append))
+    names = {found.index[image].name for image in found.training.tolist()}
+    assert len(found.index) == 16
+    assert len(names) == 12
+    assert not any("judged" in name for name in names)
+    assert [line for line in told if "4 images to validate on are among" in line]
+
+
 @pytest.mark.parametrize(("most", "left"), [(5, 5), (22, 22), (1000, 22)])
 def test_some_of_the_images_can_be_taken_chosen_by_name(
     images: Path, tmp_path: Path, most: int, left: int

@@ -18,12 +18,11 @@ from veca.data.batches import ViewTask, batches, global_batch
 from veca.data.normalisation import IMAGENET
 from veca.distill.config import CacheConfig
 from veca.distill.gradients import gradient_norm
-from veca.distill.losses import LossConfig
+from veca.distill.losses import PARTS, LossConfig
 from veca.distill.optimizers import Optimizers
 from veca.distill.schedules import draw_resolution, learning_rate
 from veca.distill.setup import fit_to_teachers
 from veca.distill.training import (
-    PARTS,
     NonFiniteError,
     Training,
     load_student,

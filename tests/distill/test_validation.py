@@ -238,6 +238,19 @@ def test_an_unreadable_image_that_was_held_out_is_listed_before_training(tmp_pat
     assert name in run.place.folder.unreadable.read_text("utf-8")
 
 
+def test_an_unreadable_image_of_a_folder_of_its_own_is_listed_too(
+    images: Path, tmp_path: Path
+) -> None:
+    folder = pictures(tmp_path / "judged", 7)
+    run = build(images, place_of(tmp_path / "run"), validation=str(folder), validation_images=7)
+    (folder / "0002.png").write_bytes(b"no picture")
+    validation_of(run).moments(32)
+    listed = run.place.folder.unreadable.read_text("utf-8")
+    assert str(folder / "0002.png") in listed
+    assert len(listed.splitlines()) == 1
+    assert run.training.unreadable.count == 0
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_validation_stops_when_it_is_asked_to(
     run: Built, wanted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept: bool

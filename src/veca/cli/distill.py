@@ -72,6 +72,11 @@ def distill(words: Sequence[str]) -> None:
     if name not in RECIPES:
         raise ValueError(f"{name!r} is no recipe; the recipes are {', '.join(RECIPES)}.")
     flags = _flags(name, rest)
+    if flags.config.recipe != name:
+        raise ValueError(
+            f"--recipe got {flags.config.recipe!r}; the recipe is the first word of the command, "
+            f"as in veca distill {name}."
+        )
     if flags.stage == 2 and flags.config.start is None:
         raise ValueError(
             "stage 2 begins with the model of stage 1; name it, as in --start runs/small/best."

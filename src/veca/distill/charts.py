@@ -10,7 +10,8 @@ from numpy import ndarray
 
 from veca.distill.binning import binned, smoothed
 from veca.distill.curves import Chart, Curve, Mark, value_range
-from veca.distill.logged import PARTS, Log, Score
+from veca.distill.logged import Log, Score
+from veca.distill.losses import PARTS
 
 BINS = 340
 """Most points of a curve: one for each unit of the drawing."""

@@ -100,16 +100,21 @@ def training_batches(
 class Unreadable:
     """Images that could not be read, over all processes."""
 
-    def __init__(self, pictures: Pictures, share: float, workers: Workers, path: Path) -> None:
-        self._index = pictures.index
-        total = len(pictures.training)
+    def __init__(
+        self, index: ImageIndex, total: int, share: float, workers: Workers, path: Path
+    ) -> None:
+        self._index = index
         self._most = 0 if share == 0 else max(1, int(share * total))
         self._share = share
         self._workers = workers
-        self._flags = torch.zeros(len(pictures.index), dtype=torch.int32)
+        self._flags = torch.zeros(len(index), dtype=torch.int32)
         self._reasons: dict[int, str] = {}
         self._told: set[int] = set()
         self._path = path
+
+    def beside(self, index: ImageIndex, total: int) -> "Unreadable":
+        """A count of its own for images of another index, `total` of them in use, same list."""
+        return Unreadable(index, total, self._share, self._workers, self._path)
 
     @property
     def count(self) -> int:

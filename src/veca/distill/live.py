@@ -13,13 +13,10 @@ from rich.console import Console
 from rich.live import Live as Redrawn
 from rich.text import Text
 
+from veca.distill.losses import PARTS
 from veca.runtime.progress import BAR_SECONDS, LINE_SECONDS, Clock, Pace, duration
 
-PART_NAMES = {
-    "loss_image": "image",
-    "loss_patch_cosine": "patch cosine",
-    "loss_patch_error": "patch error",
-}
+PART_NAMES = {part: part.removeprefix("loss_").replace("_", " ") for part in PARTS}
 """Field of a row and what it is called in the line."""
 
 

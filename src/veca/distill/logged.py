@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
+from veca.distill.losses import PARTS
+
 PLACE = ("step", "resolution", "ffn", "budget")
 """Fields that say which row of its kind it is."""
-
-PARTS = ("loss_image", "loss_patch_cosine", "loss_patch_error")
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "train": (*PLACE, "loss", *PARTS, "learning_rate", "gradient_norm"),

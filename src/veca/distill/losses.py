@@ -57,6 +57,10 @@ class Losses(NamedTuple):
         return self.image + config.patches * (self.patch_cosine + config.error * self.patch_error)
 
 
+PARTS = tuple(f"loss_{part}" for part in Losses._fields)
+"""Names of the parts in the log."""
+
+
 def distillation_losses(
     image: Float[Tensor, "B DI"], patches: Float[Tensor, "B N DP"], targets: Targets
 ) -> Losses:

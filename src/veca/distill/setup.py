@@ -63,6 +63,7 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
         validation_index = image_index(config.validation, place.folder.index("validation"))
         everything = np.arange(len(validation_index))
         validation = _some(validation_index, everything, config.validation_images)
+        training = _without(index, training, validation_index, validation, place.say)
     if workers.first:
         workers.barrier()
     training = _some(index, training, config.most_images)
@@ -93,6 +94,25 @@ def _some(index: ImageIndex, images: NDArray[np.int64], most: int | None) -> NDA
     if most is None or most >= len(images):
         return images
     return np.sort(images[np.argsort(index.keys[images], kind="stable")[:most]])
+
+
+def _without(
+    index: ImageIndex,
+    training: NDArray[np.int64],
+    validation_index: ImageIndex,
+    validation: NDArray[np.int64],
+    say: Say,
+) -> NDArray[np.int64]:
+    """The training images without those to validate on, where folders lie in each other."""
+    names = index.table.keys[index.rows[training]]
+    others = validation_index.table.keys[validation_index.rows[validation]]
+    common = np.isin(names, others)
+    if common.any():
+        say(
+            f"{int(common.sum()):,} images to validate on are among those to train on; they are "
+            "left out of the training."
+        )
+    return training[~common]
 
 
 def find_teachers(config: DistillConfig, given: Sequence[Teacher] | None) -> list[Teacher]:
@@ -157,7 +177,13 @@ def build_training(
         cache=cache,
         optimizers=Optimizers(student, config.optimizer),
         average=None if config.ema is None else MovingAverage(student, config.ema),
-        unreadable=Unreadable(pictures, config.max_unreadable, workers, place.folder.unreadable),
+        unreadable=Unreadable(
+            pictures.index,
+            len(pictures.training),
+            config.max_unreadable,
+            workers,
+            place.folder.unreadable,
+        ),
         meter=Meter(device=workers.device),
     )
 

@@ -19,7 +19,7 @@ from veca.distill.average import MovingAverage
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Unreadable
 from veca.distill.gradients import clip_gradients, gradient_norm
-from veca.distill.losses import Losses, distillation_losses
+from veca.distill.losses import PARTS, Losses, distillation_losses
 from veca.distill.meter import Meter
 from veca.distill.optimizers import Optimizers
 from veca.distill.parallel import copy_whole, gradients_synchronised
@@ -32,9 +32,6 @@ from veca.runtime.precision import autocast
 from veca.runtime.randomness import step_seed
 from veca.runtime.workers import Workers
 from veca.teacher.teacher import Targets
-
-PARTS = ("loss_image", "loss_patch_cosine", "loss_patch_error")
-"""Names of the parts of a loss in the log."""
 
 
 class NonFiniteError(ValueError):

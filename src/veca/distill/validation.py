@@ -65,6 +65,10 @@ class Validation:
         self._asked_to_stop = asked_to_stop
         self._kept: dict[int, list[Portion]] = {}
         self._unlisted = 0
+        self._unreadable = training.unreadable
+        if pictures.validation_index is not pictures.index:
+            count = len(pictures.validation)
+            self._unreadable = self._unreadable.beside(pictures.validation_index, count)
 
     @torch.no_grad()
     def rows(self) -> list[dict[str, Any]]:
@@ -84,7 +88,7 @@ class Validation:
                 if count:
                     moments.add(Targets(targets.image[:count], targets.patches[:count]))
         if self._training.workers.any(self._unlisted > 0):
-            self._training.unreadable.agree()
+            self._unreadable.agree()
             self._unlisted = 0
         for moments in found:
             for part in moments:
@@ -167,16 +171,11 @@ class Validation:
             replacements=self._pictures.validation,
         )
         for number, batch in enumerate(found):
-            self._note(batch.unreadable)
+            self._unlisted += self._unreadable.note(batch.unreadable)
             images = batch.images.to(workers.device)
             with autocast(workers.device):
                 targets = training.source(images, grid)
             yield Portion(images, targets, min(max(0, real - number * size), len(images)))
-
-    def _note(self, unreadable: dict[int, str]) -> None:
-        """Count images that could not be read with those to train on, where they are listed."""
-        if self._pictures.validation_index is self._pictures.index:
-            self._unlisted += self._training.unreadable.note(unreadable)
 
     def _check_stop(self) -> None:
         """Leave, all processes together, if any was asked to stop."""
