@@ -10,6 +10,9 @@ import torch
 
 import veca
 from tests.teacher.small_models import small_model, views, written
+from tests.teacher.test_open_clip_layout import clip, config_of, in_open_clip_names, stored
+from tests.teacher.test_radio_layout import in_their_names, radio
+from tests.teacher.test_radio_layout import stored as write_radio
 from tests.weights.models import same_weights
 from tests.weights.test_hub import Answers, Hub, go_offline
 from veca.teacher import TeacherError, find_teacher
@@ -25,6 +28,12 @@ HELP = (
 def publish(hub: Hub, folder: Path, name: str, **options: str) -> None:
     """Put a small DINOv3 into a repository."""
     hub.publish(written(small_model("dinov3"), folder, **options), name)
+
+
+def empty(folder: Path) -> Path:
+    """A new folder beside the hub's own."""
+    (folder / "teacher").mkdir()
+    return folder / "teacher"
 
 
 def test_a_short_name_means_a_model_on_the_hub_with_its_licence(hub: Hub, tmp_path: Path) -> None:
@@ -74,6 +83,47 @@ def test_a_veca_on_the_hub_is_a_teacher(hub: Hub) -> None:
     assert isinstance(teacher, VecaTeacher)
     assert (teacher.name, teacher.licence) == ("owner/model", "mit")
     assert same_weights(teacher.network, veca.load("owner/model"))
+
+
+def test_a_repository_of_open_clip_alone_is_a_teacher_also_without_a_network(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = clip(), empty(tmp_path)
+    stored(folder, in_open_clip_names(model), config_of(), "open_clip_pytorch_model.bin")
+    hub.publish(folder, "apple/DFN2B-CLIP-ViT-B-16")
+    teacher = find_teacher("dfn-clip-base")
+    assert isinstance(teacher, VisionTransformerTeacher)
+    assert same_weights(teacher.network, model)
+    assert teacher.licence == "apple-amlr"
+    go_offline(hub, monkeypatch)
+    assert find_teacher("dfn-clip-base").digest == teacher.digest
+
+
+def test_weights_of_open_clip_are_fetched_where_there_are_no_others_without_pickle(
+    hub: Hub, tmp_path: Path
+) -> None:
+    model, folder = clip(), empty(tmp_path)
+    model.config.save_pretrained(folder)
+    stored(folder, in_open_clip_names(model), config_of(), "open_clip_model.safetensors")
+    hub.publish(folder, "laion/CLIP-ViT-B-16-laion2B-s34B-b88K")
+    teacher = find_teacher("openclip-base")
+    assert isinstance(teacher, VisionTransformerTeacher)
+    assert same_weights(teacher.network, model)
+    assert not any("pytorch_model.bin" in request for request in hub.asked)
+
+
+def test_a_repository_of_nvidia_is_a_teacher_and_its_code_is_not_fetched(
+    hub: Hub, tmp_path: Path
+) -> None:
+    model, folder = radio(), empty(tmp_path)
+    write_radio(folder, in_their_names(model))
+    hub.publish(folder, "nvidia/C-RADIOv3-B")
+    hub.files["nvidia/C-RADIOv3-B", "main"]["hf_model.py"] = b"raise SystemExit"
+    teacher = find_teacher("radio-base")
+    wanted = VisionTransformerTeacher(model, name="own")
+    assert teacher.licence == "other (nvidia-open-model-license)"
+    assert torch.equal(teacher(views(), (2, 3)).image, wanted(views(), (2, 3)).image)
+    assert not any(".py" in request for request in hub.asked)
 
 
 @pytest.mark.parametrize(

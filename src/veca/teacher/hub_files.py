@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
-from huggingface_hub import errors, hf_hub_download
+from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
 from veca.runtime.version import VERSION
+from veca.teacher import open_clip_layout
 from veca.teacher.known import OPEN
 from veca.teacher.model_folder import PREPROCESSOR_NAME
 from veca.teacher.teacher import TeacherError
@@ -15,9 +16,21 @@ INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
 """Which shard has which weights, where they lie in several files."""
 
 
+class UnreachableError(TeacherError):
+    """The hub does not answer, and the file is not in the cache."""
+
+
 def fetch_config(repository: str) -> Path:
     """The folder in the cache that now has the model's configuration, which is small."""
-    found = _fetch(repository, CONFIG_NAME)
+    try:
+        found = _fetch(repository, CONFIG_NAME)
+    except UnreachableError:
+        cached = try_to_load_from_cache(repository, open_clip_layout.CONFIG_FILE)
+        if not isinstance(cached, str):
+            raise
+        return Path(cached).parent
+    if found is None:
+        found = _fetch(repository, open_clip_layout.CONFIG_FILE)
     if found is None:
         raise TeacherError(
             f"{repository} on the hub has no {CONFIG_NAME}, so it is no teacher; check the name; "
@@ -33,15 +46,29 @@ def fetch_rest(repository: str, folder: Path) -> None:
         _fetch(repository, name, revision)
     if _fetch(repository, WEIGHTS_NAME, revision) is not None:
         return
-    index = _fetch(repository, INDEX_NAME, revision)
-    if index is None:
+    try:
+        index = _fetch(repository, INDEX_NAME, revision)
+    except UnreachableError:
+        if not _fetch_open_clip(repository, revision):
+            raise
+        return
+    if index is not None:
+        for name in sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values())):
+            _fetch(repository, name, revision)
+    elif not _fetch_open_clip(repository, revision):
         raise TeacherError(
             f"{repository} on the hub has no {WEIGHTS_NAME}, and pickled weights are not read; "
             "load it with transformers, write it into a folder with save_pretrained, and give "
             f"that; {_others()}"
         )
-    for name in sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values())):
-        _fetch(repository, name, revision)
+
+
+def _fetch_open_clip(repository: str, revision: str) -> bool:
+    """Whether a repository that has weights in no other layout has them in that of open_clip."""
+    if _fetch(repository, open_clip_layout.CONFIG_FILE, revision) is None:
+        return False
+    names = open_clip_layout.WEIGHT_FILES
+    return any(_fetch(repository, name, revision) is not None for name in names)
 
 
 def _fetch(repository: str, name: str, revision: str | None = None) -> Path | None:
@@ -53,7 +80,7 @@ def _fetch(repository: str, name: str, revision: str | None = None) -> Path | No
             raise _worded(error.__cause__, repository) from error
         if revision is not None and name != INDEX_NAME:
             return None  # offline, and the cache has the rest of the model
-        raise TeacherError(
+        raise UnreachableError(
             f"the hub cannot be reached and {repository} is not in the cache; go online, or copy "
             f"the model into a folder and give that; {_others()}"
         ) from error

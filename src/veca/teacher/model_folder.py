@@ -1,7 +1,7 @@
-"""A vision transformer in a folder, as `transformers` or `timm` wrote it; no network is used.
+"""A vision transformer in a folder, in the layout of one of several makers; no network is used.
 
-config.json                which class, of which size
-*.safetensors              the weights; pickled ones are not read
+config.json                which class, of which size; of open_clip, open_clip_config.json may do
+*.safetensors              the weights; pickled ones are read of open_clip alone
 preprocessor_config.json   how pixels are normalised, if it is there
 README.md                  the licence, if it is there
 """
@@ -15,13 +15,21 @@ from typing import Any
 import torch
 
 from veca.data.normalisation import Normalisation
+from veca.teacher import open_clip_layout
 from veca.teacher.families import FAMILIES
 from veca.teacher.libraries import quiet, transformers_class
+from veca.teacher.open_clip_layout import (
+    is_open_clip,
+    open_clip_model,
+    open_clip_normalisation,
+    open_clip_weights,
+)
+from veca.teacher.radio_layout import is_radio, radio_model, stores_radio
 from veca.teacher.teacher import TeacherError
 from veca.teacher.timm_layout import is_timm, timm_model, timm_normalisation
 from veca.teacher.vision_transformer import VisionTransformerTeacher
 from veca.weights.errors import listed
-from veca.weights.layout import CARD_NAME, CONFIG_NAME
+from veca.weights.layout import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME
 
 PREPROCESSOR_NAME = "preprocessor_config.json"
 
@@ -32,24 +40,19 @@ def load_folder(folder: Path, *, name: str, licence: str | None = None) -> Visio
     """The teacher in a folder; without `licence` the folder's model card tells it."""
     config = read_config(folder)
     check_kind(config, name)
-    if not any(folder.glob("*.safetensors")):
-        raise TeacherError(
-            f"{folder} holds no .safetensors file, and pickled weights are not read; load the "
-            "model with transformers and write it anew with save_pretrained."
-        )
-    timm = is_timm(config)
+    model, normalisation = _read(folder, config)
     return VisionTransformerTeacher(
-        timm_model(folder) if timm else _load(folder, config["model_type"]),
+        model,
         name=name,
         licence=licence or stated_licence(folder),
-        normalisation=timm_normalisation(config) if timm else _stated_normalisation(folder),
+        normalisation=normalisation,
     )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of config.json."""
-    path = folder / CONFIG_NAME
-    if not path.is_file():
+    """The content of config.json, or of open_clip's own file where that is all there is."""
+    path = config_path(folder)
+    if path is None:
         raise TeacherError(
             f"{folder} holds no {CONFIG_NAME}; give the folder of a model as save_pretrained of "
             "transformers, or veca.save, wrote it."
@@ -57,15 +60,22 @@ def read_config(folder: Path) -> dict[str, Any]:
     return _read_json(path)
 
 
+def config_path(folder: Path) -> Path | None:
+    """The file that says what a folder holds; None where there is none."""
+    names = (CONFIG_NAME, open_clip_layout.CONFIG_FILE)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def check_kind(config: Mapping[str, Any], name: str) -> None:
     """Refuse models that are not known, before weights are read or fetched."""
     kind = config.get("model_type")
-    if is_timm(config) or kind in FAMILIES:
+    if kind in FAMILIES or is_timm(config) or is_radio(config) or is_open_clip(config):
         return
     code = " It asks for code from the hub to be run, which is never done." * ("auto_map" in config)
     raise TeacherError(
-        f"{name} is a model of type {kind!r}; known are {', '.join(FAMILIES)}, and DINOv3 and "
-        f"LingBot models of timm.{code} Pick one of these, or wrap the model in a FunctionTeacher."
+        f"{name} is a model of type {kind!r}; known are {', '.join(FAMILIES)}, DINOv3 and LingBot "
+        f"models of timm, and ViTs of open_clip.{code} Pick one of these, or wrap the model in a "
+        "FunctionTeacher."
     )
 
 
@@ -81,6 +91,29 @@ def stated_licence(folder: Path) -> str | None:
     if licence == "other" and name:
         return f"other ({name})"
     return licence or None
+
+
+def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normalisation | None]:
+    """The model, and what its folder says of pixels, in whichever layout that is."""
+    others = open_clip_weights(folder)
+    if others is not None and (is_open_clip(config) or not any(folder.glob(f"{WEIGHTS_NAME}*"))):
+        told = _read_json(folder / open_clip_layout.CONFIG_FILE)
+        return open_clip_model(others, told), open_clip_normalisation(told)
+    if is_open_clip(config):
+        raise TeacherError(
+            f"{folder} holds {open_clip_layout.CONFIG_FILE} and no weights beside it; put "
+            f"{' or '.join(open_clip_layout.WEIGHT_FILES)} there."
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise TeacherError(
+            f"{folder} holds no .safetensors file, and pickled weights are not read; load the "
+            "model with transformers and write it anew with save_pretrained."
+        )
+    if is_timm(config):
+        return timm_model(folder), timm_normalisation(config)
+    if stores_radio(folder, config):
+        return radio_model(folder), None
+    return _load(folder, config["model_type"]), _stated_normalisation(folder)
 
 
 def _load(folder: Path, kind: str) -> Any:  # noqa: ANN401 - the library is not typed for us

