@@ -1,4 +1,4 @@
-"""Draws panels. The only home of matplotlib, which is an extra: import this where it is needed."""
+"""Draws panels with matplotlib, an extra: import this only where it is needed, as `probe_plot`."""
 
 import io
 from collections.abc import Sequence

@@ -22,3 +22,11 @@ def _values(flag: str, text: str, kind: Callable[[str], Value], allowed: str) ->
         return tuple(sorted({kind(part) for part in text.split(",")}))
     except ValueError as error:
         raise ValueError(f"{flag} got {text!r}; give {allowed}.") from error
+
+
+def texts(flag: str, text: str) -> tuple[str, ...]:
+    """Texts in their order, each once."""
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise ValueError(f"{flag} got {text!r}; give names with commas.")
+    return found

@@ -14,6 +14,8 @@ from veca.cli.demo import demo
 from veca.cli.distill import distill
 from veca.cli.embed import embed
 from veca.cli.info import info
+from veca.cli.predict import predict
+from veca.cli.probe import probe
 from veca.cli.search import search
 from veca.runtime.version import VERSION
 
@@ -40,6 +42,8 @@ COMMANDS: Mapping[str, Command] = {
     "distill": Command(distill, "a student from images and a teacher; killed and resumed at will"),
     "embed": Command(embed, "features of files, folders and tar shards; resumes"),
     "info": Command(info, "what a model is: size, licence, teacher, budgets, cost, hash"),
+    "predict": Command(predict, "labels, overlays or depth for new pictures with a fitted head"),
+    "probe": Command(probe, "what frozen features are worth: classes, segmentation, depth"),
     "search": Command(search, "the nearest pictures in an embedded collection, with a sheet"),
 }
 

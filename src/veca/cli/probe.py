@@ -1,0 +1,315 @@
+"""`veca probe`: what frozen features are worth, at every budget."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from veca.cli.lists import numbers, texts, whole_numbers
+from veca.data.sets.find import SETS
+from veca.probe.features import Place
+from veca.probe.prober import Prober
+from veca.probe.report import Draw, write_report
+from veca.probe.report_text import report_tables
+from veca.probe.rows import TASKS, Row, Task
+from veca.probe.suite import Job, read_suite
+from veca.probe.suite_run import TABLES_NAME, Outcome, Runner, run_suite, write_suite
+from veca.runtime.files import make_folder
+from veca.runtime.lock import OccupiedError, occupy
+from veca.runtime.workers import Workers, join_workers
+
+HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
+
+  knn           classes by the nearest training pictures
+  logistic      classes by logistic regression
+  linear        classes by a linear layer, trained by SGD
+  dense-knn     classes of pixels by the nearest labelled patches
+  segmentation  classes of pixels by a linear layer on patch features
+  depth         metres of pixels by a linear layer on patch features
+  suite FILE    a list of such jobs; skips what is done, rebuilds the paper's tables
+
+veca probe TASK --help tells the flags, and which layouts of DATA are known.
+Example: veca probe knn photos --model tiny --budgets 8,64 --out probes"""
+
+DESCRIPTION = """Measure frozen features by a probe, at every budget, by one code for all models.
+
+DATA is a folder: train/CLASS/ and val/CLASS/ with pictures; images/, masks/, classes.txt, train.txt
+and val.txt; or images/, depth/ (16-bit PNG, millimetres), train.txt and val.txt. Published sets in
+their makers' layout are given as NAME=FOLDER, where NAME is one of {sets}.
+
+The folder --out gets report.json, report.md, report.png, the fitted heads (for veca predict) and
+what became of each test picture. Rows of earlier runs in the same folder stay. Features are kept
+and used again.
+
+Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
+
+SUITE_DESCRIPTION = """Run the jobs of a TOML or JSON file, skip those that are done, and write one
+report with the paper's tables for the sets that are present (tables.md), published numbers beside
+ours. A job that cannot be run, such as for want of its set, does not stop the others; the exit code
+is then 1.
+
+Example: veca probe suite paper.toml --out probes"""
+
+Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+NoModel = Annotated[str | None, tyro.conf.arg(metavar="M", help_behavior_hint="(default: none)")]
+Sets = Annotated[
+    str | None, tyro.conf.arg(metavar="NAME=DIR,...", help_behavior_hint="(default: none)")
+]
+Usual = tyro.conf.arg(metavar="NAME", help_behavior_hint="")
+Number = tyro.conf.arg(metavar="INT", help_behavior_hint="")
+Numbers = tyro.conf.arg(metavar="A,B,...", help_behavior_hint="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How a run goes about it; its numbers do not depend on it."""
+
+    features: Annotated[
+        Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: OUT/features)")
+    ] = None
+    """folder in which features are kept, which several reports may share"""
+
+    batch: int = 32
+    """pictures that go through a model together, at most"""
+
+    workers: int = 2
+    """processes that decode pictures; 0 decodes in the main one"""
+
+    device: str = "auto"
+    """where models run: auto, cpu, cuda, cuda:1"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFlags:
+    """What a task takes."""
+
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+    """folder of a labelled set, or NAME=FOLDER"""
+
+    model: Annotated[str, tyro.conf.arg(metavar="M")]
+    """a folder, .safetensors file, bundled or hub name, size (untrained), any teacher's name, or
+    pixels"""
+
+    out: Folder
+    """folder of the report, new or to be continued"""
+
+    teacher: NoModel = None
+    """another model to measure beside it, of which it keeps a share"""
+
+    control: NoModel = None
+    """one more, such as the full-attention twin"""
+
+    budgets: Annotated[str | None, Numbers] = None
+    """cores to use; by default those that the model was trained with"""
+
+    ffn: Annotated[str | None, Numbers] = None
+    """shares of the hidden units, of models with nested feed-forward parts; by default all"""
+
+    resolution: Annotated[int | None, Number] = None
+    """pixels of a view, or of the short side; by default what suits model and protocol"""
+
+    resolutions: Annotated[str | None, Numbers] = None
+    """several of them"""
+
+    seed: Annotated[int | None, Number] = None
+    """of everything that is drawn; by default 0"""
+
+    seeds: Annotated[str | None, Numbers] = None
+    """several of them: the report tells mean and spread"""
+
+    protocol: Annotated[str | None, Usual] = None
+    """by default dinov3 (knn and logistic: dinov2), of a folder of one's own its small form"""
+
+    feature: Annotated[str | None, Usual] = None
+    """image, patch-mean or image+patch-mean; for dense tasks patches or patches+image; by default
+    the protocol's"""
+
+    also: Sets = None
+    """further sets for the same heads, such as imagenet-v2=DIR,imagenet-real=DIR"""
+
+    allow_partial: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """measure a set that is not whole; its rows are marked"""
+
+    how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
+
+    def jobs(self, task: Task) -> list[Job]:
+        """A job for each resolution, and for all seeds."""
+        sizes = _one_or_several("resolution", self.resolution, self.resolutions, least=1)
+        job = Job(
+            task=task,
+            data=self.data,
+            model=self.model,
+            teacher=self.teacher,
+            control=self.control,
+            budgets=None if self.budgets is None else whole_numbers("--budgets", self.budgets),
+            ffn=None if self.ffn is None else numbers("--ffn", self.ffn),
+            protocol=self.protocol,
+            feature=self.feature,
+            also=() if self.also is None else texts("--also", self.also),
+            allow_partial=self.allow_partial,
+        )
+        return [replace(job, resolution=size) for size in sizes or (None,)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteFlags:
+    """What a suite takes."""
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """TOML or JSON with jobs"""
+
+    out: Folder
+    """folder of the report, new or to be continued"""
+
+    how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
+
+
+def probe(words: Sequence[str]) -> None:
+    """Run the command on the words after its name."""
+    if not words or words[0] in {"-h", "--help"}:
+        print(HELP)
+        if not words:
+            raise SystemExit(2)
+        return
+    task, *rest = words
+    command = shlex.join(["veca", "probe", *words])
+    if task == "suite":
+        described = SUITE_DESCRIPTION
+        _suite(
+            tyro.cli(SuiteFlags, prog="veca probe suite", description=described, args=rest), command
+        )
+        return
+    if task not in TASKS:
+        raise ValueError(f"{task!r} is no task; the tasks are {', '.join(TASKS)} and suite.")
+    described = DESCRIPTION.format(sets=", ".join(SETS), task=task)
+    flags = tyro.cli(TaskFlags, prog=f"veca probe {task}", description=described, args=rest)
+    _task(task, flags, command)
+
+
+def _task(task: Task, flags: TaskFlags, command: str) -> None:
+    """Measure."""
+    jobs = flags.jobs(task)
+    seeds = _one_or_several("seed", flags.seed, flags.seeds, least=0) or (0,)
+    with join_workers(flags.how.device) as workers:
+        prober = _prober(flags.out, flags.how, workers, command)
+        for job in jobs:  # before a folder is made, and before anything is computed
+            prober.check(job)
+        with _alone_in(flags.out, workers):
+            rows = [row for job in jobs for row in prober.rows(job, seeds)]
+            if workers.first:
+                _finish(rows, prober, flags.out)
+
+
+def _suite(flags: SuiteFlags, command: str) -> None:
+    """Run a suite."""
+    jobs = read_suite(flags.file)
+    with join_workers(flags.how.device) as workers:
+        prober = _prober(flags.out, flags.how, workers, command)
+        with _alone_in(flags.out, workers):
+            runner = Runner(
+                facts=prober.facts, run=prober.rows, workers=workers, tell=prober.place.tell
+            )
+            outcome = run_suite(jobs, flags.out, runner)
+            if workers.first:
+                write_suite(outcome, flags.out, _draw())
+                _tell_outcome(outcome, flags.out)
+    if outcome.failed:
+        raise SystemExit(1)
+
+
+def _prober(out: Path, how: How, workers: Workers, command: str) -> Prober:
+    """What runs jobs."""
+    place = Place(
+        folder=how.features or out / "features",
+        workers=workers,
+        loaders=how.workers,
+        batch=how.batch,
+        tell=_tell if workers.first else _keep_still,
+        shown=workers.first,
+    )
+    return Prober(place=place, out=out, command=command)
+
+
+@contextmanager
+def _alone_in(out: Path, workers: Workers) -> Iterator[None]:
+    """Keep other runs out of the folder of a report; what fails, fails in all processes."""
+    with ExitStack() as stack:
+        reason = None
+        if workers.first:
+            try:
+                make_folder(out)
+                stack.enter_context(occupy(out))
+            except OccupiedError as error:
+                reason = str(error)
+            except OSError as error:
+                reason = f"no report can be written into {out} ({error.strerror}); use another."
+        if (reason := workers.share(reason)) is not None:
+            raise ValueError(reason)
+        try:
+            yield
+        except KeyboardInterrupt:
+            if workers.first:
+                told = "Features that were computed are kept; repeat the command to go on."
+                print(told, file=sys.stderr)
+            raise
+
+
+def _finish(rows: Sequence[Row], prober: Prober, out: Path) -> None:
+    """Write the report, show what this run found, and say how to use it."""
+    written = write_report(rows, out, _draw())
+    print(f"\n{report_tables(rows)}\n")
+    first, *others = (str(written.files[0]), *(path.name for path in written.files[1:]))
+    print(f"{', '.join([first, *others[:-1]])} and {others[-1]} hold all rows.")
+    heads = [folder for role, folder in prober.heads if role == "model"]
+    if heads:
+        print(f"Use a head on new pictures: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
+
+
+def _tell_outcome(outcome: Outcome, out: Path) -> None:
+    """Say what became of the jobs of a suite."""
+    print(
+        f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} had been done before, "
+        f"{len(outcome.failed)} could not be run. {out / TABLES_NAME} has the paper's tables, "
+        "report.md all rows."
+    )
+    for job, reason in outcome.failed.items():
+        print(f"Not run: {job.name}: {' '.join(reason.split())}")
+
+
+def _draw() -> Draw | None:
+    """What draws the plot, where matplotlib is installed."""
+    try:
+        from veca.analysis.probe_plot import plot_quality  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return plot_quality
+
+
+def _tell(line: str) -> None:
+    """Tell at once, also into a file: progress goes another way and should not overtake."""
+    print(line, flush=True)
+
+
+def _keep_still(line: str) -> None:
+    """Tell nobody: another process speaks."""
+    del line
+
+
+def _one_or_several(
+    name: str, one: int | None, several: str | None, *, least: int
+) -> tuple[int, ...]:
+    """The values of a flag that has a plural; none where neither was given."""
+    if one is not None and several is not None:
+        raise ValueError(f"--{name} and --{name}s were both given; use one of them.")
+    if several is not None:
+        found, flag = whole_numbers(f"--{name}s", several), f"--{name}s"
+    else:
+        found, flag = () if one is None else (one,), f"--{name}"
+    if found and min(found) < least:
+        raise ValueError(f"{flag} got {min(found)}; use whole numbers from {least} on.")
+    return found

@@ -1,0 +1,1 @@
+"""Frozen features judged by probes: heads, metrics, and one table over budgets."""

@@ -1,0 +1,317 @@
+"""Classes told from one vector a picture: neighbours, logistic regression, linear heads."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from veca.data.errors import DataError
+from veca.data.labelled import LabelledSet, Split
+from veca.probe.class_metrics import Interpolation, correct, mean_average_precision, metrics
+from veca.probe.features import ImageFeatures, Place, ViewPlan, image_features
+from veca.probe.heads import LinearHead
+from veca.probe.linear import Judges, fit_linear
+from veca.probe.linear_protocol import Feature, LinearProtocol
+from veca.probe.logistic import choose_logistic
+from veca.probe.measured import FittedHead, Measured
+from veca.probe.models import ProbeModel
+from veca.probe.neighbours import knn
+from veca.probe.protocols import KnnProtocol, logistic_protocol
+from veca.probe.setting import Setting
+from veca.runtime.progress import progress
+
+MOST_KEPT_BYTES = 256 * 2**20
+"""Training vectors of a kNN head that are kept on disk."""
+
+SHOWN_PAIRS = 2**28
+"""Comparing fewer pairs of pictures is over before anyone looks."""
+
+INTERPOLATIONS: Mapping[str, Interpolation] = {
+    "map": "11-point",
+    "map_all_point": "all-point",
+    "map_step": "step",
+}
+
+Vectors = Mapping[Setting, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassProbe:
+    """A model on a set of classes."""
+
+    model: ProbeModel
+
+    settings: Sequence[Setting]
+
+    data: LabelledSet
+
+    also: Sequence[LabelledSet] = ()
+    """Sets without a training part, on which the same heads are measured."""
+
+    resolution: int
+
+    feature: Feature = "image"
+
+    place: Place
+
+    def __post_init__(self) -> None:
+        """Refuse sets that hold no classes, or lack what is needed."""
+        if self.data.kind != "classes" or self.data.train is None:
+            borrowed = self.data.head_of
+            hint = f"name it with --also beside {borrowed}" if borrowed else "use another set"
+            raise DataError(
+                f"{self.data.name} has {self.data.kind} and "
+                f"{'no' if self.data.train is None else 'a'} training part, but classes of "
+                f"training pictures are needed; {hint}."
+            )
+        for other in self.also:
+            _check_shared(other, self.data)
+
+    @property
+    def train(self) -> Split:
+        """The training part, which was checked to be there."""
+        if self.data.train is None:
+            raise DataError(f"{self.data.name} has no training part.")
+        return self.data.train
+
+    @property
+    def tests(self) -> list[LabelledSet]:
+        """All sets that are measured."""
+        return [self.data, *self.also]
+
+    def vectors(self, split: Split, margin: float, views: int = 0) -> Vectors:
+        """The chosen feature of every picture, or of views of it, for all settings."""
+        plan = ViewPlan(resolution=self.resolution, margin=margin, views=views)
+        found = image_features(self.model, self.settings, split, plan, self.place)
+        return {setting: side_by_side(kept, self.feature) for setting, kept in found.items()}
+
+    def measured(self, data: LabelledSet, setting: Setting, seed: int, protocol: str) -> Measured:
+        """What is known of a measurement before its numbers."""
+        return Measured(
+            setting=setting,
+            seed=seed,
+            data=data,
+            metrics={},
+            counts={"train": len(self.train), "test": len(data.test)},
+            protocol=protocol,
+            feature=self.feature,
+        )
+
+
+def side_by_side(features: ImageFeatures, feature: Feature) -> Tensor:
+    """The vector that a head sees."""
+    if feature == "image":
+        return features.image
+    if feature == "patch-mean":
+        return features.patch_mean
+    return torch.cat(features, dim=1)
+
+
+def run_knn(probe: ClassProbe, protocol: KnnProtocol, seed: int) -> Iterator[Measured]:
+    """Let neighbours vote; there is no chance in it, so one seed stands for all."""
+    train, labels = probe.vectors(probe.train, protocol.margin), labels_of(probe.train)
+    for data in probe.tests:
+        test, truth = probe.vectors(data.test, protocol.margin), labels_of(data.test)
+        for setting in probe.settings:
+            found, cases = dict[str, float](), dict[str, Tensor]()
+            votes = _votes(probe, train[setting], labels, test[setting], protocol)
+            for k, scores in votes.items():
+                of_k = class_numbers(scores, truth, data)
+                found |= {f"{name}_k{k}": value for name, value in of_k.items() if name != "top5"}
+                cases[f"correct_k{k}"] = correct(scores, truth)
+            if not found:
+                raise DataError(
+                    f"{probe.data.name} has {len(labels)} training pictures, fewer than the "
+                    f"{min(protocol.ks)} neighbours that vote; use logistic instead."
+                )
+            own = data is probe.data
+            yield replace(
+                probe.measured(data, setting, seed, protocol.name),
+                metrics=found,
+                head=_neighbour_head(probe, train[setting], protocol, max(votes)) if own else None,
+                cases=cases,
+            )
+
+
+def run_logistic(probe: ClassProbe, name: str, seeds: Sequence[int]) -> Iterator[Measured]:
+    """Fit logistic regressions; the seed puts pictures aside to choose C on."""
+    margin = logistic_protocol(name, probe.data, 0).margin
+    train, labels = probe.vectors(probe.train, margin), labels_of(probe.train)
+    aside = probe.data.held_out
+    own = None if aside is None else probe.vectors(aside, margin)
+    tests = [probe.vectors(data.test, margin) for data in probe.tests]
+    num_classes = len(probe.data.classes)
+    for seed in seeds:
+        protocol = logistic_protocol(name, probe.data, seed)
+        total = len(probe.settings) * len(protocol.config.strengths)
+        with progress(total, "fits", shown=probe.place.shown) as tracker:
+            for setting in probe.settings:
+                held = None
+                if own is not None and aside is not None:
+                    held = own[setting], labels_of(aside)
+                chosen = choose_logistic(
+                    train[setting],
+                    labels,
+                    num_classes,
+                    protocol.config,
+                    held,
+                    advance=tracker.advance,
+                )
+                for data, test in zip(probe.tests, tests, strict=True):
+                    found = _judged(
+                        probe, data, chosen.head, test[setting],
+                        (setting, seed, name, margin), {"C": chosen.strength},
+                    )  # fmt: skip
+                    yield _with_held_out(found, aside)
+
+
+def run_linear(
+    probe: ClassProbe, protocol: LinearProtocol, seeds: Sequence[int]
+) -> Iterator[Measured]:
+    """Train linear heads by SGD, those of all settings and rates together."""
+    train = probe.vectors(probe.train, protocol.margin, protocol.views)
+    labels = labels_of(probe.train)
+    tests = [probe.vectors(data.test, protocol.margin) for data in probe.tests]
+    judges, aside = None, None
+    if protocol.selection in {"test", "test-best-step"}:
+        judges = Judges(tests[0], labels_of(probe.data.test))
+    elif protocol.selection == "held-out" and probe.data.held_out is not None:
+        aside = probe.data.held_out
+        judges = Judges(probe.vectors(aside, protocol.margin), labels_of(aside))
+    for seed in seeds:
+        with progress(protocol.steps, "steps", shown=probe.place.shown) as tracker:
+            fits = fit_linear(
+                train,
+                labels,
+                protocol,
+                seed,
+                num_classes=len(probe.data.classes),
+                judges=judges,
+                device=probe.place.workers.device,
+                advance=tracker.advance,
+            )
+        for data, test in zip(probe.tests, tests, strict=True):
+            for setting, fit in fits.items():
+                found = _judged(
+                    probe, data, fit.head, test[setting],
+                    (setting, seed, protocol.name, protocol.margin),
+                    {"rate": fit.rate, "step": fit.step, "views": protocol.views},
+                )  # fmt: skip
+                yield _with_held_out(found, aside)
+
+
+def labels_of(split: Split) -> Tensor:
+    """The classes of a part, as probes take them."""
+    if split.labels is None:
+        raise DataError(f"the part {split.name!r} has no classes; use a set for classification.")
+    return torch.from_numpy(split.labels)
+
+
+def class_numbers(scores: Tensor, labels: Tensor, data: LabelledSet) -> dict[str, float]:
+    """The metrics that suit a set."""
+    if data.head_of is not None and labels.dtype == torch.bool:
+        return metrics(scores, labels, ("top1",))
+    found = metrics(scores, labels)
+    if data.test.counted is not None:
+        counted = torch.from_numpy(data.test.counted)
+        for name, interpolation in INTERPOLATIONS.items():
+            found[name] = mean_average_precision(scores, labels, interpolation, counted)
+    return found
+
+
+def _check_shared(other: LabelledSet, data: LabelledSet) -> None:
+    """Refuse a set whose classes are not those of the head that is to be measured on it."""
+    if other.kind != "classes":
+        raise DataError(
+            f"{other.name} tells {other.kind} of its pictures, so that no head of {data.name} can "
+            "be measured on it; name a set with the same classes."
+        )
+    if len(other.classes) != len(data.classes):
+        raise DataError(
+            f"{other.name} has {len(other.classes)} classes, {data.name} {len(data.classes)}; a "
+            "head can be measured on sets with its own classes only."
+        )
+    if other.head_of not in {None, data.name}:
+        raise DataError(
+            f"{other.name} is measured with heads of {other.head_of}, not of {data.name}; give "
+            f"{other.head_of}=FOLDER as the set to fit on."
+        )
+    if other.head_of is None and other.classes != data.classes:
+        differing = next(
+            pair for pair in zip(other.classes, data.classes, strict=True) if pair[0] != pair[1]
+        )
+        raise DataError(
+            f"{other.name} has the class {differing[0]!r} where {data.name} has {differing[1]!r}; "
+            "a head can be measured on sets with its own classes only."
+        )
+
+
+def _with_held_out(found: Measured, aside: Split | None) -> Measured:
+    """A result that says how large the set's own part to choose on is, where it was used."""
+    if aside is None:
+        return found
+    return replace(found, counts={**found.counts, "held_out": len(aside)})
+
+
+def _judged(  # noqa: PLR0913, PLR0917 - what is known of a head
+    probe: ClassProbe,
+    data: LabelledSet,
+    head: LinearHead,
+    test: Tensor,
+    who: tuple[Setting, int, str, float],
+    chosen: Mapping[str, object],
+) -> Measured:
+    """What a linear head is worth on a test part."""
+    setting, seed, protocol, margin = who
+    scores, truth = head.scores(test).cpu(), labels_of(data.test)
+    facts = {"margin": margin, "feature": probe.feature}
+    own = FittedHead(tensors={"weight": head.weight.cpu(), "bias": head.bias.cpu()}, facts=facts)
+    return replace(
+        probe.measured(data, setting, seed, protocol),
+        metrics=class_numbers(scores, truth, data),
+        chosen=chosen,
+        head=own if data is probe.data else None,
+        cases={"correct": correct(scores, truth)},
+    )
+
+
+def _votes(
+    probe: ClassProbe, train: Tensor, labels: Tensor, test: Tensor, protocol: KnnProtocol
+) -> dict[int, Tensor]:
+    """Votes of all test pictures, of which each worker has a part counted."""
+    workers, num_classes = probe.place.workers, len(probe.data.classes)
+    mine = torch.arange(workers.rank, len(test), workers.count)
+    shown = probe.place.shown and len(mine) * len(train) >= SHOWN_PAIRS
+    with progress(len(mine), "pictures", shown=shown) as tracker:
+        found = knn(
+            train, labels, test[mine], num_classes,
+            ks=protocol.ks, temperature=protocol.temperature, advance=tracker.advance,
+        )  # fmt: skip
+    whole = {}
+    for k, votes in found.items():
+        every = torch.zeros(len(test), num_classes, dtype=votes.dtype)
+        every[mine] = votes
+        whole[k] = workers.sum(every)
+    return whole
+
+
+def _neighbour_head(
+    probe: ClassProbe, train: Tensor, protocol: KnnProtocol, most: int
+) -> FittedHead | None:
+    """The training vectors themselves, where they are not too many."""
+    if train.nbytes > MOST_KEPT_BYTES:
+        probe.place.tell(
+            f"The head is not kept, since its {len(train):,} training vectors take more than "
+            f"{MOST_KEPT_BYTES // 2**20} MB."
+        )
+        return None
+    return FittedHead(
+        tensors={"features": train.float(), "labels": labels_of(probe.train)},
+        facts={
+            "margin": protocol.margin,
+            "feature": probe.feature,
+            "temperature": protocol.temperature,
+            "neighbours": min(20, most),
+        },
+    )

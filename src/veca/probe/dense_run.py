@@ -1,0 +1,221 @@
+"""A dense task from a labelled set to judged heads: fit, choose, judge.
+
+What is the same for all tasks stands here; `segmentation.py` and `depth.py` say what views, loss
+and metrics are theirs.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veca.data.errors import DataError
+from veca.data.labelled import Kind as SetKind
+from veca.data.labelled import LabelledSet, Split
+from veca.probe.dense_config import DenseProtocol
+from veca.probe.dense_fit import Candidate, DenseBatch, Fit, Loss, fit_heads
+from veca.probe.dense_heads import DenseHead
+from veca.probe.dense_reading import part_of
+from veca.probe.features import Place
+from veca.probe.held_out import hold_out
+from veca.probe.kept_views import Batches, KeptViews, Source, ViewRecipe, live_batches
+from veca.probe.models import ProbeModel
+from veca.probe.setting import Setting
+from veca.probe.shown_features import Kind, Showing, ShownFeatures
+
+HELD_OUT_SEED = 0
+"""The same pictures are put aside for all seeds, as a part of the makers' own would be."""
+
+Judged = TypeVar("Judged")
+
+
+class Head(NamedTuple):
+    """A head and the setting of the model that it is for."""
+
+    setting: Setting
+
+    head: DenseHead
+
+
+class DenseTask(ABC, Generic[Judged]):
+    """What a task adds."""
+
+    outputs: int
+    """Numbers that a head tells of a patch."""
+
+    flips: tuple[bool, ...] = (False,)
+    """Whether test pictures are shown as they are, mirrored, or both."""
+
+    kb_crop: bool = False
+    """Whether pictures are first cut as KITTI's are."""
+
+    @abstractmethod
+    def recipe(self, side: int, multiple: int) -> ViewRecipe:
+        """How training views are drawn, given the short side of test pictures."""
+
+    @abstractmethod
+    def loss(self, seed: int, place: Place) -> Loss:
+        """The loss of a fit."""
+
+    @abstractmethod
+    def judge(
+        self, heads: Sequence[Head], split: Split, features: ShownFeatures, place: Place
+    ) -> list[Judged]:
+        """What each head is worth on a split."""
+
+    @abstractmethod
+    def goodness(self, judged: Judged) -> float:
+        """By which heads are chosen; more is better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Generic[Judged]):
+    """The head that is reported, and what it is worth."""
+
+    candidate: Candidate
+
+    head: DenseHead
+
+    judged: Judged
+
+    trained_on: int
+    """Pictures that it was fitted on."""
+
+
+def showing_of(model: ProbeModel, protocol: DenseProtocol, kb_crop: bool = False) -> Showing:
+    """How a protocol shows pictures to a model."""
+    side = model.fitted_side(protocol.resolution)
+    return Showing(
+        short=side,
+        inference=protocol.inference,
+        stride=protocol.window_stride(side) if protocol.inference == "slide" else 0,
+        multiple=model.stride,
+        kb_crop=kb_crop,
+    )
+
+
+def training_split(data: LabelledSet, kind: SetKind) -> Split:
+    """The training pictures of a set of that kind, or an error."""
+    if data.kind != kind or data.train is None:
+        raise DataError(
+            f"{data.name} has {data.kind} and {'no' if data.train is None else 'a'} training part, "
+            f"but {kind} of training pictures are needed; use another set or another task."
+        )
+    return data.train
+
+
+class DenseRun(Generic[Judged]):
+    """One task on one set, for all settings and seeds."""
+
+    def __init__(
+        self,
+        task: DenseTask[Judged],
+        model: ProbeModel,
+        data: LabelledSet,
+        protocol: DenseProtocol,
+        place: Place,
+    ) -> None:
+        self._task, self._model, self._data = task, model, data
+        self._protocol, self._place = protocol, place
+        self._train = training_split(data, data.kind)
+        self._showing = showing_of(model, protocol, task.kb_crop)
+
+    def results(
+        self, settings: Sequence[Setting], seeds: Sequence[int]
+    ) -> dict[tuple[Setting, int], Chosen[Judged]]:
+        """Fit, choose and judge the heads of every setting and seed."""
+        fitted_on, chosen_on = self._parts()
+        source = Source(
+            self._model,
+            list(dict.fromkeys(settings)),
+            self._train,
+            self._task.recipe(self._showing.short, self._model.stride),
+            self._place,
+        )
+        views = self._protocol.views
+        kept = None if views is None else KeptViews(source, views)
+        found: dict[tuple[Setting, int], Chosen[Judged]] = {}
+        for seed in dict.fromkeys(seeds):
+            wanted = Batches(fitted_on, self._protocol.batch, seed)
+            batches = (
+                live_batches(source, wanted, self._protocol.steps)
+                if kept is None
+                else kept.batches(wanted)
+            )
+            heads = self._fitted(source, batches, seed)
+            for candidate, judged in self._chosen(heads, chosen_on).items():
+                found[candidate.setting, seed] = Chosen(
+                    candidate=candidate,
+                    head=heads[candidate],
+                    judged=judged,
+                    trained_on=len(fitted_on),
+                )
+        return found
+
+    def _parts(self) -> tuple[NDArray[np.int64], Split | None]:
+        """Training pictures to fit on, and what to choose on; None where nothing is chosen."""
+        every = np.arange(len(self._train))
+        if self._protocol.selection == "none":
+            return every, None
+        if self._protocol.selection == "test-best-step":
+            return every, self._data.test
+        if self._data.held_out is not None:
+            return every, self._data.held_out
+        parts = hold_out(len(self._train), self._protocol.held_out, HELD_OUT_SEED)
+        aside = part_of(self._train, parts.held_out.numpy(), f"held out of {self._train.name}")
+        return parts.kept.numpy(), aside
+
+    def _fitted(
+        self, source: Source, batches: Iterator[DenseBatch], seed: int
+    ) -> Mapping[Candidate, DenseHead]:
+        """The heads of a seed."""
+        fit = Fit(
+            self._protocol,
+            source.settings,
+            self._task.outputs,
+            (self._model.patch_width, self._model.image_width),
+            seed,
+        )
+        self._place.tell(
+            f"seed {seed}: fitting {len(source.settings) * len(self._protocol.rates)} heads "
+            f"({self._protocol.name}, {self._protocol.steps:,} steps)."
+        )
+        loss = self._task.loss(seed, self._place)
+        return fit_heads(fit, batches, loss, self._place.workers, self._place.shown)
+
+    def _chosen(
+        self, heads: Mapping[Candidate, DenseHead], chosen_on: Split | None
+    ) -> dict[Candidate, Judged]:
+        """The head of each setting that is reported, judged on the test part."""
+        if chosen_on is None:
+            last = {one: head for one, head in heads.items() if one.step == self._protocol.steps}
+            return self._judged(last, self._data.test)
+        judged = self._judged(heads, chosen_on)
+        best = {
+            setting: max(
+                (one for one in heads if one.setting == setting),
+                key=lambda one: self._task.goodness(judged[one]),
+            )
+            for setting in dict.fromkeys(one.setting for one in heads)
+        }
+        if chosen_on is self._data.test:
+            return {one: judged[one] for one in best.values()}
+        return self._judged({one: heads[one] for one in best.values()}, self._data.test)
+
+    def _judged(
+        self, heads: Mapping[Candidate, DenseHead], split: Split
+    ) -> dict[Candidate, Judged]:
+        """What heads are worth on a split."""
+        kinds = [
+            Kind(setting, flipped)
+            for setting in dict.fromkeys(one.setting for one in heads)
+            for flipped in self._task.flips
+        ]
+        features = ShownFeatures(self._model, kinds, split, self._showing, self._place)
+        judged = self._task.judge(
+            [Head(one.setting, head) for one, head in heads.items()], split, features, self._place
+        )
+        return dict(zip(heads, judged, strict=True))

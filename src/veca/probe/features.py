@@ -1,0 +1,327 @@
+"""Features of a frozen model for the pictures of a split: computed once, kept on disk, shared.
+
+Every model sees the same views by the same code. A picture is decoded once for all settings that
+lack it, by worker processes, and goes through the model in batches that depend neither on what was
+kept before nor on how many processes there are: a run that was stopped, or several processes, end
+with the same bits. Another `batch`, device or number of threads may change the last ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from veca.data.batches import Batch, ViewTask, batches
+from veca.data.image_index import ImageIndex
+from veca.data.labelled import Split
+from veca.data.views import ViewConfig
+from veca.probe.at_once import settings_at_once
+from veca.probe.block_file import StoreError
+from veca.probe.facts import model_facts, picture_facts, unreadable
+from veca.probe.filling import Content, Missing, fill_stores
+from veca.probe.frozen import ProbeModel
+from veca.probe.setting import Setting
+from veca.probe.store import ArrayStore
+from veca.runtime.workers import Workers
+
+FORMAT = 1
+"""Rises when the same facts would give other features."""
+
+IMAGE_BLOCK = 128
+"""Pictures of a block where vectors are kept."""
+
+PATCH_BLOCK = 64
+"""Pictures of a block of patch maps, unless these are large."""
+
+PATCH_BLOCK_BYTES = 2**24
+"""Bytes that a block of patch maps has at most, unless one map has more."""
+
+LARGEST_HALF = 65504.0
+"""The largest number of half precision; what lies beyond becomes this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewPlan:
+    """Which views of each picture a model sees."""
+
+    resolution: int
+    """Sides in pixels; a model whose stride does not divide them gets the next smaller ones."""
+
+    margin: int | float = 1.125
+    """Short side of the picture, before the centre view is cut, in sides of the view."""
+
+    views: int = 0
+    """Random views of each picture, of varied scale and half of them mirrored; 0 is the centre."""
+
+    area: tuple[float, float] = (0.08, 1.0)
+    """Least and greatest share of the picture in a random view."""
+
+    seed: int = 0
+    """Of the random views."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no plan."""
+        if self.resolution < 1 or self.views < 0:
+            raise StoreError(
+                f"resolution={self.resolution} with views={self.views} is no plan; use at least 1 "
+                "pixel, and 0 or more views."
+            )
+        self.config()
+
+    def config(self) -> ViewConfig:
+        """How the views are made."""
+        return ViewConfig(
+            crop="random-resized" if self.views else "resized",
+            margin=float(self.margin),
+            area=self.area,
+            trivial_augment=False,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the views besides their sides; centre views are the same for every seed."""
+        found = {"margin": float(self.margin), "views": self.views}
+        return {**found, "area": list(self.area), "seed": self.seed} if self.views else found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where features are computed and kept; what they are does not depend on it."""
+
+    folder: Path
+    """Of the stores."""
+
+    workers: Workers
+
+    loaders: int = 2
+    """Processes that decode pictures for each worker; 0 decodes in the worker itself."""
+
+    batch: int = 32
+    """Views that go through the model together, at most."""
+
+    tell: Callable[[str], None]
+    """Gets sentences for people."""
+
+    shown: bool = True
+    """Whether to show how far it has come."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are none."""
+        if self.batch < 1 or self.loaders < 0:
+            raise StoreError(
+                f"batch={self.batch} with loaders={self.loaders} cannot be; use a batch of 1 or "
+                "more, and 0 or more loaders."
+            )
+
+
+class ImageFeatures(NamedTuple):
+    """Vectors of R views: of the N pictures, or view v of picture i in row v * N + i."""
+
+    image: Float[Tensor, "R DI"]
+
+    patch_mean: Float[Tensor, "R DP"]
+
+
+def image_features(
+    model: ProbeModel,
+    settings: Sequence[Setting],
+    split: Split,
+    plan: ViewPlan,
+    place: Place,
+) -> dict[Setting, ImageFeatures]:
+    """The image feature of every view, and the mean of its patch features, in single precision."""
+    stores = _Pass(model, split, plan, place, maps=False).filled(settings)
+    return {
+        setting: ImageFeatures(_view_by_view(store, "image"), _view_by_view(store, "patch_mean"))
+        for setting, store in stores.items()
+    }
+
+
+def patch_features(
+    model: ProbeModel,
+    settings: Sequence[Setting],
+    split: Split,
+    plan: ViewPlan,
+    place: Place,
+) -> dict[Setting, ArrayStore]:
+    """What is kept of the centre view of every picture, picture by picture.
+
+    That is the image feature 'image' (DI) in single precision and the patch map 'patches'
+    (DP, rows, columns) in half precision.
+    """
+    if plan.views:
+        raise StoreError(
+            f"patch maps are kept of centre views alone, not of {plan.views} random ones; use "
+            "views=0."
+        )
+    return _Pass(model, split, plan, place, maps=True).filled(settings)
+
+
+class _Pass:
+    """One way through the pictures of a split, for the settings of a model that lack them."""
+
+    def __init__(
+        self, model: ProbeModel, split: Split, plan: ViewPlan, place: Place, *, maps: bool
+    ) -> None:
+        """Plan it; `maps` says whether patch maps are kept, or only their mean."""
+        self.model = model
+        self.split = split
+        self.plan = plan
+        self.place = place
+        self.maps = maps
+        self.side = model.fitted_side(plan.resolution)
+        self.views = max(1, plan.views)
+        """Views of a picture."""
+        self.block = IMAGE_BLOCK
+        if maps:
+            map_bytes = 2 * model.patch_width * (self.side // model.stride) ** 2
+            self.block = max(1, min(PATCH_BLOCK, PATCH_BLOCK_BYTES // map_bytes))
+        together = max(1, min(self.block, place.batch // self.views))
+        self.pictures = _evenly(self.block, together)
+        """Pictures that are decoded and computed together."""
+        self.lot = _evenly(self.pictures * self.views, place.batch)
+        """Views that go through the model at once: always as many, so that none of their bits
+        depends on how many pictures there are."""
+
+    def filled(self, settings: Sequence[Setting]) -> dict[Setting, ArrayStore]:
+        """A store for each setting, computed as far as it was not kept."""
+        chosen, facts = list(dict.fromkeys(settings)), self._facts()
+        notes = {"model": self.model.name, "split": self.split.name}
+        stores = [
+            ArrayStore(
+                self.place.folder,
+                {**facts, "setting": setting._asdict()},
+                len(self.split),
+                self.block,
+                notes=notes,
+            )
+            for setting in chosen
+        ]
+
+        def compute(missing: Sequence[Missing]) -> Iterator[tuple[range, dict[int, Content]]]:
+            return self._parts(missing, chosen)
+
+        place = self.place
+        fill_stores(stores, compute, place.workers, place.tell, shown=place.shown)
+        return dict(zip(chosen, stores, strict=True))
+
+    def _facts(self) -> dict[str, Any]:
+        """Everything on which the features depend, but the setting."""
+        return {
+            "format": FORMAT,
+            "kept": "patch maps" if self.maps else "vectors",
+            "model": model_facts(self.model),
+            "pictures": picture_facts(self.split),
+            "views": {"side": self.side, **self.plan.facts()},
+        }
+
+    def _parts(
+        self, missing: Sequence[Missing], settings: Sequence[Setting]
+    ) -> Iterator[tuple[range, dict[int, Content]]]:
+        """The features of missing blocks, some pictures at a time."""
+        turns = [
+            (wanted, range(start, min(start + self.pictures, wanted.items.stop)))
+            for wanted in missing
+            for start in range(wanted.items.start, wanted.items.stop, self.pictures)
+        ]
+        pictures = self.split.pictures
+        found = batches(
+            ImageIndex(pictures, np.arange(len(pictures)), pictures.keys),
+            (self._task(turn, items) for turn, (_, items) in enumerate(turns)),
+            seed=self.plan.seed,
+            config=self.plan.config(),
+            num_workers=self.place.loaders,
+            training=self.plan.views > 0,
+        )
+        at_once = settings_at_once(self.model, len(settings), self.place.loaders)
+        with at_once as several, closing(found):
+            for batch in found:
+                self._check_readable(batch)
+                wanted, items = turns[batch.task.step]
+                content = several.each(
+                    [settings[row] for row in wanted.stores], partial(self._content, batch)
+                )
+                yield items, dict(zip(wanted.stores, content, strict=True))
+
+    def _task(self, turn: int, items: range) -> ViewTask:
+        """The views of some pictures, picture by picture."""
+        return ViewTask(
+            turn,
+            0,
+            np.repeat(np.asarray(items, np.int64), self.views),
+            np.tile(np.arange(self.views), len(items)),
+            self.side,
+        )
+
+    def _check_readable(self, batch: Batch) -> None:
+        """Refuse to go on without a picture, or with another one in its place."""
+        for picture, reason in batch.unreadable.items():
+            raise unreadable(self.split.picture(picture), reason)
+
+    def _content(self, batch: Batch, setting: Setting) -> Content:
+        """What is kept of some pictures."""
+        lots = [
+            self._observed(batch, start, setting) for start in range(0, len(batch.images), self.lot)
+        ]
+        image = torch.cat([lot.image for lot in lots])
+        patches = torch.cat([lot.patches for lot in lots])
+        if self.maps:
+            return {"image": image, "patches": patches}
+        return {
+            "image": image.unflatten(0, (-1, self.views)),
+            "patch_mean": patches.unflatten(0, (-1, self.views)),
+        }
+
+    def _observed(self, batch: Batch, start: int, setting: Setting) -> "_Lot":
+        """What the model says of some views of a batch."""
+        views = batch.images[start : start + self.lot]
+        frozen = self.model.observe(_padded(views, self.lot), setting)
+        image, patches = (part[: len(views)] for part in frozen)
+        finite = image.isfinite().all(1) & patches.isfinite().flatten(1).all(1)
+        if not finite.all():
+            place = start + int((~finite).nonzero()[0])
+            name = self.split.picture(int(batch.task.indices[place])).name
+            raise StoreError(
+                f"{self.model.name} gives numbers that are not finite for {name}; take this "
+                "picture out of the set, or use another model."
+            )
+        if self.maps:
+            patches = patches.clamp(-LARGEST_HALF, LARGEST_HALF).half()
+        else:
+            patches = patches.flatten(2).mean(2)
+        return _Lot(image.cpu(), patches.cpu())
+
+
+class _Lot(NamedTuple):
+    """What is kept of some views."""
+
+    image: Float[Tensor, "B DI"]
+    patches: Tensor
+    """Maps in half precision, or their mean."""
+
+
+def _evenly(total: int, most: int) -> int:
+    """The size of as few equal parts of at most `most` as make up a total; the last may lack."""
+    return -(-total // -(-total // most))
+
+
+def _padded(images: UInt8[Tensor, "B 3 R R"], count: int) -> UInt8[Tensor, "L 3 R R"]:
+    """So many images: those given, and the last of them again."""
+    if len(images) == count:
+        return images
+    return torch.cat((images, images[-1:].expand(count - len(images), -1, -1, -1)))
+
+
+def _view_by_view(store: ArrayStore, name: str) -> Float[Tensor, "R D"]:
+    """Vectors that are kept picture by picture, as those of all first views, then of the next."""
+    views, width = store.item(0)[name].shape
+    found = torch.empty((views, store.count, width))
+    for items, vectors in store.blocks(name):
+        found[:, items.start : items.stop] = vectors.transpose(0, 1)
+    return found.flatten(0, 1)

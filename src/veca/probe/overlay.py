@@ -1,0 +1,216 @@
+"""What a dense head tells of a picture, as a picture: classes as tints, depth as colours.
+
+Drawn with Pillow alone. A legend names the classes that are present, with their shares; a scale
+gives depth in metres.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float32, UInt8
+from numpy import ndarray
+from PIL import Image, ImageDraw
+
+from veca.data.labelled import IGNORED
+from veca.probe.colours import class_colours, depth_colours
+from veca.probe.lettering import INK, PALE_INK, PAPER, RULE, fitted, font
+
+STRENGTH = 0.6
+"""Share of a class's colour in the tint over the picture."""
+
+PLAIN_CLASS = "background"
+"""A class of this name is left without a tint: it would hide the picture and tell little."""
+
+LEAST_SIDE = 448
+"""Pixels; a picture whose long side is shorter is enlarged by a whole factor."""
+
+MARGIN = 16
+LINE = 26
+"""Height of a line of the legend."""
+
+SWATCH = 16
+LEGEND_WIDTH = 230
+TEXT = 14
+"""Height of letters."""
+
+BAR = 18
+"""Width of the scale of a depth map."""
+
+BAR_ROOM = 96
+"""Width of the scale with its numbers."""
+
+UNKNOWN_COLOUR = (160, 160, 160)
+
+
+def segmentation_overlay(
+    picture: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
+) -> Image.Image:
+    """The picture with tinted classes and their borders, and a legend to its right.
+
+    Pixels of the class `IGNORED` stay as they are and are told as not counted.
+    """
+    _check_sides(picture, classes.shape)
+    numbers, counts = np.unique(classes, return_counts=True)
+    if unknown := [int(item) for item in numbers if item >= len(names) and item != IGNORED]:
+        raise ValueError(
+            f"class {unknown[0]} has no name among the {len(names)} that were given; give the "
+            "names of all classes of the head."
+        )
+    factor = _factor(picture)
+    large = classes.repeat(factor, axis=0).repeat(factor, axis=1)
+    pixels = _tinted(_enlarged(picture, factor), large, names)
+    pixels[_borders(large)] = PAPER
+    order = np.argsort(-counts, kind="stable")
+    entries = [(int(numbers[index]), counts[index] / classes.size) for index in order]
+    return _with_legend(Image.fromarray(pixels), entries, names)
+
+
+def depth_map(
+    metres: Float32[ndarray, "height width"],
+    picture: Image.Image | None = None,
+    limits: tuple[float, float] | None = None,
+) -> Image.Image:
+    """Depth in colours with a scale in metres; beside the picture where it is given.
+
+    Depths that are not above 0 or not finite are unknown and grey. `limits` are the ends of the
+    scale, to be given where several maps are compared; without them they are those of this map.
+    """
+    known = np.isfinite(metres) & (metres > 0)
+    low, high = _limits(metres[known], limits)
+    shares = (np.where(known, metres, low).astype(np.float64) - low) / (high - low)
+    colours = depth_colours(shares)
+    colours[~known] = UNKNOWN_COLOUR
+    drawn = Image.fromarray(colours)
+    factor = _factor(drawn)
+    panels = [_enlarged(drawn, factor, smooth=False)]
+    if picture is not None:
+        _check_sides(picture, metres.shape)
+        panels.insert(0, _enlarged(picture.convert("RGB"), factor))
+    return _with_scale(panels, (low, high), unknown=not known.all())
+
+
+def scale_ticks(low: float, high: float) -> list[float]:
+    """Round numbers within a range, three to seven of them."""
+    rough = (high - low) / 6
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= rough)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _tinted(
+    picture: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
+) -> UInt8[ndarray, "height width 3"]:
+    """The picture under the colours of its classes."""
+    palette = np.zeros((256, 3))
+    palette[: len(names)] = class_colours(len(names))
+    strengths = np.zeros((256, 1))
+    strengths[: len(names)] = [[0.0 if name == PLAIN_CLASS else STRENGTH] for name in names]
+    strengths[IGNORED] = 0.0
+    pixels = np.asarray(picture.convert("RGB"), np.float64)
+    strength = strengths[classes]
+    mixed = (1 - strength) * pixels + strength * palette[classes]
+    return np.rint(mixed).astype(np.uint8)
+
+
+def _borders(classes: UInt8[ndarray, "height width"]) -> Bool[ndarray, "height width"]:
+    """Pixels whose right or lower neighbour is of another class."""
+    found = np.zeros(classes.shape, bool)
+    found[:, :-1] |= classes[:, :-1] != classes[:, 1:]
+    found[:-1] |= classes[:-1] != classes[1:]
+    return found
+
+
+def _with_legend(
+    drawn: Image.Image, entries: Sequence[tuple[int, float]], names: Sequence[str]
+) -> Image.Image:
+    """A legend beside a picture; the sheet grows where there are many classes."""
+    height = max(drawn.height, LINE * len(entries)) + 2 * MARGIN
+    sheet = Image.new("RGB", (drawn.width + 3 * MARGIN + LEGEND_WIDTH, height), PAPER)
+    sheet.paste(drawn, (MARGIN, MARGIN))
+    draw = ImageDraw.Draw(sheet)
+    colours = class_colours(len(names))
+    left, right = drawn.width + 2 * MARGIN, sheet.width - MARGIN
+    for line, (number, share) in enumerate(entries):
+        middle = MARGIN + LINE * line + LINE // 2
+        box = (left, middle - SWATCH // 2, left + SWATCH, middle + SWATCH // 2)
+        name = "not counted" if number == IGNORED else names[number]
+        plain = number == IGNORED or name == PLAIN_CLASS
+        fill = None if plain else tuple(int(part) for part in colours[number])
+        draw.rectangle(box, fill, PALE_INK if plain else fill)
+        told = f"{100 * share:.1f} %" if share >= 0.0005 else "< 0.1 %"
+        room = right - left - SWATCH - 16 - font(TEXT).getlength(told) - 8
+        place = (left + SWATCH + 8, middle)
+        draw.text(place, fitted(name, TEXT, room), INK, font(TEXT), anchor="lm")
+        draw.text((right, middle), told, PALE_INK, font(TEXT), anchor="rm")
+    return sheet
+
+
+def _with_scale(
+    panels: Sequence[Image.Image], limits: tuple[float, float], *, unknown: bool
+) -> Image.Image:
+    """Pictures in a row and a scale in metres, near at its lower end."""
+    height = panels[0].height
+    width = sum(panel.width + MARGIN for panel in panels) + MARGIN + BAR_ROOM
+    sheet = Image.new("RGB", (width, height + 2 * MARGIN + (LINE if unknown else 0)), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    left = MARGIN
+    for panel in panels:
+        sheet.paste(panel, (left, MARGIN))
+        left += panel.width + MARGIN
+    shares = np.linspace(1.0, 0.0, height)[:, None].repeat(BAR, axis=1)
+    sheet.paste(Image.fromarray(depth_colours(shares)), (left, MARGIN))
+    low, high = limits
+    for tick in scale_ticks(low, high):
+        level = MARGIN + (height - 1) * (high - tick) / (high - low)
+        draw.line((left + BAR, level, left + BAR + 5, level), INK)
+        # A number at an end of the scale must not hang over the edge of the sheet.
+        middle = min(max(level, MARGIN + TEXT / 2), MARGIN + height - TEXT / 2)
+        draw.text((left + BAR + 9, middle), f"{tick:g} m", INK, font(TEXT), anchor="lm")
+    if unknown:
+        middle = height + 2 * MARGIN + LINE // 2 - MARGIN // 2
+        box = (MARGIN, middle - SWATCH // 2, MARGIN + SWATCH, middle + SWATCH // 2)
+        draw.rectangle(box, UNKNOWN_COLOUR, RULE)
+        place = (MARGIN + SWATCH + 8, middle)
+        draw.text(place, "depth unknown", PALE_INK, font(TEXT), anchor="lm")
+    return sheet
+
+
+def _limits(
+    metres: Float32[ndarray, " known"], limits: tuple[float, float] | None
+) -> tuple[float, float]:
+    """The ends of a scale."""
+    if limits is not None:
+        low, high = limits
+        if not low < high:
+            raise ValueError(
+                f"the scale goes from {low} to {high} metres; its first end must be the smaller."
+            )
+        return low, high
+    if not len(metres):
+        return 0.0, 1.0
+    low, high = float(metres.min()), float(metres.max())
+    return (low, high) if high - low > 1e-3 * high else (0.5 * low, 1.5 * high)
+
+
+def _factor(picture: Image.Image) -> int:
+    """By what a small picture is enlarged, so that details and letters fit together."""
+    return max(1, math.ceil(LEAST_SIDE / max(picture.size)))
+
+
+def _enlarged(picture: Image.Image, factor: int, *, smooth: bool = True) -> Image.Image:
+    """A picture by a whole factor."""
+    if factor == 1:
+        return picture
+    sides = (factor * picture.width, factor * picture.height)
+    return picture.resize(sides, Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST)
+
+
+def _check_sides(picture: Image.Image, shape: tuple[int, ...]) -> None:
+    """Refuse a map of another picture."""
+    if (picture.height, picture.width) != shape:
+        raise ValueError(
+            f"the picture has {picture.height} x {picture.width} pixels (height x width) and its "
+            f"map {shape[0]} x {shape[1]}; bring the map to the size of the picture first."
+        )

@@ -1,0 +1,188 @@
+"""One number of a report, with all that it takes to know what it is and to get it again."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from veca.probe.setting import Setting
+from veca.runtime.plain_json import plain_json
+from veca.runtime.version import VERSION
+
+Task = Literal["linear", "knn", "logistic", "dense-knn", "segmentation", "depth"]
+TASKS: tuple[Task, ...] = get_args(Task)
+
+Role = Literal["model", "teacher", "control"]
+"""What a model is compared as."""
+
+Unit = Literal["%", "m", ""]
+"""Percent of what was told right, of which more is better; anything else is an error, of which less
+is better: metres, or a bare number."""
+
+MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command")
+"""Fields that do not say which number it is: results, and how they were got."""
+
+HEADLINES = ("top1_k20", "map", "top1", "miou", "rmse")
+"""Metrics that a set is known by; of those measured the first one leads its table."""
+
+
+class RowError(ValueError):
+    """A row that cannot be: what was got, what is allowed, what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One metric of one model, at one budget and resolution, with one seed."""
+
+    task: Task
+
+    model: str
+    """As it was asked for."""
+
+    data: str
+    """Name of the set."""
+
+    budget: int | None = None
+    """Cores that were used; None for a model without such a choice."""
+
+    resolution: int
+    """Pixels, of the side or the short side of what the model saw."""
+
+    metric: str
+    """Such as top1_k20, miou, rmse."""
+
+    value: float
+
+    unit: Unit
+
+    seed: int = 0
+
+    role: Role = "model"
+
+    weights: str | None = None
+    """SHA-256 of the weights; None where there are none, as for raw pixels."""
+
+    trained: bool = True
+    """Whether the weights are more than random numbers."""
+
+    ffn: float | None = None
+    """Share of the hidden units; None for a model without such a choice."""
+
+    split: str
+    """The part of the set that the number is measured on."""
+
+    counts: Mapping[str, int]
+    """Pictures of each part that was used, by 'train' and 'test'."""
+
+    data_sha256: str | None = None
+    """Over names and sizes of those pictures."""
+
+    protocol: str
+
+    feature: str
+    """What of the model's output the head sees."""
+
+    partial: Sequence[str] = ()
+    """Sentences on what the set lacks; not empty means that the number must not be compared."""
+
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """What was selected on held-out data, such as a rate."""
+
+    patches_per_core: float | None = None
+
+    milliseconds: float | None = None
+    """Of one picture through the backbone, alone in its batch."""
+
+    gflops: float | None = None
+    """Of one picture through the backbone."""
+
+    command: str = ""
+
+    version: str = VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no reader of JSON or of a table could use."""
+        if not math.isfinite(self.value):
+            raise RowError(
+                f"{self.metric} of {self.model} on {self.data} is {self.value}, which is no "
+                "number to report; look for features or targets that are not finite."
+            )
+
+    @property
+    def setting(self) -> Setting:
+        """How much of the model was used."""
+        return Setting(self.budget, self.ffn)
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the metric tells what is right; else it is an error."""
+        return self.unit == "%"
+
+    def identity(self, *apart: str) -> str:
+        """Text that is the same for rows of one number, however often measured.
+
+        Fields named in `apart` are left out too, such as the seed to find rows to average.
+        """
+        left_out = {*MEASURED, *apart}
+        kept = {name: value for name, value in self.as_json().items() if name not in left_out}
+        return plain_json(kept, "row")
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as plain values, its fields in their order here."""
+        found = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        for name in ("counts", "chosen"):
+            found[name] = dict(found[name])
+        return found | {"partial": list(self.partial)}
+
+
+def row_from_json(value: object) -> Row:
+    """The row that was written so."""
+    if not isinstance(value, dict):
+        raise RowError(f"a row is {type(value).__name__}; it must be an object with named fields.")
+    known = {item.name: item for item in dataclasses.fields(Row)}
+    required = [
+        name
+        for name, item in known.items()
+        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in required if name not in value]
+    if missing or value.keys() - known.keys():
+        raise RowError(
+            f"a row lacks {missing} and has the unknown fields {sorted(value.keys() - known)}; "
+            "it was written by another version of veca: measure again into another folder."
+        )
+    for name, allowed in _CHOICES.items():
+        if value.get(name, allowed[0]) not in allowed:
+            raise RowError(
+                f"{name} of a row is {value[name]!r}; it must be one of "
+                f"{', '.join(map(repr, allowed))}."
+            )
+    return Row(**{name: _read(name, item) for name, item in value.items()})
+
+
+def merge_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """Old rows, each replaced where there is a new one of the same identity, then what is new."""
+    found = {row.identity(): row for row in old}
+    found.update((row.identity(), row) for row in new)
+    return list(found.values())
+
+
+def headline(metrics: Sequence[str]) -> str:
+    """The metric that leads a table of these."""
+    return next((name for name in HEADLINES if name in metrics), metrics[0])
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "task": TASKS,
+    "role": get_args(Role),
+    "unit": get_args(Unit),
+}
+_NUMBERS = ("value", "ffn", "patches_per_core", "milliseconds", "gflops")
+
+
+def _read(name: str, value: Any) -> Any:  # noqa: ANN401 - what JSON holds
+    """A field as its type wants it; JSON may tell 1.0 as 1."""
+    if name in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return tuple(value) if name == "partial" else value

@@ -1,0 +1,188 @@
+"""Segmentation: a linear head tells the class of each pixel, judged at the pictures' own size."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from veca.data.errors import DataError
+from veca.data.labelled import IGNORED, LabelledSet, Split
+from veca.probe.dense_config import SegmentationAugment, SegmentationProtocol
+from veca.probe.dense_losses import CrossEntropy
+from veca.probe.dense_reading import Pair, load_target
+from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
+from veca.probe.dense_views import DenseView, segmentation_view
+from veca.probe.features import Place
+from veca.probe.kept_views import ViewRecipe
+from veca.probe.models import ProbeModel
+from veca.probe.segmentation_metrics import (
+    confusion,
+    intersections,
+    mean_iou,
+    segmentation_metrics,
+    unions,
+)
+from veca.probe.setting import Setting
+from veca.probe.shown_features import Kind, ShownFeatures
+from veca.probe.windows import strongest
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationResult:
+    """What a head is worth, and all that is needed to use it."""
+
+    metrics: dict[str, float]
+    """In percent, by full names: miou, macc, aacc, iou/NAME."""
+
+    tensors: dict[str, Tensor]
+    """Of the head, for a file."""
+
+    facts: dict[str, Any]
+    """Plain values that go with the tensors, to apply the head to a new picture."""
+
+    counts: dict[str, int]
+    """Pictures that it was fitted and judged on: 'train' and 'test'."""
+
+    chosen: dict[str, Any]
+    """The rate and the step that it stands for."""
+
+    confusion: Int64[Tensor, "K K"]
+    """Pixels of each class (row) that were told to be of each class (column), over all pictures."""
+
+    intersections: Int64[Tensor, "N K"]
+    """Pixels of each class that were told rightly, picture by picture."""
+
+    unions: Int64[Tensor, "N K"]
+    """Pixels that are of a class or were told to be, picture by picture."""
+
+
+class JudgedClasses:
+    """Counts of pixels, over all pictures and of each."""
+
+    def __init__(self, num_pictures: int, num_classes: int) -> None:
+        self.confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        self.intersections = torch.zeros(num_pictures, num_classes, dtype=torch.int64)
+        self.unions = torch.zeros(num_pictures, num_classes, dtype=torch.int64)
+
+    def add(self, index: int, counts: Int64[Tensor, "K K"]) -> None:
+        """Count a picture."""
+        self.confusion += counts
+        self.intersections[index] = intersections(counts)
+        self.unions[index] = unions(counts)
+
+    def over(self, place: Place) -> "JudgedClasses":
+        """The same over all workers, each of which has counted other pictures."""
+        for name in ("confusion", "intersections", "unions"):
+            setattr(self, name, place.workers.sum(getattr(self, name)))
+        return self
+
+
+class SegmentationTask(DenseTask[JudgedClasses]):
+    """What segmentation adds to a dense task."""
+
+    def __init__(self, data: LabelledSet, protocol: SegmentationProtocol) -> None:
+        self.outputs = num_classes(data)
+        self._data, self._protocol = data, protocol
+
+    def recipe(self, side: int, multiple: int) -> ViewRecipe:
+        """Squares of the side of test pictures."""
+        del multiple
+        augment = self._protocol.augment
+        facts = {"task": "segmentation", "side": side, **asdict(augment)}
+        return ViewRecipe(facts, partial(_view, side, augment))
+
+    def loss(self, seed: int, place: Place) -> CrossEntropy:
+        """Cross-entropy of pixels."""
+        return CrossEntropy(self._protocol, self.outputs, seed, place.workers)
+
+    def judge(
+        self, heads: Sequence[Head], split: Split, features: ShownFeatures, place: Place
+    ) -> list[JudgedClasses]:
+        """Count the pixels of every picture for every head."""
+        judged = [JudgedClasses(len(split), self.outputs) for _ in heads]
+        for index in range(place.workers.rank, len(split), place.workers.count):
+            labels = class_target(split, index, place)
+            for setting in dict.fromkeys(head.setting for head in heads):
+                observed, layout = features(index, Kind(setting))
+                check_size(split, index, labels, layout.original)
+                for head, counts in zip(heads, judged, strict=True):
+                    if head.setting == setting:
+                        found = strongest(head.head.maps(observed), layout)
+                        counts.add(index, confusion(labels, found, self.outputs).cpu())
+        return [counts.over(place) for counts in judged]
+
+    def goodness(self, judged: JudgedClasses) -> float:
+        """The mean over classes of intersection over union."""
+        counts = judged.confusion
+        return float(mean_iou(intersections(counts), unions(counts), self._data.scored))
+
+
+def run_segmentation(  # noqa: PLR0913, PLR0917 - the door of a task
+    model: ProbeModel,
+    settings: Sequence[Setting],
+    data: LabelledSet,
+    protocol: SegmentationProtocol,
+    seeds: Sequence[int],
+    place: Place,
+) -> dict[tuple[Setting, int], SegmentationResult]:
+    """Fit a head for every setting and seed, all settings on the same batches, and judge them."""
+    training_split(data, "masks")
+    task = SegmentationTask(data, protocol)
+    run = DenseRun(task, model, data, protocol, place)
+    showing = asdict(showing_of(model, protocol))
+    return {
+        key: _result(chosen, data, showing) for key, chosen in run.results(settings, seeds).items()
+    }
+
+
+def num_classes(data: LabelledSet) -> int:
+    """Classes of a set with masks."""
+    if not 1 < len(data.classes) <= IGNORED:
+        raise DataError(
+            f"{data.name} has {len(data.classes)} classes; masks of 8 bits have 2 to {IGNORED}."
+        )
+    return len(data.classes)
+
+
+def class_target(split: Split, index: int, place: Place) -> Tensor:
+    """The classes of a picture's pixels, on the workers' device."""
+    target = np.array(load_target(split, index))
+    return torch.from_numpy(target).to(place.workers.device)
+
+
+def check_size(split: Split, index: int, target: Tensor, sides: tuple[int, int]) -> None:
+    """Refuse a target that is not of the size of its picture."""
+    if tuple(target.shape) != sides:
+        raise DataError(
+            f"{split.targets[index]} has {tuple(target.shape)} pixels, but its picture has "
+            f"{sides} (height, width, upright); get both again, or take them out of the set."
+        )
+
+
+def _view(side: int, augment: SegmentationAugment, pair: Pair, draw: random.Random) -> DenseView:
+    """A training view."""
+    mask = pair.target.astype(np.uint8, copy=False)
+    return segmentation_view(pair.picture, mask, side, draw, augment)
+
+
+def _result(
+    chosen: Chosen[JudgedClasses], data: LabelledSet, showing: dict[str, Any]
+) -> SegmentationResult:
+    """The outcome for one setting and seed."""
+    judged = chosen.judged
+    return SegmentationResult(
+        metrics=segmentation_metrics(judged.confusion, data.classes, data.scored),
+        tensors=chosen.head.tensors(),
+        facts={**chosen.head.facts(), "showing": showing},
+        counts={"train": chosen.trained_on, "test": len(data.test)},
+        chosen={"rate": chosen.candidate.rate, "step": chosen.candidate.step},
+        confusion=judged.confusion,
+        intersections=judged.intersections,
+        unions=judged.unions,
+    )

@@ -1,0 +1,236 @@
+"""A list of probes in a file, run one after the other; what is done is not done again.
+
+The file is TOML or JSON: `jobs`, and `defaults` for fields that they leave out. A field of a job
+that `LISTS` names may be a list; the job then stands for every combination.
+
+    [defaults]
+    model = "runs/tiny"
+    teacher = "efficientnet-lite2"
+    budgets = [8, 64]
+
+    [[jobs]]
+    task = ["knn", "logistic"]
+    data = "data/pets"
+    resolution = 128
+    seed = [0, 1, 2]
+
+A finished job leaves `jobs/<identity>.json` with its rows. Its identity covers all that decides its
+numbers: its fields, the version of veca, and what the caller knows of weights and pictures.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from veca.probe.rows import TASKS, Task
+from veca.runtime.plain_json import plain_json
+from veca.runtime.version import VERSION
+
+LISTS = ("task", "data", "model", "protocol", "resolution", "seed")
+"""Fields of which a list means several jobs."""
+
+PLURALS = {"resolutions": "resolution", "seeds": "seed", "tasks": "task", "models": "model"}
+"""Other names of these fields, since a list reads better so."""
+
+NUMBERS = ("budgets", "ffn")
+"""Fields that hold a list of numbers within one job, whose heads train together."""
+
+TEXTS = ("also",)
+"""Fields that hold a list of texts within one job."""
+
+
+class SuiteError(ValueError):
+    """A suite that cannot be run: which job and field, what was got, what is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One probe, as `veca probe TASK DATA ...` would run it."""
+
+    task: Task
+
+    data: str
+    """As the command takes it: a folder, or NAME=FOLDER."""
+
+    model: str
+
+    teacher: str | None = None
+    control: str | None = None
+
+    budgets: tuple[int, ...] | None = None
+    """Rising; None means the command's own choice, here and below."""
+
+    ffn: tuple[float, ...] | None = None
+    """Shares of the hidden units, rising."""
+
+    resolution: int | None = None
+    """Pixels."""
+
+    protocol: str | None = None
+    feature: str | None = None
+
+    also: tuple[str, ...] = ()
+    """Further sets on which the heads of this one are measured, as ImageNetV2 on ImageNet-1K's."""
+
+    seed: int = 0
+
+    allow_partial: bool = False
+
+    @property
+    def name(self) -> str:
+        """Words to know it by."""
+        side = f" at {self.resolution} px" if self.resolution is not None else ""
+        protocol = f", {self.protocol}" if self.protocol is not None else ""
+        return f"{self.task} of {self.model} on {self.data}{side}{protocol}, seed {self.seed}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        found = dataclasses.asdict(self)
+        for name in (*NUMBERS, *TEXTS):
+            found[name] = None if found[name] is None else list(found[name])
+        return found
+
+    def identity(self, facts: Mapping[str, Any]) -> str:
+        """SHA-256 of all that decides the numbers; `facts` are hashes of weights and pictures."""
+        whole = {"job": self.as_json(), "version": VERSION, "facts": dict(facts)}
+        return hashlib.sha256(plain_json(_sorted(whole), self.name).encode()).hexdigest()
+
+
+FIELDS = tuple(item.name for item in dataclasses.fields(Job))
+
+
+def read_suite(path: Path) -> list[Job]:
+    """The jobs of a file, combinations written out, each once."""
+    content = _content(path)
+    if isinstance(content, list):
+        content = {"jobs": content}
+    if not isinstance(content, dict) or content.keys() - {"defaults", "jobs"}:
+        raise SuiteError(
+            f"{path} must hold `jobs`, a list, and may hold `defaults`; it holds "
+            f"{', '.join(sorted(content)) if isinstance(content, dict) else 'something else'}."
+        )
+    defaults = _fields(content.get("defaults", {}), f"`defaults` of {path}")
+    entries = content.get("jobs")
+    if not isinstance(entries, list) or not entries:
+        raise SuiteError(
+            f"{path} has no jobs; add one, as [[jobs]] with task, data and model in TOML."
+        )
+    jobs: list[Job] = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"job {number} of {path}"
+        jobs += _jobs(defaults | _fields(entry, where), where)
+    return list(dict.fromkeys(jobs))
+
+
+def _content(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
+    """What is in the file."""
+    if path.suffix not in {".toml", ".json"}:
+        raise SuiteError(f"{path} is no suite; give a file that ends in .toml or .json.")
+    try:
+        text = path.read_text("utf-8")
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read ({error.strerror}); check the path.") from error
+    except ValueError as error:
+        kind = path.suffix[1:].upper()
+        raise SuiteError(f"{path} is no {kind} ({error}); correct it.") from error
+
+
+def _fields(entry: object, where: str) -> dict[str, Any]:
+    """The fields of an entry by their own names."""
+    if not isinstance(entry, dict):
+        raise SuiteError(f"{where} is {entry!r}; it must have named fields, such as task.")
+    found: dict[str, Any] = {}
+    for name, value in entry.items():
+        own = PLURALS.get(name, name.replace("-", "_"))
+        if own not in FIELDS:
+            near = difflib.get_close_matches(own, FIELDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise SuiteError(
+                f"{where} has the unknown field {name!r}; the fields are {', '.join(FIELDS)}{hint}"
+            )
+        if own in found:
+            raise SuiteError(f"{where} gives {own} twice, once as {name!r}; remove one of them.")
+        found[own] = value
+    return found
+
+
+def _jobs(fields: Mapping[str, Any], where: str) -> Iterator[Job]:
+    """Every combination of an entry."""
+    for name in ("task", "data", "model"):
+        if name not in fields:
+            raise SuiteError(f"{where} has no {name}; add it there or to `defaults`.")
+    listed = {
+        name: value if isinstance(value, list) and name in LISTS else [value]
+        for name, value in fields.items()
+    }
+    for name, values in listed.items():
+        if not values:
+            raise SuiteError(f"{where}: {name} is an empty list; give at least one value.")
+    for combination in itertools.product(*listed.values()):
+        given = zip(listed, combination, strict=True)
+        yield Job(**{name: _checked(name, value, where) for name, value in given})
+
+
+def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - whatever the file holds
+    """A value that a field may have; numbers of a list rise and stand once."""
+    fits, allowed = _RULES[name]
+    values = value if name in (*NUMBERS, *TEXTS) else [value]
+    if not isinstance(values, list) or not values or not all(map(fits, values)):
+        raise SuiteError(f"{where}: {name} is {value!r}; it must be {allowed}.")
+    if name in NUMBERS:
+        return tuple(sorted({float(item) if name == "ffn" else item for item in values}))
+    return tuple(values) if name in TEXTS else value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_seed(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+
+
+_RULES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "task": (TASKS.__contains__, f"one of {', '.join(TASKS)}, or a list of them"),
+    "data": (_is_text, "a folder or NAME=FOLDER, or a list of them"),
+    "model": (_is_text, "the name of a model, or a list of them"),
+    "teacher": (_is_text, "the name of a model"),
+    "control": (_is_text, "the name of a model"),
+    "budgets": (_is_count, "a list of whole numbers above 0, such as [8, 64]"),
+    "ffn": (
+        _is_share,
+        "a list of shares up to 1, such as [0.25, 1.0]",
+    ),
+    "resolution": (_is_count, "a whole number of pixels above 0, or a list of them"),
+    "protocol": (_is_text, "the name of a protocol, or a list of them"),
+    "feature": (_is_text, "the name of a feature"),
+    "also": (_is_text, "a list of sets, each NAME=FOLDER"),
+    "seed": (_is_seed, "a whole number from 0, or a list"),
+    "allow_partial": (lambda value: isinstance(value, bool), "true or false"),
+}
+"""What each field may be, and in words."""
+
+
+def _sorted(value: Any) -> Any:  # noqa: ANN401 - plain values
+    """The same with the keys of dictionaries in order, so that equal facts give equal text."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_sorted(item) for item in value]
+    return value

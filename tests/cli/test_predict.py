@@ -1,0 +1,225 @@
+"""`veca predict`: what a fitted head tells of new pictures, in words, drawings and JSON."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.data.pictures import encoded, write_shard
+from tests.probe.dense_scenes import CLASSES
+from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
+from veca.cli import predict as module
+from veca.cli.main import main
+from veca.probe.raw_pixels import RawPixels
+from veca.probe.saved_heads import SavedHead, load_head, save_head
+from veca.probe.setting import Setting
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command is called, without matplotlib, whose plots take long."""
+    monkeypatch.setitem(sys.modules, "veca.analysis.probe_plot", None)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pixels_head(folder: Path, **changes: Any) -> Path:
+    """A head on raw pixels that tells how red a picture is, made by hand."""
+    weight = torch.zeros(2, 768)
+    weight[1, :256] = 0.05
+    usual: dict[str, Any] = {
+        "task": "logistic",
+        "data": "none",
+        "classes": ("pale", "red"),
+        "model": "pixels",
+        "weights": RawPixels(torch.device("cpu")).digest,
+        "setting": Setting(),
+        "resolution": 16,
+        "protocol": "dinov2",
+        "seed": 0,
+        "facts": {"margin": 1.0, "feature": "image"},
+        "tensors": {"weight": weight, "bias": torch.zeros(2)},
+    }
+    save_head(SavedHead(**usual | changes), folder)
+    return folder
+
+
+def write_plain(path: Path, colour: tuple[int, int, int]) -> None:
+    """A picture of one colour."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (24, 20), colour).save(path)
+
+
+def test_two_commands_lead_from_a_folder_of_pictures_to_labels(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_classes(folder / "photos", train=7, val=3)
+    write_model(folder / "model")
+    fit = ["probe", "logistic", "photos", "--model", "model", "--out", "probes", "--resolution",
+           "16", "--budgets", "6", "--workers", "0"]  # fmt: skip
+    assert main(fit) == 0
+    capsys.readouterr()
+    assert main(["predict", "probes", "photos/val/red/0.png"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"{folder}/photos/val/red/0.png: ")
+    assert all(name in line for name in ("red", "green", "blue", "%"))
+    assert not (folder / "predictions").exists()
+
+
+def test_labels_come_as_json_lines_and_on_a_sheet(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plain(folder / "a" / "x.png", (250, 0, 0))
+    write_plain(folder / "b" / "x.png", (0, 250, 250))
+    pixels_head(folder / "head")
+    assert main(["predict", "head", "a", "b", "--json", "--top", "1"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(row["image"]).parent.name for row in rows] == ["a", "b"]
+    assert [row["labels"][0]["label"] for row in rows] == ["red", "pale"]
+    assert all(len(row["labels"]) == 1 and row["labels"][0]["score"] > 0.5 for row in rows)
+    assert main(["predict", "head", "a", "b", "--out", "drawn"]) == 0
+    assert "drawn/labels.png shows 2 pictures with their labels." in capsys.readouterr().out
+    with Image.open(folder / "drawn" / "labels.png") as sheet:
+        assert sheet.width > 2 * 224
+
+
+def test_a_sheet_has_only_so_many_pictures(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "MOST_ON_A_SHEET", 2)
+    for number in range(4):
+        write_plain(folder / "a" / f"{number}.png", (250, 0, 0))
+    pixels_head(folder / "head")
+    assert main(["predict", "head", "a", "--out", "drawn"]) == 0
+    assert "shows 2 pictures" in capsys.readouterr().out
+
+
+def test_a_picture_that_cannot_be_read_does_not_stop_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plain(folder / "a" / "good.png", (250, 0, 0))
+    (folder / "a" / "bad.png").write_bytes(b"no picture")
+    (folder / "a" / "empty.png").write_bytes(b"")
+    write_shard(folder / "s.tar", [("deep/one.png", encoded(0))])
+    pixels_head(folder / "head")
+    assert main(["predict", "head", "a", "s.tar", "--json"]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = {Path(row["image"]).name: "error" in row for row in rows}
+    assert told == {"bad.png": True, "empty.png": True, "good.png": False, "one.png": False}
+    Path("list.txt").write_text("a/gone.png\n")
+    assert main(["predict", "head", "list.txt", "--json", "--out", "drawn"]) == 1
+    assert "error" in json.loads(capsys.readouterr().out)
+    assert main(["predict", "head", "a/bad.png"]) == 1
+    assert "bad.png: " in capsys.readouterr().out
+
+
+def probed(folder: Path, monkeypatch: pytest.MonkeyPatch, task: str, kind: str) -> Path:
+    """Fit a dense head on a small set, and say where it is."""
+    use_quick_protocols(monkeypatch)
+    write_dense(folder / "set", kind)
+    write_model(folder / "model")
+    words = ["probe", task, "set", "--model", "model", "--out", "out", "--protocol", "quick",
+             "--budgets", "3", "--workers", "0"]  # fmt: skip
+    assert main(words) == 0
+    (head,) = (folder / "out" / "heads").iterdir()
+    return head
+
+
+@pytest.mark.parametrize("task", ["segmentation", "dense-knn"])
+def test_classes_of_pixels_are_drawn_and_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], task: str
+) -> None:
+    head = probed(folder, monkeypatch, task, "masks")
+    capsys.readouterr()
+    images = ["set/images/50.png", "set/images/51.png"]
+    for _ in range(2):  # a second run writes over the first one's files
+        assert main(["predict", str(head), *images]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.rpartition(": ")[2] for line in lines] == [
+            "predictions/50_classes.png", "predictions/51_classes.png"
+        ]  # fmt: skip
+        assert "of the pixels" in lines[0]
+    assert len(list((folder / "predictions").iterdir())) == 4
+    assert main(["predict", str(head), images[0], "--json", "--top", "9", "--out", "drawn"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    with Image.open(row["mask"]) as mask, Image.open(folder / images[0]) as picture:
+        assert mask.size == picture.size
+        found = np.bincount(np.array(mask).ravel(), minlength=len(CLASSES)) / np.array(mask).size
+    assert {one["label"]: one["share"] for one in row["classes"]} == {
+        name: share for name, share in zip(CLASSES, found.tolist(), strict=True) if share
+    }
+
+
+def test_depth_is_drawn_and_written_in_the_unit_that_holds_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = probed(folder, monkeypatch, "depth", "depth")
+    capsys.readouterr()
+    assert main(["predict", "out", "set/images/50.png"]) == 0
+    line = capsys.readouterr().out
+    assert line.endswith(" m: predictions/50_depth.png\n")
+    assert main(["predict", "out", "set/images/50.png", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["depth"], row["steps_in_a_metre"]) == ("predictions/50_millimetres.png", 1000)
+    with Image.open(row["depth"]) as stored:
+        metres = np.array(stored) / 1000
+    assert metres.shape == (48, 48)
+    assert metres.mean() == pytest.approx(row["metres"]["mean"], abs=1e-3)
+
+    far = load_head(head)
+    far.facts["scale"]["most"] = 80.0
+    save_head(far, folder / "far")
+    assert main(["predict", "far", "set/images/50.png", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["depth"], row["steps_in_a_metre"]) == ("predictions/50_256ths.png", 256)
+    with Image.open(row["depth"]) as stored:
+        assert (np.array(stored) / 256).mean() == pytest.approx(row["metres"]["mean"], abs=1 / 256)
+
+
+def test_pictures_of_one_name_and_of_floats_have_drawings_of_their_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = probed(folder, monkeypatch, "dense-knn", "masks")
+    for name in ("a", "b"):
+        write_plain(folder / name / "x.png", (90, 90, 90))
+    fine = np.full((24, 24), 30_000, np.uint16)
+    (folder / "c").mkdir()
+    Image.fromarray(fine).save(folder / "c" / "x.png")
+    assert main(["predict", str(head), "a", "b", "c", "--out", "drawn"]) == 0
+    assert {path.name for path in (folder / "drawn").iterdir()} == {
+        f"{stem}_{kind}.png" for stem in ("x", "x-2", "x-3") for kind in ("classes", "mask")
+    }
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["head"], "no picture is named; give files"),
+        (["head", "none.png"], "none.png"),
+        (["head", "a.png", "--top", "0"], "--top got 0; use whole numbers from 1 on."),
+        (["nowhere", "a.png"], "nowhere is no head (it has no head.json)"),
+        (["many", "a.png"], "many holds 10 heads; name one of them: many/heads/0, "),
+        (["many/heads", "a.png"], "many/heads/7 and 2 more."),
+        (["head", "a.png", "--model", "tiny"], "tiny is not the model that the head was fitted on"),
+        (["gone", "a.png"], "moved, cannot be had ("),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    write_plain(folder / "a.png", (1, 2, 3))
+    pixels_head(folder / "head")
+    pixels_head(folder / "gone", model=str(folder / "moved"))
+    for number in range(10 if words[0].startswith("many") else 0):
+        pixels_head(folder / "many" / "heads" / str(number))
+    assert main(["predict", *words]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1

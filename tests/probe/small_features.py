@@ -1,0 +1,111 @@
+"""Small pictures and a small model that counts what it is asked, for the tests of features."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.data.pictures import write_pictures
+from veca.data.input_table import TableBuilder
+from veca.data.labelled import Split
+from veca.probe import features
+from veca.probe.features import Place, ViewPlan
+from veca.probe.frozen import Frozen, ModelFacts, ProbeModel
+from veca.probe.setting import Setting
+from veca.runtime.workers import Workers
+
+CPU = torch.device("cpu")
+ALONE = Workers(device=CPU)
+SIDE = 16
+CENTRE = ViewPlan(resolution=SIDE)
+SETTINGS = (Setting(2), Setting(4, 0.5), Setting(8))
+
+
+class CellModel(ProbeModel):
+    """Features of the colours of each cell, through random weights, another mix for each budget."""
+
+    def __init__(self, *, seed: int = 0, digest: str | None = "cells", die_at: int = 0) -> None:
+        facts = ModelFacts(
+            name="cells",
+            kind="veca",
+            digest=digest,
+            licence=None,
+            trained=False,
+            stride=4,
+            image_width=5,
+            patch_width=6,
+            elastic=True,
+            default_resolution=SIDE,
+        )
+        super().__init__(facts, CPU)
+        draw = torch.Generator().manual_seed(seed)
+        self.weight = torch.randn(8 + 1, 3, 6, generator=draw)
+        self.asked: Counter[Setting] = Counter()
+        """Views that it was asked about, at each setting."""
+        self.lots: set[int] = set()
+        """How many it was asked about at once."""
+        self.die_at = die_at
+        """Calls after which the process ends as by a power cut; 0 is never."""
+        self.calls = 0
+        self.counting = threading.Lock()
+
+    def look(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
+    ) -> Frozen:
+        """Colours of cells, mixed and bent."""
+        with self.counting:
+            self.asked[setting] += len(images)
+            self.lots.add(len(images))
+            self.calls += 1
+            if self.calls == self.die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        cells = F.adaptive_avg_pool2d(images.float() / 255, grid)
+        mixed = torch.einsum("bchw,cd->bdhw", cells, self.weight[setting.budget or 0])
+        patches = torch.tanh(mixed * (setting.ffn or 1.0))
+        return Frozen(patches.flatten(2).amax(2)[:, :5], patches)
+
+
+def split_of(folder: Path, count: int = 11) -> Split:
+    """A split of some pictures, which are written first."""
+    table = TableBuilder()
+    paths = write_pictures(folder, count)
+    for path in paths:
+        table.add_file(str(path), path.stat().st_size)
+    return Split(
+        name="train",
+        pictures=table.table(),
+        keys=tuple(path.name for path in paths),
+        labels=np.arange(count) % 3,
+    )
+
+
+def unheard(text: str) -> None:
+    """Who does not listen."""
+
+
+def place_in(folder: Path, **changes: Any) -> Place:
+    """A place without loaders and without words."""
+    usual: dict[str, Any] = {"workers": ALONE, "loaders": 0, "batch": 4, "tell": unheard}
+    return Place(folder=folder, shown=False, **(usual | changes))
+
+
+def use_small_blocks() -> None:
+    """Blocks of 4 pictures in this process, so that few pictures make several."""
+    features.IMAGE_BLOCK = features.PATCH_BLOCK = 4
+
+
+def blocks_in(folder: Path) -> dict[str, bytes]:
+    """The files of all stores below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

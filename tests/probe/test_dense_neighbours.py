@@ -1,0 +1,56 @@
+"""Patches of like colours have like classes, without any fitting."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.probe.dense_scenes import ALL, FEW, ColourModel, farm, place_in
+from veca.data.labelled import LabelledSet
+from veca.probe.dense_config import DenseKnnProtocol
+from veca.probe.dense_neighbours import run_dense_knn
+from veca.probe.features import Place
+from veca.probe.segmentation_metrics import mean_iou
+
+NEAR = DenseKnnProtocol(name="near", resolution=32, neighbours=(5, 1))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> LabelledSet:
+    return farm(tmp_path / "pictures")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return place_in(tmp_path / "kept")
+
+
+def test_neighbours_tell_classes(data: LabelledSet, place: Place) -> None:
+    found = run_dense_knn(ColourModel(), (FEW, ALL), data, NEAR, (0,), place)
+    every = found[ALL, 0]
+    assert every.metrics["miou"] > 60
+    assert every.metrics["miou"] > found[FEW, 0].metrics["miou"] + 5
+    assert {"miou_k1", "macc_k1", "aacc_k1", "iou/pond"} <= set(every.metrics)
+    assert "miou_k5" not in every.metrics  # it leads without a number
+    assert every.counts["train"] == 9
+    assert every.counts["test"] == 5
+    assert every.counts["patches"] == len(every.tensors["features"])
+    value = mean_iou(every.intersections.sum(0), every.unions.sum(0))
+    assert every.metrics["miou"] == float(value)
+
+
+def test_the_seed_draws_the_bank_and_nothing_else(data: LabelledSet, place: Place) -> None:
+    small = replace(NEAR, bank=30)
+    found = run_dense_knn(ColourModel(), (ALL,), data, small, (0, 1), place)
+    again = run_dense_knn(ColourModel(), (ALL,), data, small, (0,), place)
+    assert found[ALL, 0].metrics == again[ALL, 0].metrics
+    assert not torch.equal(found[ALL, 0].tensors["features"], found[ALL, 1].tensors["features"])
+    whole = run_dense_knn(ColourModel(), (ALL,), data, NEAR, (0, 1), place)
+    assert whole[ALL, 0].metrics == whole[ALL, 1].metrics
+
+
+def test_patches_may_come_from_a_part_of_the_pictures(data: LabelledSet, place: Place) -> None:
+    few = replace(NEAR, pictures=4)
+    found = run_dense_knn(ColourModel(), (ALL,), data, few, (0,), place)[ALL, 0]
+    assert found.counts["train"] == 4

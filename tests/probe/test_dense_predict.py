@@ -1,0 +1,86 @@
+"""A saved head tells of a new picture what it told of that picture in the test part."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.probe.dense_scenes import (
+    ALL,
+    CLASSES,
+    SMALL,
+    SMALL_DEPTH,
+    ColourModel,
+    farm,
+    place_in,
+    ramp,
+    ramps,
+    scene,
+)
+from veca.data.arrays import picture_of_array
+from veca.probe.dense_config import DenseKnnProtocol
+from veca.probe.dense_neighbours import run_dense_knn
+from veca.probe.dense_predict import predict_classes, predict_depth
+from veca.probe.depth import DepthResult, run_depth
+from veca.probe.depth_metrics import picture_errors
+from veca.probe.saved_heads import HeadError, SavedHead, load_head, save_head
+from veca.probe.segmentation import SegmentationResult, run_segmentation
+from veca.probe.segmentation_metrics import confusion
+
+
+def saved(task: str, result: SegmentationResult | DepthResult, folder: Path) -> SavedHead:
+    """The head after a way through files."""
+    head = SavedHead(
+        task=task,
+        data="farm",
+        classes=CLASSES,
+        model="colours",
+        weights="colours",
+        setting=ALL,
+        resolution=32,
+        protocol="small",
+        seed=0,
+        facts=result.facts,
+        tensors=result.tensors,
+    )
+    save_head(head, folder)
+    return load_head(folder)
+
+
+@pytest.mark.parametrize("task", ["segmentation", "dense-knn"])
+def test_classes_of_a_new_picture(task: str, tmp_path: Path) -> None:
+    data, place = farm(tmp_path / "pictures"), place_in(tmp_path / "kept")
+    if task == "segmentation":
+        result = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
+    else:
+        near = DenseKnnProtocol(name="near", resolution=32, neighbours=(5,))
+        result = run_dense_knn(ColourModel(), (ALL,), data, near, (0,), place)[ALL, 0]
+    head = saved(task, result, tmp_path / "head")
+    pixels, mask = scene(51)
+    found = predict_classes(ColourModel(), head, picture_of_array(pixels))
+    assert found.shape == mask.shape
+    right = confusion(torch.from_numpy(mask), found, 4).diagonal()
+    assert (right - result.intersections[1]).abs().sum() <= 0.02 * mask.size
+
+
+def test_depth_of_a_new_picture(tmp_path: Path) -> None:
+    data, place = ramps(tmp_path / "pictures"), place_in(tmp_path / "kept")
+    result = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
+    head = saved("depth", result, tmp_path / "head")
+    pixels, depth = ramp(52)
+    found = predict_depth(ColourModel(), head, picture_of_array(pixels))
+    told = torch.from_numpy(depth)
+    assert picture_errors(found, told, told > 0)[0] == pytest.approx(
+        result.errors["rmse"][2], rel=0.01
+    )
+
+
+def test_heads_of_other_tasks_and_models_are_refused(tmp_path: Path) -> None:
+    data, place = ramps(tmp_path / "pictures"), place_in(tmp_path / "kept")
+    result = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
+    head = saved("depth", result, tmp_path / "head")
+    picture = picture_of_array(ramp(52)[0])
+    with pytest.raises(HeadError, match="the task 'depth'; this needs one of segmentation or"):
+        predict_classes(ColourModel(), head, picture)
+    with pytest.raises(HeadError, match="patches of 8 pixels, but colours has 4"):
+        predict_depth(ColourModel(stride=4), head, picture)

@@ -1,0 +1,85 @@
+"""Named protocols hold the numbers of their sources."""
+
+import pytest
+
+from tests.probe.dense_scenes import CLASSES
+from veca.data.input_table import TableBuilder
+from veca.data.labelled import DepthFacts, LabelledSet, Split
+from veca.probe.dense_protocols import (
+    DENSE_KNN,
+    DEPTH,
+    SEGMENTATION,
+    dense_knn_protocol,
+    depth_protocol,
+    segmentation_protocol,
+)
+
+NOTHING = Split(name="val", pictures=TableBuilder().table(), keys=())
+
+
+def named(name: str, depth: DepthFacts | None = None) -> LabelledSet:
+    return LabelledSet(
+        name=name,
+        kind="depth" if depth else "masks",
+        classes=CLASSES,
+        train=None,
+        test=NOTHING,
+        depth=depth,
+    )
+
+
+def test_a_protocol_is_called_what_it_is_found_by() -> None:
+    for known in (SEGMENTATION, DEPTH, DENSE_KNN):
+        assert [protocol.name for protocol in known.values()] == list(known)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("voc2012", 20_000),
+        ("voc2012-aug", 20_000),
+        ("pascal-context-60", 40_000),
+        ("ade20k", 40_000),
+        ("coco-stuff", 80_000),
+        ("coco-object", 80_000),
+        ("cityscapes", 12_000),
+        ("my own", 20_000),
+    ],
+)
+def test_the_paper_has_its_steps_for_each_set(name: str, steps: int) -> None:
+    assert segmentation_protocol("paper", named(name)).steps == steps
+    assert segmentation_protocol("dinov3", named(name)).steps == 40_000
+
+
+def test_the_paper_appends_the_image_feature_and_dinov3_does_not() -> None:
+    for known in (SEGMENTATION, DEPTH):
+        for name, protocol in known.items():
+            assert protocol.append_image == name.startswith("paper")
+            assert (protocol.views is not None) == name.endswith("-small")
+    paper, dinov3 = SEGMENTATION["paper"], SEGMENTATION["dinov3"]
+    assert (paper.rates, paper.decay, paper.batch) == ((0.01,), 1e-4, 8)
+    assert (dinov3.rates, dinov3.decay, dinov3.batch) == ((1e-3,), 1e-3, 16)
+    assert paper.selection == "test-best-step"
+    assert dinov3.selection == "none"
+
+
+def test_depth_sets_have_their_usual_views() -> None:
+    nyu = depth_protocol("dinov3", named("nyu-v2", DepthFacts(nyu_crop=True)))
+    assert [side * nyu.resolution for side in nyu.augment.crop] == pytest.approx([416, 544])
+    kitti = depth_protocol("dinov3", named("kitti", DepthFacts(kb_crop=True, most=80.0)))
+    assert [side * kitti.resolution for side in kitti.augment.crop] == pytest.approx([352, 704])
+    assert kitti.augment.brightness == (0.9, 1.1)
+    rooms = depth_protocol("dinov3", named("rooms", DepthFacts()))
+    assert rooms == DEPTH["dinov3"] == depth_protocol("dinov3", named("rooms"))
+    assert depth_protocol("paper", named("kitti", DepthFacts(kb_crop=True))) == DEPTH["paper"]
+
+
+def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
+    assert dense_knn_protocol("dense-knn").resolution == 512
+    for call in (
+        lambda: segmentation_protocol("dinov2", named("voc2012")),
+        lambda: depth_protocol("dinov2", named("nyu-v2")),
+        lambda: dense_knn_protocol("dinov2"),
+    ):
+        with pytest.raises(ValueError, match=r"no protocol 'dinov2' for this task; use \w+"):
+            call()

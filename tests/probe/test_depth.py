@@ -1,0 +1,106 @@
+"""A head on colours tells depth that is a colour; errors are those of its own maps."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColourModel, place_in, ramp, ramps
+from veca.data.errors import DataError
+from veca.data.labelled import DepthFacts, LabelledSet
+from veca.probe.dense_heads import DenseHead, Observed
+from veca.probe.depth import run_depth, told_depth
+from veca.probe.depth_metrics import UNITS
+from veca.probe.depth_scale import DepthScale
+from veca.probe.features import Place
+from veca.probe.windows import whole
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> LabelledSet:
+    return ramps(tmp_path / "pictures")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return place_in(tmp_path / "kept")
+
+
+def constant_error(data: LabelledSet) -> float:
+    """The root mean square error of the best single depth, as a mean over pictures."""
+    told = [ramp(50 + index)[1] for index in range(len(data.test))]
+    middle = np.mean([depth[depth > 0].mean() for depth in told])
+    return float(np.mean([np.sqrt(((depth - middle)[depth > 0] ** 2).mean()) for depth in told]))
+
+
+@pytest.mark.parametrize("change", [{}, {"append_image": True, "views": None, "loss_stride": 2}])
+def test_depth_is_told_from_colours(
+    change: dict[str, object], data: LabelledSet, place: Place
+) -> None:
+    protocol = replace(SMALL_DEPTH, **change)  # type: ignore[arg-type]
+    found = run_depth(ColourModel(), (FEW, ALL), data, protocol, (0,), place)
+    result = found[ALL, 0]
+    assert set(result.metrics) == set(UNITS)
+    assert result.metrics["rmse"] < 0.6 * constant_error(data)
+    assert result.metrics["delta1"] > 75
+    assert result.counts == {"train": 8, "test": 4, "without_depth": 0}
+    assert result.metrics["rmse"] == pytest.approx(result.errors["rmse"].mean())
+    assert result.errors["abs_rel"].shape == (4,)
+
+
+def test_a_seed_gives_the_same_number_again(
+    data: LabelledSet, place: Place, tmp_path: Path
+) -> None:
+    first = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0, 1), place)
+    again = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place_in(tmp_path / "new"))
+    assert first[ALL, 0].metrics == again[ALL, 0].metrics
+    assert first[ALL, 0].metrics != first[ALL, 1].metrics
+
+
+def test_the_best_step_is_that_with_the_smallest_error(data: LabelledSet, place: Place) -> None:
+    protocol = replace(SMALL_DEPTH, selection="test-best-step", checks=6)
+    best = run_depth(ColourModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    last = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
+    assert best.metrics["rmse"] <= last.metrics["rmse"]
+    assert best.chosen["step"] in {10, 20, 30, 40, 50, 60}
+
+
+def test_pictures_without_depth_are_counted_and_left_out(data: LabelledSet, place: Place) -> None:
+    np.save(data.test.targets[1], np.zeros((48, 48), np.float32))
+    protocol = replace(SMALL_DEPTH, steps=2)
+    result = run_depth(ColourModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    assert result.counts["without_depth"] == 1
+    assert np.isnan(result.errors["rmse"]).tolist() == [False, True, False, False]
+    assert result.metrics["rmse"] == pytest.approx(np.nanmean(result.errors["rmse"]))
+
+
+def test_depth_of_another_size_is_refused(data: LabelledSet, place: Place) -> None:
+    np.save(data.test.targets[0], np.ones((4, 4), np.float32))
+    with pytest.raises(DataError, match=r"depth-50\.npy has not the size of its picture"):
+        run_depth(ColourModel(), (ALL,), data, replace(SMALL_DEPTH, steps=1), (0,), place)
+
+
+def test_a_set_without_depth_facts_gets_the_usual_range(data: LabelledSet, place: Place) -> None:
+    protocol = replace(SMALL_DEPTH, steps=2, flip_average=False)
+    plain = replace(data, depth=None)
+    result = run_depth(ColourModel(), (ALL,), plain, protocol, (0,), place)[ALL, 0]
+    assert result.facts["scale"]["most"] == DepthFacts().most
+    assert result.facts["flip_average"] is False
+
+
+def test_what_is_told_of_the_mirror_image_is_mirrored_back() -> None:
+    scale = DepthScale(least=0.5, most=4.0, bins=2, spacing="linear", upsample=1)
+    head = DenseHead(weight=torch.tensor([[0.0], [1.0]]), bias=torch.zeros(2), patch_width=1)
+    layout = whole((16, 24), 16, 8)
+    patches = torch.tensor([0.0, 1.0, 5.0]).expand(1, 1, 2, 3)
+    image = torch.zeros(1, 1)
+    straight = told_depth(head, scale, [(Observed(patches, image), False)], layout)
+    mirrored = told_depth(head, scale, [(Observed(patches.flip(-1), image), True)], layout)
+    torch.testing.assert_close(mirrored, straight)
+    both = [(Observed(patches, image), False), (Observed(patches.flip(-1), image), True)]
+    torch.testing.assert_close(told_depth(head, scale, both, layout), straight)
+    assert straight.shape == (16, 24)
+    assert (straight.diff(dim=1) >= 0).all()
+    assert 0.5 <= float(straight.min()) <= float(straight.max()) <= 4.0

@@ -1,0 +1,277 @@
+"""From the words of a job to rows: checked first, computed once, and the same every time."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.probe.dense_scenes import ColourModel, place_in
+from tests.probe.small_features import CellModel
+from tests.probe.small_sets import (
+    colour_set,
+    prober_in,
+    timeless,
+    use_quick_protocols,
+    write_classes,
+    write_dense,
+    write_model,
+)
+from veca.data.sets.counts import SetError
+from veca.probe import prober as module
+from veca.probe.frozen import ProbeModelError
+from veca.probe.prober import KINDS, MOST_MODELS, PROTOCOLS, Prober, usual_protocol
+from veca.probe.rows import TASKS
+from veca.probe.saved_heads import load_head
+from veca.probe.setting import Setting
+from veca.probe.suite import Job
+from veca.runtime.version import VERSION
+
+
+class Elastic(CellModel):
+    """A model that takes budgets up to 8."""
+
+    def settings(self, budgets: Any, shares: Any) -> tuple[Setting, ...]:
+        del shares
+        if max(budgets or (2,)) > 8:
+            raise ProbeModelError("there are 8 cores; use fewer.")
+        return tuple(Setting(budget) for budget in budgets or (2, 8))
+
+
+def job(task: str = "knn", **changes: Any) -> Job:
+    """A job on sets and models that the prober already has."""
+    usual: dict[str, Any] = {"task": task, "data": "colours", "model": "cells", "resolution": 18}
+    return Job(**usual | changes)
+
+
+def prepared(folder: Path, **changes: Any) -> tuple[Prober, Elastic]:
+    """A prober with a set in memory and a model that counts what it is asked."""
+    found, model = prober_in(folder, **changes), Elastic()
+    found.models["cells"] = model
+    found.sets["colours", False] = colour_set(folder / "pictures")
+    return found, model
+
+
+def test_a_row_carries_all_that_it_takes_to_get_its_number_again(tmp_path: Path) -> None:
+    prober, model = prepared(tmp_path, command="veca probe knn ...", rounds=1)
+    rows = prober.rows(job(budgets=(2, 8), seed=4))
+    assert {row.metric for row in rows} == {"top1_k10", "mean_per_class_k10"}
+    assert {row.budget for row in rows} == {2, 8}
+    for row in rows:
+        assert row.budget is not None
+        assert (row.task, row.model, row.role, row.data) == ("knn", "cells", "model", "colours")
+        assert (row.split, row.counts) == ("test", {"train": 18, "test": 9})
+        assert (row.resolution, row.unit, row.seed) == (16, "%", 4)
+        assert (row.protocol, row.feature, row.ffn) == ("dinov2", "image", None)
+        assert (row.weights, row.trained, row.version) == ("cells", False, VERSION)
+        assert row.command == "veca probe knn ..."
+        assert row.patches_per_core == 16 / row.budget
+        assert row.milliseconds is not None
+        assert row.milliseconds > 0
+        assert row.gflops == model.gflops((16, 16), row.setting)
+        assert row.data_sha256 is not None
+        assert len(row.data_sha256) == 64
+
+
+def test_costs_are_measured_once_for_each_setting_and_not_for_each_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[Setting] = Counter()
+    monkeypatch.setattr(
+        Elastic, "gflops", lambda self, sides, setting: asked.update([setting]) or 1.0
+    )
+    prober, _ = prepared(tmp_path)
+    rows = prober.rows(job("logistic", budgets=(2, 8)), (0, 1))
+    assert len(rows) > 4
+    assert asked == {Setting(2): 1, Setting(8): 1}
+    assert all(row.milliseconds is None and row.gflops == 1.0 for row in rows)
+
+
+def test_a_job_that_is_run_again_gives_the_same_rows_without_another_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_quick_protocols(monkeypatch)
+    jobs = [job(), job("logistic"), job("linear", protocol="quick")]
+    prober, model = prepared(tmp_path)
+    first = [row for one in jobs for row in prober.rows(one, (0, 1))]
+    model.asked.clear()
+    again, other = prepared(tmp_path)
+    second = [row for one in jobs for row in again.rows(one, (0, 1))]
+    assert timeless(second) == timeless(first)
+    # What is left is what the cost of one picture is counted on.
+    assert set(other.asked.values()) == {len(jobs)}
+    assert {(row.task, row.seed) for row in first} == {
+        ("knn", 0), ("logistic", 0), ("logistic", 1), ("linear", 0), ("linear", 1)
+    }  # fmt: skip
+
+
+def test_several_seeds_of_what_has_no_chance_in_it_are_one_and_that_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    prober, _ = prepared(tmp_path, place=place_in(tmp_path, tell=told.append))
+    assert {row.seed for row in prober.rows(job(), (3, 4))} == {3}
+    assert told[0] == "knn leaves nothing to chance: seed 3 stands for all."
+    assert told[1] == "knn of cells on colours at 16 px (c2, c8), protocol dinov2."
+
+
+def test_teacher_and_control_are_measured_beside_the_model(tmp_path: Path) -> None:
+    prober, _ = prepared(tmp_path)
+    for name in ("taught", "twin"):
+        prober.models[name] = CellModel(seed=len(name), digest=name)
+    rows = prober.rows(job(teacher="taught", control="twin", budgets=(2, 8)))
+    found = {(row.role, row.model, row.budget) for row in rows}
+    assert found == {
+        ("model", "cells", 2), ("model", "cells", 8),
+        ("teacher", "taught", None), ("control", "twin", None),
+    }  # fmt: skip
+    assert {row.weights for row in rows} == {"cells", "taught", "twin"}
+    assert all((row.patches_per_core is None) == (row.budget is None) for row in rows)
+    assert [role for role, _ in prober.heads] == ["model", "model", "teacher", "control"]
+    assert all(load_head(folder).metrics for _, folder in prober.heads)
+
+
+def test_heads_and_cases_lie_below_the_folder_of_the_run(tmp_path: Path) -> None:
+    prober, _ = prepared(tmp_path)
+    rows = prober.rows(job("logistic", budgets=(2,)))
+    ((_, folder),) = prober.heads
+    assert folder.parent == tmp_path / "out" / "heads"
+    head = load_head(folder)
+    assert head.metrics == {row.metric: row.value for row in rows}
+    cases = load_file(tmp_path / "out" / "cases" / f"{folder.name}.safetensors")
+    assert 100 * float(cases["correct"].double().mean()) == pytest.approx(head.metrics["top1"])
+    without, _ = prepared(tmp_path / "other", out=None)
+    assert timeless(without.rows(job("logistic", budgets=(2,)))) == timeless(rows)
+    assert not (tmp_path / "other" / "out").exists()
+
+
+def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
+    tmp_path: Path,
+) -> None:
+    prober, model = prepared(tmp_path)
+    prober.models["second"] = Elastic(digest="second")
+    prober.sets["masks", False] = colour_set(tmp_path, kind="masks")
+    wrong: list[tuple[Job, str]] = [
+        (job(teacher="nothing"), "'nothing' is no model"),
+        (job(budgets=(2, 99)), "there are 8 cores"),
+        (job(teacher="second", budgets=(99,)), "there are 8 cores"),
+        (job(protocol="paper"), "no protocol 'paper' for this task; use dinov2"),
+        (job("logistic", protocol="paper"), "no protocol 'paper' for this task; use dinov2"),
+        (job("linear", protocol="dinov2"), "no protocol 'dinov2'"),
+        (job("segmentation", data="masks", protocol="x"), "no protocol 'x'"),
+        (job(feature="patches"), "--feature got 'patches'; this task knows image, "),
+        (job("depth"), "colours tells classes of its pictures, but depth needs depth; use knn, "),
+        (job(data="masks"), "masks of its pictures, but knn needs classes; use segmentation, "),
+        (job("segmentation", data="masks", also=("colours",)), "--also got colours, but only"),
+        (job("segmentation", data="masks", feature="image"), "--feature got 'image'"),
+        (job("dense-knn", data="masks", feature="patches+image"), "dense-knn compares patches"),
+        (job(also=("masks",)), "colours tells masks of its pictures, so that"),
+    ]
+    for bad, words in wrong:
+        for call in (prober.check, prober.rows, prober.facts):
+            with pytest.raises(ValueError, match=words) as caught:
+                call(bad)
+            assert str(caught.value).endswith(".")
+    with pytest.raises(SetError, match="neither a folder nor NAME=FOLDER"):
+        prober.check(job(data="nowhere"))
+    prober.check(job(budgets=(2, 8)))
+    assert not model.asked
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_task_has_a_kind_of_set_and_protocols() -> None:
+    assert set(KINDS) == set(PROTOCOLS) == set(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [("food101=photos", "dinov3"), ("photos", "dinov3-small"), ("x=1/photos", "dinov3-small"),
+     ("food101", "dinov3-small")],
+)  # fmt: skip
+def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
+    data: str, name: str
+) -> None:
+    assert usual_protocol("linear", data) == name
+
+
+def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(tmp_path: Path) -> None:
+    told: list[str] = []
+    prober, _ = prepared(tmp_path, place=place_in(tmp_path, tell=told.append))
+    second = colour_set(tmp_path, name="v2", train=None, head_of="colours", missing=("no red",))
+    prober.sets["v2", True] = second
+    prober.sets["colours", True] = colour_set(tmp_path, missing=("10 pictures of 18",))
+    rows = prober.rows(job(also=("v2",), allow_partial=True, budgets=(2,)))
+    marks = {row.data: row.partial for row in rows}
+    assert marks == {"colours": ("10 pictures of 18",), "v2": ("10 pictures of 18", "no red")}
+    assert told[0] == "colours is partial, so rows say so: 10 pictures of 18."
+    assert {row.split for row in rows if row.data == "v2"} == {second.test.name}
+    assert len(prober.heads) == 1
+
+
+def test_models_are_loaded_once_and_only_so_many_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    def find(name: str, device: torch.device) -> Elastic:
+        del device
+        loaded.append(name)
+        return Elastic(digest=name)
+
+    monkeypatch.setattr(module, "find_probe_model", find)
+    prober, _ = prepared(tmp_path)
+    names = [f"m{number}" for number in range(MOST_MODELS + 1)]
+    for name in (names[0], names[0], *names):
+        prober.check(job(model=name))
+    assert loaded == names
+    assert list(prober.models) == names[1:]
+    prober.check(job(model=names[1], teacher=names[-1]))
+    assert loaded == names
+
+
+def test_facts_tell_what_a_finished_job_depends_on(tmp_path: Path) -> None:
+    def facts(text: str) -> dict[str, Any]:
+        found = prober_in(tmp_path / "run")
+        return found.facts(Job(task="knn", data=text, model=str(tmp_path / "model")))
+
+    write_model(tmp_path / "model")
+    folder = write_classes(tmp_path / "photos", train=4, val=2)
+    first = facts(str(folder))
+    assert facts(str(folder)) == first
+    write_model(tmp_path / "model", seed=1)
+    second = facts(str(folder))
+    assert {name for name in first if first[name] != second[name]} == {"models"}
+    (folder / "val" / "red" / "0.png").rename(folder / "val" / "blue" / "moved.png")
+    third = facts(str(folder))
+    assert {name for name in first if second[name] != third[name]} == {"pictures", "labels"}
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "unit"),
+    [("segmentation", "miou", "%"), ("dense-knn", "miou", "%"), ("depth", "rmse", "m")],
+)
+def test_dense_tasks_give_rows_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, metric: str, unit: str
+) -> None:
+    use_quick_protocols(monkeypatch)
+    folder = write_dense(tmp_path / "set", "depth" if task == "depth" else "masks")
+    prober = prober_in(tmp_path)
+    prober.models["colours"] = model = ColourModel()
+    given: dict[str, Any] = {"data": str(folder), "model": "colours", "protocol": "quick"}
+    rows = prober.rows(job(task, resolution=None, **given))
+    lead = next(row for row in rows if row.metric == metric)
+    assert (lead.unit, lead.data, lead.split) == (unit, "set", "val")
+    assert (lead.counts["train"], lead.counts["test"]) == (6, 3)
+    assert lead.resolution == 32
+    looked = sum(model.asked.values())
+    again = prober_in(tmp_path)
+    again.models["colours"] = model
+    assert timeless(again.rows(job(task, resolution=None, **given))) == timeless(rows)
+    assert sum(model.asked.values()) - looked == 1  # the cost of one picture
+
+
+def test_one_model_at_several_resolutions_keeps_all_its_rows_and_heads(tmp_path: Path) -> None:
+    prober, _ = prepared(tmp_path)
+    rows = [row for side in (12, 16, 23) for row in prober.rows(job(resolution=side))]
+    assert {row.resolution for row in rows} == {12, 16, 20}
+    assert len({folder for _, folder in prober.heads}) == 6

@@ -1,0 +1,119 @@
+"""A head on colours tells classes that are colours; the counts are those of its own maps."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.probe.dense_scenes import (
+    ALL,
+    CLASSES,
+    FEW,
+    SMALL,
+    ColourModel,
+    farm,
+    place_in,
+    scene,
+)
+from veca.data.errors import DataError
+from veca.data.labelled import LabelledSet
+from veca.probe.dense_heads import head_from
+from veca.probe.dense_reading import load_picture
+from veca.probe.features import Place
+from veca.probe.segmentation import num_classes, run_segmentation
+from veca.probe.segmentation_metrics import confusion, mean_iou
+from veca.probe.shown_features import Kind, Showing, observe_shown
+from veca.probe.windows import merged
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> LabelledSet:
+    return farm(tmp_path / "pictures")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return place_in(tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"append_image": True, "inference": "slide"},
+        {"views": None, "loss_stride": 4, "denominator": "all", "dropout": 0.1},
+    ],
+)
+def test_colours_are_told_apart_and_more_channels_tell_more(
+    change: dict[str, object], data: LabelledSet, place: Place
+) -> None:
+    protocol = replace(SMALL, **change)  # type: ignore[arg-type]
+    found = run_segmentation(ColourModel(), (FEW, ALL), data, protocol, (0,), place)
+    few, every = found[FEW, 0], found[ALL, 0]
+    assert every.metrics["miou"] > 75
+    assert every.metrics["miou"] > few.metrics["miou"] + 5
+    assert every.counts == {"train": 9, "test": 5}
+    assert every.chosen == {"rate": 0.05, "step": 60}
+    assert "iou/barn" in every.metrics
+
+
+def test_counts_are_those_of_the_head_on_each_picture(data: LabelledSet, place: Place) -> None:
+    result = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
+    head = head_from(result.tensors, result.facts)
+    showing = Showing(**result.facts["showing"])
+    for index in range(5):
+        picture = load_picture(data.test, index)
+        observed, layout = observe_shown(ColourModel(), picture, showing, Kind(ALL))
+        told = merged(head.maps(observed), layout).argmax(0)
+        counts = confusion(torch.from_numpy(scene(50 + index)[1]), told, len(CLASSES))
+        near = (result.intersections[index] - counts.diagonal()).abs()
+        assert near.sum() <= 0.01 * counts.sum()  # kept features are in half precision
+    assert torch.equal(result.intersections.sum(0), result.confusion.diagonal())
+    value = mean_iou(result.intersections.sum(0), result.unions.sum(0))
+    assert result.metrics["miou"] == float(value)
+    labelled = sum(int((scene(50 + index)[1] != 255).sum()) for index in range(5))
+    assert int(result.confusion.sum()) == labelled
+
+
+def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
+    data: LabelledSet, place: Place, tmp_path: Path
+) -> None:
+    first = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0, 1, 2), place)
+    again = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place_in(tmp_path / "new"))
+    assert first[ALL, 0].metrics == again[ALL, 0].metrics
+    assert torch.equal(first[ALL, 0].tensors["weight"], again[ALL, 0].tensors["weight"])
+    values = [first[ALL, seed].metrics["miou"] for seed in (0, 1, 2)]
+    assert np.std(values) < 3
+    weights = [first[ALL, seed].tensors["weight"] for seed in (0, 1)]
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_the_best_step_is_that_with_the_highest_miou(data: LabelledSet, place: Place) -> None:
+    protocol = replace(SMALL, selection="test-best-step", checks=6)
+    best = run_segmentation(ColourModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    last = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
+    assert best.metrics["miou"] >= last.metrics["miou"]
+    assert best.chosen["step"] in {10, 20, 30, 40, 50, 60}
+
+
+def test_scored_classes_make_the_mean(data: LabelledSet, place: Place) -> None:
+    protocol = replace(SMALL, steps=5)
+    found = run_segmentation(
+        ColourModel(), (ALL,), replace(data, scored=(0, 2)), protocol, (0,), place
+    )[ALL, 0].metrics
+    assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)
+    assert "iou/barn" not in found
+
+
+def test_a_mask_of_another_size_is_refused(data: LabelledSet, place: Place) -> None:
+    np.save(data.test.targets[3], np.zeros((4, 4), np.uint8))
+    with pytest.raises(DataError, match=r"masks-53\.npy has \(4, 4\) pixels"):
+        run_segmentation(ColourModel(), (ALL,), data, replace(SMALL, steps=1), (0,), place)
+
+
+def test_masks_of_eight_bits_hold_a_limited_number_of_classes(data: LabelledSet) -> None:
+    assert num_classes(data) == 4
+    with pytest.raises(DataError, match="has 300 classes"):
+        num_classes(replace(data, classes=tuple(map(str, range(300)))))

@@ -1,0 +1,54 @@
+"""A set is known by its pictures and by what is told of them, not by where it lies."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests.probe.small_sets import colour_set, split_of, write_classes, write_dense
+from veca.data.sets.find import read_set
+from veca.probe.set_hashes import labels_hash, pictures_hash
+
+
+def hashes(folder: Path) -> tuple[str, str]:
+    """Both hashes of a set on disk."""
+    data = read_set(str(folder))
+    return pictures_hash(data), labels_hash(data)
+
+
+def test_a_set_that_moved_is_the_same(tmp_path: Path) -> None:
+    before = hashes(write_classes(tmp_path / "a", train=2, val=1))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert hashes(tmp_path / "b") == before
+
+
+def test_a_picture_more_in_any_part_is_another_set(tmp_path: Path) -> None:
+    found = [hashes(write_classes(tmp_path / "first", train=2, val=1, test=1))]
+    for part in ("train", "val", "test"):
+        folder = tmp_path / part
+        shutil.copytree(tmp_path / "first", folder)
+        shutil.copy(folder / "val" / "red" / "0.png", folder / part / "red" / "more.png")
+        found.append(hashes(folder))
+    assert len({pictures for pictures, _ in found}) == 4
+
+
+def test_other_labels_of_the_same_pictures_are_noticed(tmp_path: Path) -> None:
+    plain = colour_set(tmp_path)
+    changed = colour_set(tmp_path, test=split_of(tmp_path, "test", np.arange(9) % 3))
+    assert labels_hash(plain) == labels_hash(changed)
+    assert changed.test.labels is not None
+    changed.test.labels[4] = 0
+    assert pictures_hash(plain) == pictures_hash(changed)
+    assert labels_hash(plain) != labels_hash(changed)
+    assert labels_hash(plain) != labels_hash(colour_set(tmp_path, classes=("r", "g", "b")))
+
+
+def test_a_mask_of_another_size_on_disk_is_noticed(tmp_path: Path) -> None:
+    before = hashes(write_dense(tmp_path / "farm", "masks"))
+    mask = tmp_path / "farm" / "masks" / "50.png"
+    noise = np.random.default_rng(0).integers(0, 3, np.array(Image.open(mask)).shape, np.uint8)
+    Image.fromarray(noise).save(mask)
+    after = hashes(tmp_path / "farm")
+    assert after[0] == before[0]
+    assert after[1] != before[1]

@@ -1,0 +1,151 @@
+"""Windows cover every pixel; their maps become what scaling and averaging step by step gives."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.data.corpus import photo
+from veca.data.arrays import picture_of_array
+from veca.probe import windows
+from veca.probe.windows import (
+    Layout,
+    bilinear,
+    eight_bit,
+    merged,
+    shown,
+    sliding,
+    strongest,
+    whole,
+    window_starts,
+)
+
+
+def step_by_step(maps: Tensor, layout: Layout) -> Tensor:
+    """Each window scaled to its pixels, the mean where they overlap, scaled to the original."""
+    total = torch.zeros(maps.shape[1], *layout.scaled)
+    count = torch.zeros(layout.scaled)
+    corners = [(top, left) for top in layout.tops for left in layout.lefts]
+    for (top, left), cells in zip(corners, maps, strict=True):
+        here = slice(top, top + layout.window[0]), slice(left, left + layout.window[1])
+        total[:, *here] += scaled(cells[None], layout.window)[0]
+        count[here] += 1
+    return scaled((total / count)[None], layout.original)[0]
+
+
+def scaled(maps: Tensor, sides: tuple[int, int]) -> Tensor:
+    return F.interpolate(maps, sides, mode="bilinear", align_corners=False)
+
+
+def test_windows_cover_every_pixel_of_ten_thousand_sides() -> None:
+    draw = random.Random(0)
+    for _ in range(10_000):
+        length, window = draw.randint(1, 900), draw.randint(1, 600)
+        stride = draw.randint(1, window)
+        starts = window_starts(length, window, stride)
+        covered = np.zeros(length, int)
+        for start in starts:
+            assert start >= 0
+            covered[start : start + window] += 1
+        assert covered.min() >= 1
+        assert starts[-1] + min(window, length) == length
+        assert len(starts) == max(length - window + stride - 1, 0) // stride + 1
+
+
+def test_the_windows_of_the_usual_protocol_are_where_they_usually_are() -> None:
+    layout = sliding((375, 500), 512, 512, 341)
+    assert layout.scaled == (512, 683)
+    assert (layout.tops, layout.lefts) == ((0,), (0, 171))
+    assert layout.windows == 2
+
+
+@pytest.mark.parametrize("numbers", [(0, 4, 2), (8, 0, 1), (8, 4, 0), (8, 4, 5)])
+def test_windows_that_leave_gaps_are_refused(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="do not cover a side"):
+        window_starts(*numbers)
+
+
+@given(cells=st.integers(1, 40), pixels=st.integers(1, 90))
+def test_the_matrix_scales_as_torch_does(cells: int, pixels: int) -> None:
+    values = torch.randn(cells)
+    expected = F.interpolate(values[None, None], pixels, mode="linear", align_corners=False)[0, 0]
+    torch.testing.assert_close(bilinear(cells, pixels).float() @ values, expected)
+
+
+@given(
+    original=st.tuples(st.integers(20, 90), st.integers(20, 90)),
+    stride=st.integers(3, 24),
+    classes=st.integers(1, 4),
+)
+def test_merged_maps_are_those_of_the_steps(
+    original: tuple[int, int], stride: int, classes: int
+) -> None:
+    layout = sliding(original, 24, 24, stride)
+    maps = torch.randn(layout.windows, classes, 3, 3)
+    torch.testing.assert_close(
+        merged(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
+    )
+
+
+@given(original=st.tuples(st.integers(8, 90), st.integers(8, 90)))
+def test_a_picture_shown_whole_is_scaled_twice(original: tuple[int, int]) -> None:
+    layout = whole(original, 32, 8)
+    rows, columns = (side // 8 for side in layout.scaled)
+    maps = torch.randn(1, 2, rows, columns)
+    torch.testing.assert_close(
+        merged(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("original", [(33, 47), (64, 64), (70, 31)])
+def test_a_window_as_large_as_the_picture_is_the_whole_picture(original: tuple[int, int]) -> None:
+    one = whole(original, 32, 1)
+    large = sliding(original, 32, 4 * max(original), 7)
+    assert one == large
+    maps = torch.randn(1, 3, 5, 6)
+    assert torch.equal(merged(maps, one), merged(maps, large))
+
+
+def test_equal_values_stay_equal_whatever_the_windows() -> None:
+    layout = sliding((61, 133), 48, 48, 17)
+    maps = torch.full((layout.windows, 2, 3, 3), 2.5)
+    torch.testing.assert_close(merged(maps, layout), torch.full((2, 61, 133), 2.5))
+
+
+def test_the_strongest_class_does_not_depend_on_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = sliding((37, 53), 32, 32, 20)
+    maps = torch.randn(layout.windows, 5, 4, 4)
+    expected = step_by_step(maps, layout).argmax(0)
+    assert torch.equal(strongest(maps, layout).long(), expected)
+    monkeypatch.setattr(windows, "MOST_NUMBERS", 1)  # row by row
+    assert torch.equal(strongest(maps, layout).long(), expected)
+
+
+def test_whole_pictures_keep_their_proportions_to_the_nearest_patch() -> None:
+    assert whole((480, 640), 512, 16).scaled == (512, 688)
+    assert whole((375, 500), 252, 14).scaled == (252, 336)
+    assert whole((10, 1000), 32, 16).scaled == (32, 3200)
+
+
+def test_windows_are_cut_out_of_the_scaled_picture() -> None:
+    picture = picture_of_array(photo(50, 90))
+    layout = sliding((50, 90), 40, 40, 13)
+    everything = eight_bit(picture.resampled(layout.scaled, (0.0, 0.0, 90.0, 50.0)))
+    found = shown(picture, layout)
+    assert found.shape == (layout.windows, 3, 40, 40)
+    for window, left in zip(found, layout.lefts, strict=True):
+        assert torch.equal(window, everything[:, :, left : left + 40])
+    mirrored = shown(picture, layout, flipped=True)
+    assert torch.equal(mirrored[0], everything.flip(-1)[:, :, :40])
+
+
+def test_finer_colours_are_rounded_to_bytes() -> None:
+    pixels = np.linspace(0, 1, 4 * 5 * 3, dtype=np.float32).reshape(4, 5, 3)
+    found = eight_bit(picture_of_array(pixels))
+    assert found.dtype == torch.uint8
+    np.testing.assert_array_equal(found.permute(1, 2, 0).numpy(), np.rint(pixels * 255))
