@@ -203,6 +203,22 @@ def test_further_sets_are_measured_by_the_same_head(tmp_path: Path) -> None:
             assert one.metrics == metrics(scores, labels_of(second.test))
 
 
+def test_what_is_chosen_does_not_depend_on_further_sets(tmp_path: Path) -> None:
+    data = colour_set(tmp_path)
+    wrong = split_of(tmp_path, "test", np.arange(9) % 3)
+    second = colour_set(tmp_path, test=replace(wrong, labels=(np.arange(9) + 1) % 3))
+    rates = replace(QUICK, selection="test", rates=(1e-6, 1e-3, 0.1, 1.0))
+    alone, beside = (
+        [one for one in run_linear(probe, rates, (0, 1)) if one.data is data]
+        for probe in (
+            probe_of(data, tmp_path / "kept"),
+            probe_of(data, tmp_path / "kept", also=[second]),
+        )
+    )
+    assert [one.chosen for one in alone] == [one.chosen for one in beside]
+    assert [one.metrics for one in alone] == [one.metrics for one in beside]
+
+
 def test_several_right_labels_without_a_head_of_their_own_are_judged_by_top1_alone(
     tmp_path: Path,
 ) -> None:

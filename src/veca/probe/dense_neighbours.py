@@ -54,7 +54,9 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
         for kind in kinds:
             wanted = Wanted(len(data.classes), protocol.bank, seed)
             bank = build_bank(part, features, kind, wanted, place)
-            place.tell(f"seed {seed}: {len(bank.features):,} labelled patches vote.")
+            place.tell(
+                f"{kind.setting.label}, seed {seed}: {len(bank.features):,} labelled patches vote."
+            )
             judged = _judged(bank, protocol, data, (test, kind), place)
             result = _result(judged, bank, data, protocol, len(part))
             result.facts["showing"] = asdict(showing)

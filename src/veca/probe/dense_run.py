@@ -180,7 +180,7 @@ class DenseRun(Generic[Judged]):
             seed,
         )
         self._place.tell(
-            f"seed {seed}: fitting {len(source.settings) * len(self._protocol.rates)} heads "
+            f"seed {seed}: heads to fit: {len(source.settings) * len(self._protocol.rates)} "
             f"({self._protocol.name}, {self._protocol.steps:,} steps)."
         )
         loss = self._task.loss(seed, self._place)

@@ -47,6 +47,8 @@ PROTOCOLS: Mapping[Task, tuple[str, str]] = {
 }
 """The protocols where none is named: of published sets, and of folders of one's own."""
 
+Hash = Callable[[LabelledSet], str]
+
 MOST_MODELS = 4
 """Models that are held in memory; a suite may have many."""
 
@@ -101,8 +103,8 @@ class Prober:
 
     models: dict[str, ProbeModel] = field(default_factory=dict)
     sets: dict[tuple[str, bool], LabelledSet] = field(default_factory=dict)
-    hashes: dict[int, str] = field(default_factory=dict)
-    """Of the pictures of sets, which may be millions."""
+    hashes: dict[tuple[int, Hash], str] = field(default_factory=dict)
+    """Of sets, each made once: their pictures may be millions."""
 
     def check(self, job: Job) -> None:
         """Find all that a job needs, and refuse what cannot be run; nothing is computed."""
@@ -127,7 +129,7 @@ class Prober:
         return {
             "models": {plan.who.role: plan.who.model.digest for plan in plans},
             "pictures": [self._hash(one) for one in every],
-            "labels": [labels_hash(one) for one in every],
+            "labels": [self._hash(one, labels_hash) for one in every],
         }
 
     def _found(self, job: Job, sets: Sets, plans: Sequence[Plan]) -> list[Found]:
@@ -309,11 +311,12 @@ class Prober:
                 costs[key] = Cost(time, model.gflops((side, side), key[2]))
         return costs
 
-    def _hash(self, data: LabelledSet) -> str:
-        """The hash of the pictures of a set that `sets` holds."""
-        if id(data) not in self.hashes:
-            self.hashes[id(data)] = pictures_hash(data)
-        return self.hashes[id(data)]
+    def _hash(self, data: LabelledSet, hash_of: Hash = pictures_hash) -> str:
+        """A hash of a set that `sets` holds."""
+        key = (id(data), hash_of)
+        if key not in self.hashes:
+            self.hashes[key] = hash_of(data)
+        return self.hashes[key]
 
 
 DenseMeasure = Callable[[DenseProbe, str, Sequence[int]], tuple[int, Iterator[Measured]]]

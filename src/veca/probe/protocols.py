@@ -82,7 +82,7 @@ class KnnProtocol:
 
 @dataclass(frozen=True, kw_only=True)
 class LogisticProtocol:
-    """Logistic regression by L-BFGS."""
+    """Logistic regression with a chosen penalty; `softmax_fit.py` tells how it is solved."""
 
     name: str
 

@@ -23,7 +23,7 @@ is better: metres, or a bare number."""
 MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command")
 """Fields that do not say which number it is: results, and how they were got."""
 
-HEADLINES = ("top1_k20", "map", "top1", "miou", "rmse")
+HEADLINES = ("map_k20", "top1_k20", "map", "top1", "miou", "rmse")
 """Metrics that a set is known by; of those measured the first one leads its table."""
 
 
