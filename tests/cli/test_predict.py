@@ -11,10 +11,16 @@ import torch
 from PIL import Image
 
 from tests.data.pictures import encoded, write_shard
-from tests.probe.dense_scenes import CLASSES
+from tests.probe.dense_scenes import CLASSES, place_in
 from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
 from veca.cli import predict as module
 from veca.cli.main import main
+from veca.data.decode import decode
+from veca.data.input_table import TableBuilder
+from veca.data.labelled import Split
+from veca.probe.features import ViewPlan, image_features
+from veca.probe.heads import LinearHead
+from veca.probe.predict import predict_labels
 from veca.probe.raw_pixels import RawPixels
 from veca.probe.saved_heads import SavedHead, load_head, save_head
 from veca.probe.setting import Setting
@@ -69,6 +75,31 @@ def test_two_commands_lead_from_a_folder_of_pictures_to_labels(
     assert line.startswith(f"{folder}/photos/val/red/0.png: ")
     assert all(name in line for name in ("red", "green", "blue", "%"))
     assert not (folder / "predictions").exists()
+
+
+def test_a_large_photograph_is_shown_as_test_pictures_were(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (301, 403, 3), np.uint8)
+    path = folder / "large.jpg"
+    Image.fromarray(noise).save(path, quality=90)
+    weight = torch.randn(2, 768, generator=torch.Generator().manual_seed(0)) / 50
+    tensors = {"weight": weight, "bias": torch.zeros(2)}
+    head = load_head(pixels_head(folder / "head", tensors=tensors))
+    assert main(["predict", "head", "large.jpg", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["labels"]
+    table = TableBuilder()
+    table.add_file(str(path), path.stat().st_size)
+    split = Split(name="test", pictures=table.table(), keys=("large.jpg",))
+    model = RawPixels(torch.device("cpu"))
+    plan = ViewPlan(resolution=16, margin=1.0)
+    found = image_features(model, (Setting(),), split, plan, place_in(folder / "kept"))[Setting()]
+    shares = LinearHead(**tensors).probabilities(found.image)[0].tolist()
+    assert {one["label"]: one["score"] for one in told} == dict(
+        zip(head.classes, shares, strict=True)
+    )
+    whole = predict_labels(model, head, decode(path))
+    assert abs(whole[0].share - told[0]["score"]) > 1e-4  # so that decoding all would be seen
 
 
 def test_labels_come_as_json_lines_and_on_a_sheet(

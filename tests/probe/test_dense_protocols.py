@@ -63,6 +63,29 @@ def test_the_paper_appends_the_image_feature_and_dinov3_does_not() -> None:
     assert dinov3.selection == "none"
 
 
+def test_small_protocols_have_the_steps_rates_and_hues_of_the_documentation() -> None:
+    told = {
+        name: (one.resolution, one.steps, one.batch, one.warmup, one.rates, one.augment.hue)
+        for name, one in SEGMENTATION.items()
+        if name.endswith("-small")
+    }
+    assert told == {
+        "paper-small": (256, 2_000, 8, 0, (0.01,), 0.1),
+        "dinov3-small": (256, 2_000, 16, 100, (1e-3,), 0.1),
+    }
+    assert (SEGMENTATION["paper"].augment.hue, SEGMENTATION["dinov3"].augment.hue) == (0.1, 0.5)
+    depths = {
+        name: (one.resolution, one.steps, one.batch, one.warmup, one.rates, one.loss_stride)
+        for name, one in DEPTH.items()
+        if name.endswith("-small")
+    }
+    assert depths == {
+        "paper-small": (256, 1_500, 8, 0, (0.01,), 4),
+        "dinov3-small": (256, 1_500, 16, 500, (3e-3,), 4),
+    }
+    assert DEPTH["dinov3"].rates == (3e-4,)
+
+
 def test_depth_sets_have_their_usual_views() -> None:
     nyu = depth_protocol("dinov3", named("nyu-v2", DepthFacts(nyu_crop=True)))
     assert [side * nyu.resolution for side in nyu.augment.crop] == pytest.approx([416, 544])

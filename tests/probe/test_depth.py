@@ -2,19 +2,23 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColourModel, place_in, ramp, ramps
 from veca.data.errors import DataError
 from veca.data.labelled import DepthFacts, LabelledSet
 from veca.probe.dense_heads import DenseHead, Observed
-from veca.probe.depth import run_depth, told_depth
-from veca.probe.depth_metrics import UNITS
+from veca.probe.dense_run import Head, showing_of
+from veca.probe.depth import DepthTask, run_depth, told_depth
+from veca.probe.depth_metrics import PER_PICTURE, UNITS
 from veca.probe.depth_scale import DepthScale
 from veca.probe.features import Place
+from veca.probe.shown_features import Kind, ShownFeatures
 from veca.probe.windows import whole
 
 
@@ -59,12 +63,44 @@ def test_a_seed_gives_the_same_number_again(
     assert first[ALL, 0].metrics != first[ALL, 1].metrics
 
 
-def test_the_best_step_is_that_with_the_smallest_error(data: LabelledSet, place: Place) -> None:
-    protocol = replace(SMALL_DEPTH, selection="test-best-step", checks=6)
+def test_the_best_step_is_that_with_the_smallest_error(
+    data: LabelledSet, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, found = DepthTask.judge, dict[int, float]()
+
+    def each(self: DepthTask, heads: list[Head], *others: Any) -> list[NDArray[np.float64]]:
+        judged = [judge(self, [head], *others)[0] for head in heads]
+        values = [float(one[:, PER_PICTURE.index("rmse")].mean()) for one in judged]
+        found.update(zip(range(10, 61, 10), values, strict=True))
+        return judged
+
+    monkeypatch.setattr(DepthTask, "judge", each)
+    protocol = replace(SMALL_DEPTH, selection="test-best-step", checks=6, rates=(3.0,))
     best = run_depth(ColourModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
-    last = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
-    assert best.metrics["rmse"] <= last.metrics["rmse"]
-    assert best.chosen["step"] in {10, 20, 30, 40, 50, 60}
+    step = min(found, key=lambda one: found[one])
+    assert step != 60  # or the last step would do as well
+    assert best.chosen["step"] == step
+    assert best.metrics["rmse"] == pytest.approx(min(found.values()))
+
+
+def test_a_picture_of_a_size_that_cannot_be_cut_is_named(data: LabelledSet, place: Place) -> None:
+    protocol = replace(SMALL_DEPTH, steps=1)
+    facts = {
+        r"depth-\d\.png: a picture of 48 x 48 has not the white frame": DepthFacts(nyu_crop=True),
+        r"depth-\d\.png: a picture of 48 x 48 cannot be cut to KITTI": DepthFacts(kb_crop=True),
+        r"depth-50\.npy: Eigen's crop of NYU is for pictures": DepthFacts(crop="eigen-nyu"),
+    }
+    for words, depth in facts.items():
+        with pytest.raises(DataError, match=words):
+            run_depth(ColourModel(), (ALL,), replace(data, depth=depth), protocol, (0,), place)
+    task = DepthTask(replace(data, depth=DepthFacts(kb_crop=True)), protocol)
+    shown = showing_of(ColourModel(), protocol)
+    features = ShownFeatures(ColourModel(), [Kind(ALL)], data.test, shown, place)
+    with pytest.raises(DataError, match=r"depth-50\.npy: a picture of 48 x 48 cannot be cut"):
+        task.judge([], data.test, features, place)
+    cut = replace(shown, kb_crop=True)
+    with pytest.raises(DataError, match=r"depth-50\.png: a picture of 48 x 48 cannot be cut"):
+        ShownFeatures(ColourModel(), [Kind(ALL)], data.test, cut, place)
 
 
 def test_pictures_without_depth_are_counted_and_left_out(data: LabelledSet, place: Place) -> None:

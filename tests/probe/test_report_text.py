@@ -146,3 +146,13 @@ def test_a_terminal_gets_the_leading_tables_alone() -> None:
     assert found.count("rmse, m") == 1
     assert "top1_k10" not in found
     assert not report_tables([])
+
+
+def test_a_table_says_what_is_scored_and_on_what_was_chosen() -> None:
+    facts = {"train_list": "all of it", "scored": ["cat", "dog"]}
+    text = report_markdown([row(data_facts=facts, chosen={"on": "the reported part"})], None)
+    assert "Of the set: train list: all of it; scored: cat, dog." in text
+    assert "Rate, step or strength were chosen on the reported part." in text
+    plain = report_markdown([row()], None)
+    assert "Of the set" not in plain
+    assert "were chosen on" not in plain

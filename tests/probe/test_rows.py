@@ -16,6 +16,7 @@ WANTED = {
     "task", "model", "data", "budget", "resolution", "metric", "value", "seed", "weights", "split",
     "counts", "protocol", "feature", "version", "command", "milliseconds", "gflops", "partial",
     "role", "ffn", "unit", "chosen", "patches_per_core", "trained", "data_sha256",
+    "data_facts", "protocol_sha256",
 }  # fmt: skip
 
 

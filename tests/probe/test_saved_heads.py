@@ -88,3 +88,14 @@ def test_a_head_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / FACTS_NAME).write_text(json.dumps({**facts, "format": 99}), "utf-8")
     with pytest.raises(HeadError, match="another version"):
         load_head(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"seed": None, "more": 1}, {"setting": None}])
+def test_facts_that_are_not_those_of_a_head_are_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    save_head(head(), tmp_path)
+    facts = json.loads((tmp_path / FACTS_NAME).read_text("utf-8"))
+    (tmp_path / FACTS_NAME).write_text(json.dumps({**facts, **changes}), "utf-8")
+    with pytest.raises(HeadError, match="a field"):
+        load_head(tmp_path)

@@ -1,14 +1,17 @@
 """A set is known by its pictures and by what is told of them, not by where it lies."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.probe.small_sets import colour_set, split_of, write_classes, write_dense
 from veca.data.sets.find import read_set
-from veca.probe.set_hashes import labels_hash, pictures_hash
+from veca.probe import set_hashes
+from veca.probe.set_hashes import labels_hash, pictures_hash, said_of
 
 
 def hashes(folder: Path) -> tuple[str, str]:
@@ -52,3 +55,33 @@ def test_a_mask_of_another_size_on_disk_is_noticed(tmp_path: Path) -> None:
     after = hashes(tmp_path / "farm")
     assert after[0] == before[0]
     assert after[1] != before[1]
+
+
+def test_a_mask_that_was_corrected_at_equal_size_is_noticed(tmp_path: Path) -> None:
+    before = hashes(write_dense(tmp_path / "farm", "masks"))
+    mask = tmp_path / "farm" / "masks" / "50.png"
+    content = bytearray(mask.read_bytes())
+    content[-20] ^= 1
+    mask.write_bytes(content)
+    assert hashes(tmp_path / "farm")[1] != before[1]
+
+
+def test_of_many_masks_a_sample_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_hashes, "MOST_READ_BYTES", 10)
+    monkeypatch.setattr(set_hashes, "SAMPLED", 3)
+    folder = write_dense(tmp_path / "farm", "masks")
+    data = read_set(str(folder))
+    before = labels_hash(data)
+    first = Path(data.test.targets[0])
+    content = bytearray(first.read_bytes())
+    content[-20] ^= 1
+    first.write_bytes(content)
+    assert labels_hash(data) != before
+
+
+def test_what_is_scored_belongs_to_the_labels_and_is_said(tmp_path: Path) -> None:
+    data = read_set(str(write_dense(tmp_path / "farm", "masks")))
+    some = replace(data, scored=(0, 2), facts={"list": "first"})
+    assert labels_hash(some) != labels_hash(data)
+    assert said_of(data) == data.facts
+    assert said_of(some) == {"list": "first", "scored": [data.classes[0], data.classes[2]]}

@@ -131,6 +131,16 @@ class Told(Workers):
         return Told.said
 
 
+def test_of_several_workers_none_goes_on_alone_when_one_fails(tmp_path: Path) -> None:
+    second = Bench(Told(rank=1, count=2, device=torch.device("cpu")))
+    second.broken = {0}
+    path = str(record_path(tmp_path, JOBS[0], {"weights": "1"}))
+    Told.said = [{"path": path, "rows": None, "error": None}] * len(JOBS)
+    with pytest.raises(OSError, match="the disk is full"):
+        run_suite(JOBS, tmp_path, second.runner)
+    assert second.ran == []
+
+
 def test_other_workers_do_what_the_first_one_found_and_write_nothing(tmp_path: Path) -> None:
     second = Bench(Told(rank=1, count=2, device=torch.device("cpu")))
     second.absent = {0, 1, 2}  # it is not asked

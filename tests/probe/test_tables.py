@@ -97,6 +97,17 @@ def test_tables_by_resolution_have_a_column_for_each_and_the_most_cores() -> Non
     assert ["*VECA-L (published)*", "64", "*0.3546*", "*0.3409*", "*0.3379*", "*0.3382*"] in found
 
 
+def test_each_resolution_has_its_own_most_cores_which_the_line_tells() -> None:
+    rows = [
+        row(**IMAGENET, budget=8, value=50.0),
+        row(**IMAGENET, budget=64, value=60.0),
+        row(**IMAGENET | {"resolution": 512}, budget=8, value=52.0),
+        row(**IMAGENET | {"resolution": 512}, budget=32, value=58.0),
+    ]
+    ours = [line[1:] for line in tables(rows)["S.10"] if line[0].startswith("runs/tiny")]
+    assert ours == [["64", "60.00", "-", "-", "-"], ["32", "-", "-", "58.00", "-"]]
+
+
 def test_resolutions_for_patches_of_14_stand_with_their_neighbours() -> None:
     rows = [teacher(**IMAGENET | {"resolution": 518}, value=83.0), row(**IMAGENET | {"data": "x"})]
     found = tables(rows)["S.10"]

@@ -20,7 +20,14 @@ from veca.probe.dense_predict import predict_classes, predict_depth
 from veca.probe.frozen import ProbeModel
 from veca.probe.label_sheet import TILE, Labelled, label_sheet
 from veca.probe.overlay import depth_map, segmentation_overlay
-from veca.probe.predict import DENSE_TASKS, Told, heads_below, model_of, predict_labels
+from veca.probe.predict import (
+    DENSE_TASKS,
+    Told,
+    heads_below,
+    model_of,
+    predict_labels,
+    shown_least_side,
+)
 from veca.probe.saved_heads import FACTS_NAME, HeadError, SavedHead, load_head
 from veca.runtime.devices import pick_device
 
@@ -129,7 +136,7 @@ def _predict(  # noqa: PLR0913 - the flags of the command
     backbone = model_of(loaded, pick_device(device), model)
     drawings = Drawings(out or USUAL_FOLDER, labels=out is not None)
     failed = 0
-    for name, picture in _pictures(found):
+    for name, picture in _pictures(found, shown_least_side(loaded, backbone)):
         told = _told(loaded, backbone, (name, picture), drawings, top)
         failed += "error" in told
         print(json.dumps({"image": name, **told}) if as_json else f"{name}: {_words(told)}")
@@ -154,8 +161,8 @@ def _head_folder(given: Path) -> Path:
     return given
 
 
-def _pictures(inputs: Inputs) -> Iterator[tuple[str, Picture | str]]:
-    """Every picture that is named, or why it cannot be read."""
+def _pictures(inputs: Inputs, least: int | None) -> Iterator[tuple[str, Picture | str]]:
+    """Every picture that is named, decoded as `decode` does with `least`, or why it cannot be."""
     for row in inputs.rows.tolist():
         source = inputs.table[row]
         problem = inputs.problems.get(row)
@@ -164,7 +171,7 @@ def _pictures(inputs: Inputs) -> Iterator[tuple[str, Picture | str]]:
             continue
         try:
             with open_input(source) as file:
-                picture = decode(file)
+                picture = decode(file, least_side=least)
         except (PictureError, OSError, MemoryError) as error:
             yield source.name, failure(error)
         else:

@@ -1,8 +1,8 @@
 """Pictures with the classes or the depth of their pixels, read by worker processes."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +32,15 @@ class Pair(NamedTuple):
     picture: Picture
 
     target: Target
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the name of a file before what is said of its picture, whose sizes alone are known."""
+    try:
+        yield
+    except ValueError as error:
+        raise DataError(f"{name}: {error}") from error
 
 
 def load_picture(split: Split, index: int) -> Picture:

@@ -17,7 +17,7 @@ from veca.data.labelled import DepthFacts, LabelledSet, Split
 from veca.probe.dense_config import DepthAugment, DepthProtocol
 from veca.probe.dense_heads import DenseHead, Observed
 from veca.probe.dense_losses import ScaledLogError
-from veca.probe.dense_reading import Pair, load_target
+from veca.probe.dense_reading import Pair, load_target, naming
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
 from veca.probe.dense_views import DenseView
 from veca.probe.depth_metrics import PER_PICTURE, counted, depth_metrics, picture_errors
@@ -101,7 +101,8 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
         errors = np.zeros((len(heads), len(split), len(PER_PICTURE) + 2))
         for index in range(place.workers.rank, len(split), place.workers.count):
             depth = self._target(split, index, place)
-            mask = counted(depth, self._depth)
+            with naming(split.targets[index]):
+                mask = counted(depth, self._depth)
             for setting in dict.fromkeys(head.setting for head in heads):
                 shown = [(features(index, Kind(setting, flip)), flip) for flip in self.flips]
                 layout = shown[0][0][1]
@@ -124,7 +125,8 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
         """The depth of a picture as it is used, on the workers' device."""
         depth = load_target(split, index).astype(np.float32, copy=False)
         height, width = depth.shape
-        depth = cut_target(depth, used_cut((height, width), self._depth))
+        with naming(split.targets[index]):
+            depth = cut_target(depth, used_cut((height, width), self._depth))
         return torch.from_numpy(np.array(depth)).to(place.workers.device)
 
 

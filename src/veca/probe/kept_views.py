@@ -25,7 +25,7 @@ from veca.probe.at_once import settings_at_once
 from veca.probe.block_file import StoreError
 from veca.probe.dense_fit import DenseBatch
 from veca.probe.dense_heads import Observed
-from veca.probe.dense_reading import Pair, load_pair, read_all, target_facts
+from veca.probe.dense_reading import Pair, load_pair, naming, read_all, target_facts
 from veca.probe.dense_views import DenseView
 from veca.probe.facts import model_facts, picture_facts
 from veca.probe.features import LARGEST_HALF, Place
@@ -39,7 +39,8 @@ FORMAT = 1
 """Rises when the same facts would give other views or features."""
 
 AT_ONCE = 16
-"""Views that go through the model together, whatever the machine, so that no bit depends on it."""
+"""Views that go through the model together, so that features depend neither on `Place.batch` nor on
+what was kept before. Device, threads and libraries may still change their last bits."""
 
 BLOCK = 64
 """Views of a file; a multiple of `AT_ONCE`."""
@@ -256,7 +257,11 @@ def _draw(
     split: Split, make: Callable[[Pair, random.Random], DenseView], tasks: Sequence[Drawn]
 ) -> Views:
     """Some views of a split."""
-    views = [make(load_pair(split, task.picture), random.Random(task.seed)) for task in tasks]
+    views = []
+    for task in tasks:
+        pair = load_pair(split, task.picture)
+        with naming(split.picture(task.picture).name):
+            views.append(make(pair, random.Random(task.seed)))
     sizes = {tuple(view.target.shape) for view in views}
     if len(sizes) > 1:
         raise DataError(f"training views have several sizes, such as {sorted(sizes)[:2]}.")

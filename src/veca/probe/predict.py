@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from veca.data.picture import Picture
-from veca.data.views import ViewConfig, centre_view
+from veca.data.views import ViewConfig, centre_view, least_side
 from veca.probe.classification import side_by_side
 from veca.probe.features import ImageFeatures
 from veca.probe.heads import LinearHead
@@ -47,12 +47,22 @@ def model_of(head: SavedHead, device: torch.device, moved: str | None = None) ->
     return model
 
 
+def shown_least_side(head: SavedHead, model: ProbeModel) -> int | None:
+    """The `least_side` to decode new pictures with, so that they are shown as test pictures were.
+
+    None for dense heads, whose pictures are decoded whole.
+    """
+    if head.task in DENSE_TASKS:
+        return None
+    return least_side(model.fitted_side(head.resolution), _views(head))
+
+
 def predict_labels(
     model: ProbeModel, head: SavedHead, picture: Picture, top: int = 5
 ) -> list[Told]:
     """The likeliest classes of a picture, the first the likeliest."""
     side = model.fitted_side(head.resolution)
-    view = centre_view(picture, side, ViewConfig(margin=float(head.facts["margin"])))
+    view = centre_view(picture, side, _views(head))
     frozen = model.observe(view[None], head.setting)
     shares = _shares(head, ImageFeatures(frozen.image, frozen.patches.flatten(2).mean(2)))
     best = shares.sort(descending=True, stable=True)  # equals in the order of the metrics
@@ -60,6 +70,11 @@ def predict_labels(
         Told(head.classes[number], share)
         for share, number in zip(best.values[:top].tolist(), best.indices.tolist(), strict=False)
     ]
+
+
+def _views(head: SavedHead) -> ViewConfig:
+    """How test pictures were cut for a head of classes."""
+    return ViewConfig(margin=float(head.facts["margin"]))
 
 
 def _shares(head: SavedHead, features: ImageFeatures) -> Tensor:

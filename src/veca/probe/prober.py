@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast, get_args
 from veca.data.labelled import Kind, LabelledSet
 from veca.data.sets.find import SETS, read_set
 from veca.probe.classification import ClassProbe, run_knn, run_linear, run_logistic
+from veca.probe.costs import costs_of
 from veca.probe.dense_measured import (
     DenseFeature,
     DenseProbe,
@@ -24,10 +25,11 @@ from veca.probe.features import Place
 from veca.probe.kept_results import Origin, keep_result
 from veca.probe.linear_protocol import Feature
 from veca.probe.measured import Found, Measured, Measurement
-from veca.probe.models import ProbeModel, find_probe_model, milliseconds
+from veca.probe.models import ProbeModel, find_probe_model
+from veca.probe.protocol_facts import chosen_on, protocol_hash
 from veca.probe.protocols import knn_protocol, linear_protocol, logistic_protocol
 from veca.probe.rows import Role, Row, Task, Unit
-from veca.probe.set_hashes import labels_hash, pictures_hash
+from veca.probe.set_hashes import labels_hash, pictures_hash, said_of
 from veca.probe.setting import Setting
 from veca.probe.suite import Job
 
@@ -77,13 +79,6 @@ class Plan(NamedTuple):
     """Begins to compute when it is asked for the first result."""
 
 
-class Cost(NamedTuple):
-    """Of one picture through a backbone."""
-
-    milliseconds: float | None
-    gflops: float | None
-
-
 @dataclass(kw_only=True)
 class Prober:
     """Runs jobs one after the other."""
@@ -130,6 +125,9 @@ class Prober:
             "models": {plan.who.role: plan.who.model.digest for plan in plans},
             "pictures": [self._hash(one) for one in every],
             "labels": [self._hash(one, labels_hash) for one in every],
+            "protocol": protocol_hash(
+                job.task, job.protocol or usual_protocol(job.task, job.data), sets.data
+            ),
         }
 
     def _found(self, job: Job, sets: Sets, plans: Sequence[Plan]) -> list[Found]:
@@ -256,7 +254,12 @@ class Prober:
 
     def _rows(self, job: Job, sets: Sets, found: Sequence[Found]) -> list[Row]:
         """Rows, with times that were measured in one go so that they can be compared."""
-        costs, rows = self._costs(found), []
+        rounds = self.rounds if self.place.workers.first else 0
+        costs, rows = costs_of(found, rounds), []
+        name = job.protocol or usual_protocol(job.task, job.data)
+        content, chosen = protocol_hash(job.task, name, sets.data), {}
+        if (part := chosen_on(job.task, name, sets.data)) is not None:
+            chosen["on"] = part
         for one in found:
             model, measured = one.who.model, one.measured
             side = model.fitted_side(one.resolution)
@@ -280,11 +283,13 @@ class Prober:
                     split=measured.data.test.name,
                     counts=dict(measured.counts),
                     data_sha256=self._hash(measured.data),
+                    data_facts=said_of(measured.data),
                     protocol=measured.protocol,
+                    protocol_sha256=content,
                     feature=measured.feature,
                     # A head of a part of a set is partial wherever it is measured.
                     partial=tuple(dict.fromkeys((*sets.data.missing, *measured.data.missing))),
-                    chosen=dict(measured.chosen),
+                    chosen={**measured.chosen, **chosen},
                     patches_per_core=patches / budget if budget else None,
                     milliseconds=cost.milliseconds,
                     gflops=cost.gflops,
@@ -292,24 +297,6 @@ class Prober:
                 )
                 rows.append(row)
         return rows
-
-    def _costs(self, found: Sequence[Found]) -> dict[tuple[str, int, Setting], Cost]:
-        """The costs of every model, resolution and setting; times by the first worker alone."""
-        costs: dict[tuple[str, int, Setting], Cost] = {}
-        for resolution in dict.fromkeys(one.resolution for one in found):
-            wanted = {
-                (one.who.asked, resolution, one.measured.setting): one.who.model
-                for one in found
-                if one.resolution == resolution
-            }
-            pairs = [(model, key[2]) for key, model in wanted.items()]
-            times: Sequence[float | None] = [None] * len(pairs)
-            if self.rounds and self.place.workers.first:
-                times = milliseconds(pairs, (resolution, resolution), self.rounds)
-            for (key, model), time in zip(wanted.items(), times, strict=True):
-                side = model.fitted_side(resolution)
-                costs[key] = Cost(time, model.gflops((side, side), key[2]))
-        return costs
 
     def _hash(self, data: LabelledSet, hash_of: Hash = pictures_hash) -> str:
         """A hash of a set that `sets` holds."""

@@ -230,6 +230,11 @@ def _place(models: Sequence[Who], row: Row) -> tuple[int, int, float, float]:
     )
 
 
+def _said(value: object) -> str:
+    """A fact in words."""
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def _facts(section: Section) -> Iterator[str]:
     """What holds for all numbers of a table."""
     row = section.row
@@ -240,6 +245,11 @@ def _facts(section: Section) -> Iterator[str]:
         f"Measured on {row.split}; pictures: {counts}{pictures}; "
         f"seeds: {', '.join(map(str, seeds))}."
     )
+    said = [f"{name.replace('_', ' ')}: {_said(value)}" for name, value in row.data_facts.items()]
+    if said:
+        yield f"Of the set: {'; '.join(said)}."
+    if row.chosen.get("on") is not None:
+        yield f"Rate, step or strength were chosen on {row.chosen['on']}."
     if row.partial:
         yield ""
         yield "PARTIAL, so not comparable with numbers on the whole set:"

@@ -61,7 +61,7 @@ class Row:
     role: Role = "model"
 
     weights: str | None = None
-    """SHA-256 of the weights; None where there are none, as for raw pixels."""
+    """SHA-256 of what decides the features; None where nothing can tell."""
 
     trained: bool = True
     """Whether the weights are more than random numbers."""
@@ -78,7 +78,13 @@ class Row:
     data_sha256: str | None = None
     """Over names and sizes of those pictures."""
 
+    data_facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else is to be known of the set: which list was used, which classes are scored."""
+
     protocol: str
+
+    protocol_sha256: str | None = None
+    """Over every number of the protocol: a name may stand for others in another version."""
 
     feature: str
     """What of the model's output the head sees."""
@@ -87,7 +93,8 @@ class Row:
     """Sentences on what the set lacks; not empty means that the number must not be compared."""
 
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """What was selected on held-out data, such as a rate."""
+    """What was selected, such as a rate, and 'on' which pictures: on the reported part it is a mild
+    optimism."""
 
     patches_per_core: float | None = None
 
@@ -131,7 +138,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """The row as plain values, its fields in their order here."""
         found = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for name in ("counts", "chosen"):
+        for name in ("counts", "chosen", "data_facts"):
             found[name] = dict(found[name])
         return found | {"partial": list(self.partial)}
 

@@ -91,14 +91,19 @@ def load_head(folder: Path) -> SavedHead:
         raise HeadError(
             f"{folder / TENSORS_NAME} cannot be read ({error}); fit the head again."
         ) from error
-    if found != facts.pop("tensors"):
+    if found != facts.pop("tensors", None):
         raise HeadError(
             f"{folder / TENSORS_NAME} is not the file that {FACTS_NAME} speaks of (its hash "
             "differs); fit the head again, or copy both files together."
         )
-    facts["setting"] = Setting(**facts["setting"])
-    facts["classes"] = tuple(facts["classes"])
-    return SavedHead(**facts, tensors=tensors)
+    try:
+        facts["setting"] = Setting(**facts["setting"])
+        facts["classes"] = tuple(facts["classes"])
+        return SavedHead(**facts, tensors=tensors)
+    except (KeyError, TypeError) as error:
+        raise HeadError(
+            f"{folder / FACTS_NAME} lacks a field or has one too many ({error}); fit it again."
+        ) from error
 
 
 def _facts(folder: Path) -> dict[str, Any]:

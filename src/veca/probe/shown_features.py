@@ -21,7 +21,7 @@ from veca.probe.at_once import settings_at_once
 from veca.probe.block_file import StoreError
 from veca.probe.dense_config import Inference
 from veca.probe.dense_heads import Observed
-from veca.probe.dense_reading import load_picture, read_all
+from veca.probe.dense_reading import load_picture, naming, read_all
 from veca.probe.depth_views import cut_picture, used_cut
 from veca.probe.facts import model_facts, picture_facts
 from veca.probe.features import PATCH_BLOCK, PATCH_BLOCK_BYTES, Place
@@ -182,7 +182,9 @@ class _Windows(NamedTuple):
 
 def _windows(split: Split, showing: Showing, flips: Sequence[bool], index: int) -> _Windows:
     """The windows of a picture of a split."""
-    picture = showing.picture(load_picture(split, index))
+    whole_picture = load_picture(split, index)
+    with naming(split.picture(index).name):
+        picture = showing.picture(whole_picture)
     layout = showing.layout(picture.sides)
     return _Windows(picture.sides, {flipped: shown(picture, layout, flipped) for flipped in flips})
 

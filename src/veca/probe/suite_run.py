@@ -124,6 +124,8 @@ def _run(job: Job, path: Path, runner: Runner, outcome: Outcome) -> None:
     try:
         rows = list(runner.run(job))
     except (ValueError, OSError) as error:
+        if runner.workers.count > 1:
+            raise  # the others may wait in the middle of the job; what is done is on disk
         runner.tell(f"{job.name}: failed: {error}")
         outcome.failed[job] = str(error)
         return

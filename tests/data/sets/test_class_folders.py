@@ -42,6 +42,11 @@ def test_test_pictures_without_classes_are_no_part(tmp_path: Path) -> None:
     assert complete(class_folders, tmp_path, {}).test.name == "val"
 
 
+def test_folders_that_begin_with_a_dot_are_no_classes(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "val/a/2.jpg", "test/3.jpg", "test/.ipynb_checkpoints/4.jpg")
+    assert complete(class_folders, tmp_path, {}).test.name == "val"
+
+
 def test_a_class_may_be_deep_or_a_shard(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/x/y/1.jpg", "val/a/2.jpg", "val/b/3.jpg")
     write_shard(tmp_path / "train/b.tar", [("deep/4.png", encoded(4)), ("5.png", encoded(5))])

@@ -63,6 +63,26 @@ def test_a_picture_to_train_and_to_test_on_is_refused_even_in_a_partial_set(
         read_set(f"oxford-pets={tmp_path}", allow_partial=True)
 
 
+def test_a_copy_of_a_training_picture_is_refused_where_parts_are_folders(tmp_path: Path) -> None:
+    files = {"train/a/1.jpg": b"one", "train/b/2.jpg": b"two", "test/a/3.jpg": b"more"}
+    write(tmp_path, {**files, "val/b/1.jpg": b"six"})
+    assert read_set(str(tmp_path)).held_out is not None
+    write(tmp_path, {"val/b/1.jpg": b"one"})
+    with pytest.raises(SetError, match=r"val/b/1\.jpg is a copy of train/a/1\.jpg"):
+        read_set(str(tmp_path), allow_partial=True)
+    write(tmp_path, {"val/b/1.jpg": b"six", "test/a/1.jpg": b"six"})
+    with pytest.raises(SetError, match=r"test/a/1\.jpg is a copy of val/b/1\.jpg"):
+        read_set(str(tmp_path), allow_partial=True)
+
+
+def test_a_picture_to_choose_and_to_test_on_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"images/dots/dots_{number}.jpg" for number in range(3)))
+    lists = {"train": 0, "val": 1, "test": 1}
+    write(tmp_path, {f"labels/{it}1.txt": f"dots/dots_{n}.jpg\n" for it, n in lists.items()})
+    with pytest.raises(SetError, match="1 pictures are in 'val' and in 'test' too"):
+        read_set(f"dtd={tmp_path}", allow_partial=True)
+
+
 def test_class_folders_are_known_by_their_layout(tmp_path: Path) -> None:
     touch(tmp_path / "mine=own", "train/a/1.jpg", "val/a/2.jpg")
     found = read_set(str(tmp_path / "mine=own"))

@@ -149,6 +149,13 @@ def test_a_bird_without_class_or_part_is_refused(tmp_path: Path, name: str, cont
     assert "picture 4, 010.Bunting/C_1.jpg, has the class" in complaint(cub_200, tmp_path)
 
 
+def test_a_class_of_birds_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    birds(tmp_path)
+    write(tmp_path, {"classes.txt": "one 001.Albatross\n"})
+    message = complaint(cub_200, tmp_path)
+    assert "classes.txt has 'one' where a whole number belongs" in message
+
+
 def aircraft(folder: Path) -> Path:
     touch(folder, *(f"data/images/{number:07d}.jpg" for number in range(4)))
     return write(

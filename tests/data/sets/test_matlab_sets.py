@@ -70,6 +70,14 @@ def test_cars_need_the_file_with_the_test_labels(tmp_path: Path) -> None:
     assert "has no classes, only bbox_x1" in complaint(stanford_cars, tmp_path)
 
 
+def test_a_class_of_cars_that_is_no_number_is_told_with_its_file(tmp_path: Path) -> None:
+    cars(tmp_path)
+    records = np.array([[("00001.jpg", "three")]], dtype=[("fname", object), ("class", object)])
+    save(tmp_path / "devkit/cars_train_annos.mat", annotations=records)
+    message = complaint(stanford_cars, tmp_path)
+    assert "cars_train_annos.mat has 'three' as the class of 00001.jpg" in message
+
+
 def flowers(folder: Path) -> Path:
     """Picture n has the class 102, 1, 5, 5, 1 in turn."""
     save(folder / "imagelabels.mat", labels=np.array([[102, 1, 5, 5, 1]], np.uint8))

@@ -112,7 +112,7 @@ def pictures_below(top: Path, checker: Checker) -> Iterator[tuple[str, Input]]:
 def _parts(folder: Path) -> list[str]:
     """The other parts: one to report on, before it perhaps one to choose settings on."""
     held_out = [name for name in HELD_OUT if (folder / name).is_dir()][:1]
-    test = [TEST] if _has_folders(folder / TEST) else []
+    test = [TEST] if has_folders(folder / TEST) else []
     if not held_out and not test:
         raise SetError(
             f"{folder} has {TRAIN}/, but neither {HELD_OUT[0]}/ nor {TEST}/ with a folder for each "
@@ -121,9 +121,14 @@ def _parts(folder: Path) -> list[str]:
     return held_out + test
 
 
-def _has_folders(folder: Path) -> bool:
-    """Whether a part has classes: the test pictures of a challenge often lie there without."""
-    return folder.is_dir() and any(path.is_dir() for path in folder.iterdir())
+def has_folders(folder: Path) -> bool:
+    """Whether a part has classes: the test pictures of a challenge often lie there without.
+
+    What begins with a dot is no class: notebooks and file managers put such folders anywhere.
+    """
+    return folder.is_dir() and any(
+        path.is_dir() and not path.name.startswith(".") for path in folder.iterdir()
+    )
 
 
 def _class_of(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from itertools import combinations
 from pathlib import Path
 
 from veca.data.labelled import LabelledSet
@@ -9,6 +10,7 @@ from veca.data.names import absolute
 from veca.data.sets.caltech import caltech_101
 from veca.data.sets.cifar import cifar_10, cifar_100
 from veca.data.sets.class_folders import class_folders, is_class_folders
+from veca.data.sets.copies import require_no_copies
 from veca.data.sets.counts import Checker, SetError
 from veca.data.sets.dense_sets import DENSE_SETS
 from veca.data.sets.imagenet import imagenet_1k, imagenet_real, imagenet_v2
@@ -47,6 +49,9 @@ SETS: Mapping[str, Reader] = {
 }
 """Readers of the sets that are known, as their makers lay them out, by name."""
 
+PARTS_ARE_FOLDERS: tuple[Reader, ...] = (class_folders, imagenet_1k)
+"""Readers of sets whose parts are folders, which no list of their makers keeps apart."""
+
 PLAIN = (
     "train/<class>/ with val/<class>/ or test/<class>/; images/ and masks/ with classes.txt, "
     "train.txt and val.txt; images/ and depth/ with train.txt and val.txt"
@@ -75,8 +80,11 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabelledSet:
         raise SetError(f"{name} was looked for in {folder}, which is no folder; check the path.")
     checker = Checker(name, allow_partial=allow_partial)
     found = checker.finish(reader(folder, checker))
-    if found.train is not None:
-        require_apart(found.train, found.test, checker)
+    parts = [part for part in (found.train, found.held_out, found.test) if part is not None]
+    for first, second in combinations(parts, 2):
+        require_apart(first, second, checker)
+        if reader in PARTS_ARE_FOLDERS:
+            require_no_copies(first, second, checker)
     return found
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from veca.data.input_table import Input
 from veca.data.labelled import LabelledSet, Split
-from veca.data.sets.class_folders import pictures_below, read_class_folders
+from veca.data.sets.class_folders import has_folders, pictures_below, read_class_folders
 from veca.data.sets.counts import Checker, SetError
 from veca.data.sets.lists import lines, read_json
 from veca.data.sets.parts import PartBuilder
@@ -61,7 +61,7 @@ def imagenet_1k(folder: Path, checker: Checker) -> LabelledSet:
     classes = tuple(sorted(found.names))
     train = found.split(classes, checker)
     solutions = [place / SOLUTION for place in (root, folder) if (place / SOLUTION).exists()]
-    if any(path.is_dir() for path in (root / "val").iterdir()) or not solutions:
+    if has_folders(root / "val") or not solutions:
         val = read_class_folders(root / "val", root, checker).split(classes, checker)
     else:
         val = _listed_val(root, solutions[0], classes, checker)

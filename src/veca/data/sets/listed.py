@@ -1,5 +1,6 @@
 """Sets whose makers list pictures in text files: Food-101, pets, birds, aircraft and textures."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,8 @@ def cub_200(folder: Path, checker: Checker) -> LabelledSet:
     root = checker.find(folder, needed, ("CUB_200_2011",))
     listed = {name: dict(rows(root / f"{name}.txt", 2)) for name in names}
     classes = listed["classes"]
-    numbers = {number: place for place, number in enumerate(sorted(classes, key=int))}
+    ordered = sorted(classes, key=partial(whole, path=root / "classes.txt"))
+    numbers = {number: place for place, number in enumerate(ordered)}
     builders = {"1": PartBuilder("train", root), "0": PartBuilder("test", root)}
     for id_, picture in listed["images"].items():
         class_, part = listed["image_class_labels"].get(id_), listed["train_test_split"].get(id_)

@@ -115,7 +115,14 @@ def _cars_split(
         raise SetError(f"{listed} has no classes, only {', '.join(fields)}; get the one with them.")
     builder = PartBuilder(part, root)
     for record in records:
-        builder.add(f"cars_{part}/{record['fname']}", int(record["class"]) - 1)
+        try:
+            label = int(record["class"]) - 1
+        except (TypeError, ValueError) as error:
+            raise SetError(
+                f"{listed} has {record['class']!r} as the class of {record['fname']}, where a "
+                "whole number belongs; get it again."
+            ) from error
+        builder.add(f"cars_{part}/{record['fname']}", label)
     return builder.split(len(classes), checker)
 
 
