@@ -37,7 +37,8 @@ with join_workers("cpu") as workers:
     found = image_features(model, SETTINGS, split, CENTRE, place)
     patch_features(model, SETTINGS[:1], split, CENTRE, place)
     views = sum(found[setting].image.sum().item() for setting in SETTINGS)
-    print("rank", workers.rank, "views", sum(model.asked.values()), "sum", views, flush=True)
+    told = f"rank {workers.rank} views {sum(model.asked.values())} sum {views}\\n"
+    print(told, end="", flush=True)  # in one piece: two write
 """
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION = (
     "#222222", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00",
 )  # fmt: skip
+QUIET = "#767676"
 
 
 class Line(NamedTuple):
@@ -37,3 +38,16 @@ class Panel(NamedTuple):
 
     level: float | None = None
     """Where a line is drawn from side to side."""
+
+
+class QualityPanel(NamedTuple):
+    """One pair of axes: budgets on a doubling scale, the leading metric of a section upright."""
+
+    title: str
+    y_label: str
+    unit: str
+    lines: Sequence[Line]
+    """Models with budgets."""
+
+    levels: Sequence[Line]
+    """Models without: a point each, of which the height counts."""

@@ -5,24 +5,24 @@ a control or any model without budgets is a level from side to side. Needs matpl
 import this where it is needed.
 """
 
-import io
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-from veca.analysis.figure import LABEL_GAP, QUIET, spread_out
-from veca.analysis.panels import BLACK, BLUE, GREEN, ORANGE, SKY, VERMILION, Line
+from veca.analysis.figure import draw_quality
+from veca.analysis.panels import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    QUIET,
+    SKY,
+    VERMILION,
+    Line,
+    QualityPanel,
+)
 from veca.probe.averages import Average
 from veca.probe.report_text import Section, Who, sections
 from veca.probe.rows import Row
-
-COLUMNS = 2
-"""Panels side by side at most."""
 
 MOST_LETTERS = 28
 """Of the name of a model in the plot; paths are longer, and their ends tell them apart."""
@@ -35,19 +35,6 @@ COLOURS = {
     "control": (VERMILION, ORANGE),
 }
 """By the role of a model; used again from the start where there are more."""
-
-
-class QualityPanel(NamedTuple):
-    """One pair of axes: budgets on a doubling scale, the leading metric of a section upright."""
-
-    title: str
-    y_label: str
-    unit: str
-    lines: Sequence[Line]
-    """Models with budgets."""
-
-    levels: Sequence[Line]
-    """Models without: a point each, of which the height counts."""
 
 
 def quality_panels(rows: Sequence[Row]) -> list[QualityPanel]:
@@ -64,24 +51,7 @@ def quality_panels(rows: Sequence[Row]) -> list[QualityPanel]:
 def plot_quality(rows: Sequence[Row]) -> bytes | None:
     """The plot as the bytes of a PNG file; None where no model has budgets."""
     panels = quality_panels(rows)
-    if not panels:
-        return None
-    columns = min(COLUMNS, len(panels))
-    lines = math.ceil(len(panels) / columns)
-    room = ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.15)
-    figure = Figure(figsize=(8.0 * columns, 4.4 * lines + 0.8), dpi=110, layout=room)
-    figure.suptitle("Quality against budget", x=0.012, ha="left", fontsize=14,
-                    fontweight="bold", color=BLACK)  # fmt: skip
-    footnote = "Frozen features. Shaded: a standard deviation over seeds. Axes do not begin at 0."
-    figure.supxlabel(footnote, x=0.012, ha="left", fontsize=9, color=QUIET)
-    places = figure.subplots(lines, columns, squeeze=False).flatten()
-    for axes, panel in zip(places, panels, strict=False):
-        _draw(axes, panel)
-    for axes in places[len(panels) :]:
-        axes.set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return draw_quality(panels) if panels else None
 
 
 def _panel(section: Section, leading: Sequence[Average]) -> QualityPanel:
@@ -138,60 +108,3 @@ def _lines(section: Section, leading: Sequence[Average]) -> list[Line]:
 def shortened(name: str) -> str:
     """A name without its beginning where it is long."""
     return name if len(name) <= MOST_LETTERS else f"\u2026{name[1 - MOST_LETTERS :]}"
-
-
-def _draw(axes: Axes, panel: QualityPanel) -> None:
-    """One panel, with the names at its right."""
-    axes.set_xscale("log", base=2)
-    axes.set_title(panel.title, loc="left", fontsize=11, color=BLACK)
-    axes.set_xlabel("budget: active cores", color=BLACK)
-    axes.set_ylabel(panel.y_label, color=BLACK)
-    for line in panel.lines:
-        axes.fill_between(line.x, line.low, line.high, color=line.colour, alpha=0.18, linewidth=0)
-        axes.plot(line.x, line.y, "--" if line.dashed else "-", marker=line.marker,
-                  color=line.colour, linewidth=2.0, markersize=6.5, markeredgecolor="white",
-                  markeredgewidth=0.8)  # fmt: skip
-    for level in panel.levels:
-        axes.axhspan(level.low[0], level.high[0], color=level.colour, alpha=0.12, linewidth=0)
-        axes.axhline(level.y[0], color=level.colour, linewidth=1.6, zorder=1,
-                     linestyle="--" if level.dashed else ":")  # fmt: skip
-    _scale(axes, panel)
-    _label(axes, panel)
-
-
-def _scale(axes: Axes, panel: QualityPanel) -> None:
-    """Ticks at the budgets that were run, and values with their unit."""
-    budgets = sorted({budget for line in panel.lines for budget in line.x})
-    axes.xaxis.set_major_locator(FixedLocator(budgets))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlim(budgets[0] / 1.15, budgets[-1] * 1.15)
-    axes.margins(y=0.12)
-    unit = f" {panel.unit}" if panel.unit else ""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}{unit}"))
-    axes.grid(color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=BLACK, labelsize=9.5)
-
-
-def _label(axes: Axes, panel: QualityPanel) -> None:
-    """Names beside the ends of lines and levels, kept apart, each tied to its own."""
-    ends = [(line, (line.x[-1], line.y[-1])) for line in panel.lines]
-    right = axes.get_xlim()[1]
-    ends += [(level, (right, level.y[0])) for level in panel.levels]
-    to_share = (axes.transData + axes.transAxes.inverted()).transform
-    heights = spread_out([to_share(end)[1] for _, end in ends], LABEL_GAP)
-    for (line, end), height in zip(ends, heights, strict=True):
-        link = {"arrowstyle": "-", "color": line.colour, "shrinkA": 0, "relpos": (0, 0.5)}
-        axes.annotate(
-            f"  {line.label}",
-            end,
-            xytext=(1.03, height),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=9.5,
-            color=BLACK,
-            arrowprops=link,
-            annotation_clip=False,
-        )

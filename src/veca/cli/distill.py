@@ -72,7 +72,7 @@ def distill(words: Sequence[str]) -> None:
     if name not in RECIPES:
         raise ValueError(f"{name!r} is no recipe; the recipes are {', '.join(RECIPES)}.")
     flags = _flags(name, rest)
-    if flags.config.recipe != name:
+    if flags.config.recipe != RECIPES[name](_stage(rest)).config.recipe:
         raise ValueError(
             f"--recipe got {flags.config.recipe!r}; the recipe is the first word of the command, "
             f"as in veca distill {name}."
