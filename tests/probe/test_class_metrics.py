@@ -107,7 +107,7 @@ def test_accuracies_are_those_of_scikit_learn() -> None:
 
 
 def test_accuracies_are_those_of_torchmetrics() -> None:
-    oracle = pytest.importorskip("torchmetrics.functional.classification")
+    oracle = pytest.importorskip("torchmetrics.functional.classification", reason="the oracle")
     scores, labels, _ = random_scores()
     labels[0] = 7  # torchmetrics counts a class without pictures as wrong once it is told
     for k in (1, 5):

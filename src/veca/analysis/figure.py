@@ -99,10 +99,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=30))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}{panel.unit}"))
-    axes.grid(color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=BLACK, labelsize=9.5)
+    _quieten(axes)
 
 
 def _label(axes: Axes, lines: Sequence[Line]) -> None:
@@ -155,10 +152,7 @@ def _scale_quality(axes: Axes, panel: QualityPanel) -> None:
     axes.margins(y=0.12)
     unit = f" {panel.unit}" if panel.unit else ""
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}{unit}"))
-    axes.grid(color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=BLACK, labelsize=9.5)
+    _quieten(axes)
 
 
 def _label_quality(axes: Axes, panel: QualityPanel) -> None:
@@ -181,3 +175,11 @@ def _label_quality(axes: Axes, panel: QualityPanel) -> None:
             arrowprops=link,
             annotation_clip=False,
         )
+
+
+def _quieten(axes: Axes) -> None:
+    """A pale grid behind the lines, and no frame."""
+    axes.grid(color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=BLACK, labelsize=9.5)
