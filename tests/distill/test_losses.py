@@ -122,3 +122,9 @@ def test_a_weight_that_rewards_being_wrong_is_refused(weight: float) -> None:
         LossConfig(patches=weight)
     with pytest.raises(ValueError, match="finite number of 0 or more"):
         LossConfig(error=weight)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_temperature_that_divides_by_nothing_is_refused(temperature: float) -> None:
+    with pytest.raises(ValueError, match="is not usable for scores of classes"):
+        LossConfig(temperature=temperature)

@@ -14,6 +14,7 @@ from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, small_config
 from veca.data.batches import ViewTask, batches, global_batch
 from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.feed import Pictures
+from veca.distill.losses import LossConfig
 from veca.distill.run_folder import RunError
 from veca.distill.setup import (
     find_pictures,
@@ -235,3 +236,9 @@ def test_memory_is_told_before_it_is_needed(images: Path) -> None:
     assert any("student weights" in line for line in lines)
     assert any("moving average" in line for line in lines)
     assert lines[-1].startswith("together, at least")
+
+
+def test_classes_need_a_teacher_that_tells_them() -> None:
+    config = small_config(Path("nowhere"), loss=LossConfig(classes=1.0))
+    with pytest.raises(RunError, match=r"needs a teacher that tells classes, but pixels tells"):
+        find_teachers(config, [PixelTeacher()])

@@ -56,6 +56,7 @@ def test_a_student_predicts_every_teachers_features_of_8_bit_images() -> None:
     for one, adaptor in zip(found, student.adaptors, strict=True):
         assert torch.equal(one.image, adaptor.get_submodule("image")(features.image))
         assert torch.equal(one.patches, adaptor.get_submodule("patches")(features.patches))
+        assert torch.equal(one.own, features.patches)
 
 
 def test_the_seed_alone_decides_the_first_weights() -> None:
@@ -219,3 +220,19 @@ def test_a_student_that_is_resumed_needs_nothing_to_start_from() -> None:
     config = config_of(start="gone", copy_patch_embedding="yes")
     resumed = build_student(config, WIDTHS, [PixelTeacher()], resuming=True)
     assert resumed.state_dict().keys() == build().state_dict().keys()
+
+
+def test_still_cores_stay_where_the_bank_puts_them_and_do_not_learn_to_move() -> None:
+    images = torch.randn(2, 3, 16, 24)
+    moving, still = (build(still_cores=kept).backbone.eval() for kept in (False, True))
+    paths = still.core_paths(images)
+    assert torch.equal(paths, paths[:1].expand_as(paths))
+    assert not torch.equal(moving.core_paths(images)[0], moving.core_paths(images)[-1])
+    assert not any(one.requires_grad for one in still.core_steps.parameters())
+    assert all(one.requires_grad for one in still.core_bank.parameters())
+
+
+def test_still_cores_cannot_start_from_a_model_whose_cores_move(tmp_path: Path) -> None:
+    veca.save(VECA(TINY), tmp_path)
+    with pytest.raises(ValueError, match="has cores that move"):
+        build(start=str(tmp_path), still_cores=True)

@@ -68,3 +68,11 @@ def test_features_that_never_change_are_refused(value: float) -> None:
         TargetScaling.from_moments(constant, moments_of(torch.randn(9, 3)))
     with pytest.raises(ValueError, match="patch features are the same"):
         TargetScaling.from_moments(moments_of(torch.randn(9, 3)), constant)
+
+
+def test_an_image_feature_can_be_brought_back_to_what_the_teacher_said() -> None:
+    scaling = TargetScaling(6, 4)
+    scaling.image_centre.copy_(torch.randn(6))
+    scaling.image_scale.fill_(3.0)
+    said = Targets(torch.randn(2, 6), torch.randn(2, 5, 4))
+    torch.testing.assert_close(scaling.unscaled_image(scaling(said).image), said.image)

@@ -306,3 +306,26 @@ def test_a_row_with_a_number_that_is_not_finite_has_none(
     parts[place] = bad
     row = loss_row(small_config(images, teacher=("a", "b")), parts)
     assert row == dict.fromkeys(("loss", *PARTS, "loss_by_teacher"))
+
+
+def test_a_row_tells_further_parts_and_the_objective_beside_the_papers_loss(images: Path) -> None:
+    loss = LossConfig(classes=0.5, relations=2.0)
+    parts = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]], dtype=torch.float64)
+    row = loss_row(small_config(images, loss=loss), parts)
+    assert row["loss"] == 6.0
+    assert (row["loss_classes"], row["loss_relations"]) == (4.0, 5.0)
+    assert row["objective"] == 6.0 + 0.5 * 4 + 2 * 5
+    parts[0, 3] = float("nan")
+    assert loss_row(small_config(images, loss=loss), parts) == dict.fromkeys(row)
+
+
+def test_relations_change_what_is_learnt_and_are_logged(images: Path, tmp_path: Path) -> None:
+    plain = build(images, place_of(tmp_path / "plain"))
+    related = build(images, place_of(tmp_path / "related"), loss=LossConfig(relations=5.0))
+    (first,), (second,) = plain.advance(1), related.advance(1)
+    assert first.row["loss"] == second.row["loss"]
+    assert "objective" not in first.row
+    assert second.row["objective"] == pytest.approx(
+        second.row["loss"] + 5 * second.row["loss_relations"]
+    )
+    assert not equal(weights_of(plain), weights_of(related))

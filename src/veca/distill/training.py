@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from veca.backbone.nesting import draw_budget, draw_share
 from veca.data.batches import Batch
 from veca.distill.average import MovingAverage
+from veca.distill.comparison import PAPER, compare, objective, part_names, teacher_losses
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Unreadable
 from veca.distill.gradients import clip_gradients, gradient_norm
-from veca.distill.losses import PARTS, Losses, distillation_losses
 from veca.distill.meter import Meter
 from veca.distill.optimizers import Optimizers
 from veca.distill.parallel import copy_whole, gradients_synchronised
 from veca.distill.schedules import learning_rate
 from veca.distill.sharding import whole
-from veca.distill.student import Prediction, Student
+from veca.distill.student import Student
 from veca.distill.targets import TargetSource
 from veca.distill.teacher_cache import TeacherCache
 from veca.runtime.precision import autocast
@@ -93,7 +93,8 @@ class Training:
         budget = draw_budget(config.student, config.seed, step, config.budget_weights)
         share = draw_share(config.student, config.seed, step, config.share_weights)
         rate = learning_rate(config.schedule, step, self.length)
-        parts = torch.zeros(len(config.teacher), 3, dtype=torch.float64)
+        columns = len(part_names(config.loss))
+        parts = torch.zeros(len(config.teacher), columns, dtype=torch.float64)
         new_unreadable = resolution = 0
         self.model.train()
         for part in range(self.efficiency.accumulate):
@@ -115,7 +116,7 @@ class Training:
 
     def _accumulate(
         self, batch: Batch, budget: int | None, share: float, last: bool
-    ) -> Float[Tensor, "teachers 3"]:
+    ) -> Float[Tensor, "teachers parts"]:
         """Add the gradient of a part of the batch; its losses as a part of the batch's mean."""
         images = batch.images.to(self.workers.device, non_blocking=True)
         with gradients_synchronised(self.model, last):
@@ -123,14 +124,10 @@ class Training:
                 targets = self._targets(batch, images)
                 # Coordinates are jittered alike in all parts and processes, as in a large batch.
                 torch.manual_seed(step_seed(self.config.seed, self.progress.step, "coordinates"))
-                losses = self._losses(self.model(images, budget, share), targets)
-            total = torch.stack([
-                weight * found.total(self.config.loss)
-                for weight, found in zip(self.config.weights, losses, strict=True)
-            ]).sum()  # fmt: skip
-            (total / self.efficiency.accumulate).backward()
-        values = torch.stack([torch.stack(found) for found in losses]).detach()
-        return values.double().cpu() / self.efficiency.accumulate
+                said = self.model(images, budget, share)
+                parts = compare(said, targets, self.source, self.config.loss)
+            (objective(parts, self.config) / self.efficiency.accumulate).backward()
+        return parts.detach().double().cpu() / self.efficiency.accumulate
 
     def _targets(self, batch: Batch, images: Tensor) -> list[Targets]:
         """What the student has to predict of a batch."""
@@ -139,22 +136,16 @@ class Training:
         side = self.config.student.patch_size
         return self.source(images, (images.shape[2] // side, images.shape[3] // side))
 
-    @staticmethod
-    def _losses(predictions: list[Prediction], targets: list[Targets]) -> list[Losses]:
-        """The losses against each teacher."""
-        return [
-            distillation_losses(said.image, said.patches, wanted)
-            for said, wanted in zip(predictions, targets, strict=True)
-        ]
-
     class _Told(NamedTuple):
         """What all processes together saw."""
 
-        parts: Float[Tensor, "teachers 3"]
+        parts: Float[Tensor, "teachers parts"]
         stop: bool
         unreadable: bool
 
-    def _reduced(self, parts: Float[Tensor, "teachers 3"], stop: bool, unreadable: int) -> "_Told":
+    def _reduced(
+        self, parts: Float[Tensor, "teachers parts"], stop: bool, unreadable: int
+    ) -> "_Told":
         """Means of the losses over the processes and what any of them met: one exchange."""
         flags = torch.tensor([float(stop), float(unreadable)], dtype=torch.float64)
         both = torch.cat((parts.flatten() / self.workers.count, flags))
@@ -189,18 +180,21 @@ class Training:
             )
 
 
-def loss_row(config: DistillConfig, parts: Float[Tensor, "teachers 3"]) -> dict[str, Any]:
+def loss_row(config: DistillConfig, parts: Float[Tensor, "teachers parts"]) -> dict[str, Any]:
     """The loss, its parts (weighted over teachers), and each teacher's loss if there are several.
 
     What is not finite becomes null, since JSON has no such numbers.
     """
     weights = torch.tensor(config.weights, dtype=parts.dtype)
-    totals = [float(Losses(*values).total(config.loss)) for values in parts]
-    row: dict[str, Any] = {"loss": float(weights @ torch.tensor(totals, dtype=parts.dtype))}
-    row.update(zip(PARTS, (weights @ parts).tolist(), strict=True))
+    totals = teacher_losses(parts, config.loss)
+    names, lowered = part_names(config.loss), float(objective(parts, config))
+    row: dict[str, Any] = {"loss": float(weights @ totals)}
+    row.update(zip(names, (weights @ parts).tolist(), strict=True))
+    if len(names) > PAPER:
+        row["objective"] = lowered
     if len(totals) > 1:
-        row["loss_by_teacher"] = totals
-    if all(value - value == 0 for value in (row["loss"], *totals)):
+        row["loss_by_teacher"] = totals.tolist()
+    if all(value - value == 0 for value in (lowered, *totals.tolist())):
         return row
     return dict.fromkeys(row)
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from veca.backbone.config import BackboneConfig
 from veca.data.batches import ViewTask, batches
+from veca.distill.comparison import compare, part_names
 from veca.distill.feed import Pictures
-from veca.distill.losses import distillation_losses
+from veca.distill.student import Prediction
 from veca.distill.targets import TargetMoments
 from veca.distill.training import Training, loss_row
 from veca.runtime.precision import autocast
@@ -64,6 +65,7 @@ class Validation:
         self._pictures = pictures
         self._asked_to_stop = asked_to_stop
         self._kept: dict[int, list[Portion]] = {}
+        self._columns = len(part_names(training.config.loss))
         self._unlisted = 0
         self._unreadable = training.unreadable
         if pictures.validation_index is not pictures.index:
@@ -103,7 +105,8 @@ class Validation:
         found = []
         for resolution in training.config.sizes:
             ways = cells(training.config.student)
-            sums = torch.zeros(len(ways), len(training.config.teacher), 3, dtype=torch.float64)
+            shape = (len(ways), len(training.config.teacher), self._columns)
+            sums = torch.zeros(shape, dtype=torch.float64)
             for portion in self._portions(resolution):
                 for number, way in enumerate(ways):
                     sums[number] += portion.counted * self._losses(portion, way)
@@ -121,17 +124,15 @@ class Validation:
         with autocast(self._training.workers.device):
             said = self._training.student(portion.images, way.budget, way.share)
         if not portion.counted:
-            return torch.zeros(len(said), 3, dtype=torch.float64)
+            return torch.zeros(len(said), self._columns, dtype=torch.float64)
         count = portion.counted
-        losses = [
-            distillation_losses(
-                mine.image[:count],
-                mine.patches[:count],
-                Targets(wanted.image[:count], wanted.patches[:count]),
-            )
-            for mine, wanted in zip(said, portion.targets, strict=True)
-        ]
-        return torch.stack([torch.stack(found) for found in losses]).double().cpu()
+        parts = compare(
+            [Prediction(*(tensor[:count] for tensor in mine)) for mine in said],
+            [Targets(*(tensor[:count] for tensor in wanted)) for wanted in portion.targets],
+            self._training.source,
+            self._training.config.loss,
+        )
+        return parts.double().cpu()
 
     def _portions(self, resolution: int) -> Iterator[Portion]:
         """The images of this process, kept in memory where there is room."""

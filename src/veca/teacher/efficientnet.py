@@ -29,11 +29,16 @@ NORMALISATION = Normalisation((127 / 255,) * 3, (128 / 255,) * 3)
 PIXELS_AT_ONCE = 2 * 256 * 256
 """On a CPU: activations of more leave the caches, which costs up to four times the time."""
 
+JOINED = {8: 1.0, 16: 0.54, 32: 1.0}
+"""Factors of maps that stand side by side. With them each has the same sum of variances over its
+channels, measured on 160 photos at 256 px; without, three quarters would be that of stride 16."""
+
 
 class EfficientNetTeacher(StridedTeacher):
     """Patch features are channels of one map or of several, side by side.
 
-    A finer map is averaged over the patches of the coarsest one that is asked for, whose stride
+    Maps that are joined are brought to one size of their variances (`JOINED`): a student answers
+    to the sum. A finer map is averaged over the patches of the coarsest one that is asked for, whose stride
     says how large the images are: with 16 alone the network sees the student's own resolution.
     """
 
@@ -55,6 +60,8 @@ class EfficientNetTeacher(StridedTeacher):
         )
         super().__init__(facts, network)
         self.strides, self.ahead = strides, tuple(ahead)
+        joined = len(strides) > 1
+        self.factors = {stride: JOINED[stride] if joined else 1.0 for stride in strides}
         self._file_digest = digest_of(found.state_dict(), self.identity())
 
     @cached_property
@@ -75,16 +82,24 @@ class EfficientNetTeacher(StridedTeacher):
     ) -> Float[Tensor, "B 1000"]:
         """Scores of the classes of ImageNet for images that are seen at a grid of patches."""
         with torch.no_grad():
-            return self.network.classifier(self(images, grid).image)
+            return self.classes(self(images, grid).image)
+
+    def classes(self, image: Float[Tensor, "B 1280"]) -> Float[Tensor, "B 1000"]:
+        """Scores of the classes of ImageNet, told from image features."""
+        return cast(Tensor, self.network.classifier(image))
 
     def identity(self) -> dict[str, Any]:
         """What decides the outputs besides the weights, as plain values."""
-        return super().identity() | {"strides": self.strides, "ahead": self.ahead}
+        facts = super().identity() | {"strides": self.strides, "ahead": self.ahead}
+        return facts | ({"factors": self.factors} if len(self.strides) > 1 else {})
 
     def _observe(self, pixels: Tensor) -> Targets:
         """What the network says of a few images."""
         maps = self.network(pixels)
-        patches = [F.avg_pool2d(maps[stride], self.stride // stride) for stride in self.strides]
+        patches = [
+            F.avg_pool2d(maps[stride], self.stride // stride) * self.factors[stride]
+            for stride in self.strides
+        ]
         found = torch.cat(patches, dim=1).flatten(2).transpose(1, 2)
         return Targets(maps[32].mean(dim=(2, 3)), found)
 

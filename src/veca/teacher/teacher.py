@@ -64,6 +64,11 @@ class Teacher(nn.Module):
         del patch_size
         return None
 
+    def classes(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
+        """Scores of the classes that it tells from image features; None where it knows none."""
+        del image
+        return None
+
     @cached_property
     def digest(self) -> str | None:
         """SHA-256 over weights and all else that decides the outputs; None where nothing can tell.

@@ -1,0 +1,23 @@
+#!/bin/sh
+# One trial: 12,800 pictures of 128 px through size tiny on one core, then the same probes.
+#   sh docs/results/2026-11-16_trials/trial.sh NAME CORE [flags of veca distill ...]
+# from the top of the repository, with the environment's bin on the PATH. Runs go to build/trials.
+set -e
+name=$1 core=$2
+shift 2
+run=build/trials/$name
+mkdir -p build/trials
+export OMP_NUM_THREADS=1
+taskset -c "$core" veca distill tiny --out "$run" --resume --images ../shared/data/unlabelled_160 \
+    --teacher efficientnet-lite2@16+32 --cache-teacher build/kept --cache.crops 2 --cache.channels 256 \
+    --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
+    --batch 32 --steps 400 --schedule.warmup-steps 50 --schedule.decay-share 0.4 --ema 0.98 \
+    --validation-images 256 --validate-every 200 --save-every 200 --workers 1 "$@"
+for data in imagenette pets; do
+    for task in knn logistic; do
+        taskset -c "$core" veca probe $task ../shared/data/classification/$data --model "$run/last" \
+            --budgets 8,64 --resolution 128 --workers 1 --out "$run/probes"
+    done
+done
+taskset -c "$core" veca probe dense-knn ../shared/data/segmentation/voc2012_animals --model "$run/last" \
+    --budgets 64 --resolution 256 --workers 1 --out "$run/probes"

