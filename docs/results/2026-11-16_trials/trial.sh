@@ -13,11 +13,11 @@ taskset -c "$core" veca distill tiny --out "$run" --resume --images ../shared/da
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
     --batch 32 --steps 400 --schedule.warmup-steps 50 --schedule.decay-share 0.4 --ema 0.98 \
     --validation-images 256 --validate-every 200 --save-every 200 --workers 1 "$@"
-for data in imagenette pets; do
-    for task in knn logistic; do
-        taskset -c "$core" veca probe $task ../shared/data/classification/$data --model "$run/last" \
-            --budgets 8,64 --resolution 128 --workers 1 --out "$run/probes"
-    done
-done
-taskset -c "$core" veca probe dense-knn ../shared/data/segmentation/voc2012_animals --model "$run/last" \
-    --budgets 64 --resolution 256 --workers 1 --out "$run/probes"
+probe() {
+    taskset -c "$core" veca probe "$1" "../shared/data/$2" --model "$run/last" --budgets "$3" \
+        --resolution "$4" --workers 1 --out "$run/probes"
+}
+probe knn classification/imagenette 8,64 128
+probe logistic classification/imagenette 8,64 128
+probe knn classification/pets 8,64 128
+probe dense-knn segmentation/voc2012_animals 64 256
