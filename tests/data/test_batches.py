@@ -185,6 +185,8 @@ def test_a_worker_that_is_killed_is_told_with_what_to_do(
     monkeypatch.setattr(module, "decode", die)
     with pytest.raises(DataError, match=r"ended from outside .*--resume and fewer workers\."):
         made(image_index(images), [task_of([0])], num_workers=1)
+    with pytest.raises(DataError, match=r"memory ran out; buy some\.$"):
+        made(image_index(images), [task_of([0])], num_workers=1, what_to_do="buy some")
 
 
 def in_order(steps: int, count: int, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:

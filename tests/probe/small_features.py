@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from tests.data.pictures import write_pictures
 from veca.data.input_table import TableBuilder
 from veca.data.labelled import Split
-from veca.probe import features
+from veca.probe import features, shown_features
 from veca.probe.features import Place, ViewPlan
 from veca.probe.frozen import Frozen, ModelFacts, ProbeModel
 from veca.probe.setting import Setting
+from veca.probe.shown_features import Kind, Showing
 from veca.runtime.workers import Workers
 
 CPU = torch.device("cpu")
@@ -27,6 +28,8 @@ ALONE = Workers(device=CPU)
 SIDE = 16
 CENTRE = ViewPlan(resolution=SIDE)
 SETTINGS = (Setting(2), Setting(4, 0.5), Setting(8))
+WHOLE = Showing(short=SIDE, multiple=4)
+KINDS = (Kind(SETTINGS[0]),)
 
 
 class CellModel(ProbeModel):
@@ -99,7 +102,7 @@ def place_in(folder: Path, **changes: Any) -> Place:
 
 def use_small_blocks() -> None:
     """Blocks of 4 pictures in this process, so that few pictures make several."""
-    features.IMAGE_BLOCK = features.PATCH_BLOCK = 4
+    features.IMAGE_BLOCK = shown_features.PATCH_BLOCK = 4
 
 
 def blocks_in(folder: Path) -> dict[str, bytes]:

@@ -1,6 +1,8 @@
 """Classes from one vector a picture: heads fit the training part and are judged on every set."""
 
-from collections.abc import Iterable
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,8 @@ from veca.probe.classification import (
     run_knn,
     run_linear,
     run_logistic,
-    side_by_side,
 )
-from veca.probe.features import ImageFeatures
+from veca.probe.features import KeptFeatures
 from veca.probe.heads import LinearHead
 from veca.probe.linear_protocol import LinearProtocol
 from veca.probe.measured import Measured
@@ -144,12 +145,74 @@ def test_a_set_s_own_part_to_choose_on_is_used_and_counted(tmp_path: Path) -> No
     own = colour_set(tmp_path, held_out=split_of(tmp_path, "aside", np.arange(6) % 3))
     probe = probe_of(own, tmp_path / "kept", settings=SETTINGS[:1])
     first, second = run_logistic(probe, "dinov2", (0, 1))
-    assert first.counts == {"train": 18, "test": 9, "held_out": 6}
+    assert first.counts == {"train": 18, "test": 9, "held_out": 6, "fitted": 24}
     assert (first.metrics, first.chosen) == (second.metrics, second.chosen)  # no chance is left
     linear = only(run_linear(probe, QUICK, (0,)))
-    assert linear.counts == first.counts
+    assert linear.counts == {**first.counts, "fitted": 18}
     unused = only(run_linear(probe, replace(QUICK, selection="test"), (0,)))
-    assert unused.counts == {"train": 18, "test": 9}
+    assert unused.counts == {"train": 18, "test": 9, "fitted": 18}
+
+
+def test_pictures_put_aside_are_not_counted_as_fitted_on(tmp_path: Path) -> None:
+    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
+    for share, fitted in ((0.1, 16), (0.5, 9)):
+        one = only(run_linear(probe, replace(QUICK, held_out_share=share), (0,)))
+        assert one.counts == {"train": 18, "test": 9, "fitted": fitted}
+    again = only(run_logistic(probe, "dinov2", (0,)))  # which fits on all in the end
+    assert again.counts == {"train": 18, "test": 9, "fitted": 18}
+
+
+def watch_reading(patch: pytest.MonkeyPatch) -> list[int]:
+    """How many vectors of whole parts were in memory after each that was read."""
+    read, living = list[weakref.ref[Tensor]](), list[int]()
+    before = KeptFeatures.side_by_side
+
+    def watched(self: KeptFeatures, setting: Setting, names: Sequence[str]) -> Tensor:
+        found = before(self, setting, names)
+        read.append(weakref.ref(found))
+        gc.collect()
+        living.append(sum(each() is not None for each in read))
+        return found
+
+    patch.setattr(KeptFeatures, "side_by_side", watched)
+    return living
+
+
+def test_each_part_has_the_vectors_of_one_setting_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tuple(Setting(budget) for budget in range(1, 5))
+    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=settings)
+    monkeypatch.setattr(classification, "TOGETHER_BYTES", 1)
+    runs: list[Callable[[], Iterable[Measured]]] = [
+        lambda: run_knn(probe, KS, 0),
+        lambda: run_logistic(probe, "dinov2", (0,)),
+        lambda: run_linear(probe, replace(QUICK, selection="test"), (0, 1)),
+    ]
+    for run in runs:
+        with monkeypatch.context() as patch:
+            living = watch_reading(patch)
+            for _ in run():
+                pass
+        assert len(living) >= 2 * len(settings)
+        # One of the training part and one of the test part; a result holds one while it is told.
+        assert max(living) <= 3
+
+
+@pytest.mark.parametrize("selection", ["held-out", "test", "test-best-step"])
+def test_heads_are_the_same_whether_settings_fit_into_memory_together_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: Any
+) -> None:
+    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=[*SETTINGS, Setting(4)])
+    rates = (1.0,) if selection == "test-best-step" else (0.1, 1.0)
+    plan = replace(QUICK, selection=selection, rates=rates, validate_every=7)
+    together = list(run_linear(probe, plan, (0, 1)))
+    monkeypatch.setattr(classification, "TOGETHER_BYTES", 2 * 18 * 5 * 4)  # of two settings
+    apart = list(run_linear(probe, plan, (0, 1)))
+    for one, other in zip(together, apart, strict=True):
+        assert (one.setting, one.seed, one.chosen) == (other.setting, other.seed, other.chosen)
+        assert one.metrics == other.metrics
+        torch.testing.assert_close(head_of(one).weight, head_of(other).weight)
 
 
 def test_linear_heads_of_all_settings_see_the_views_of_the_protocol(tmp_path: Path) -> None:
@@ -257,13 +320,6 @@ def test_average_precision_passes_over_what_does_not_count(tmp_path: Path) -> No
     knn = only(run_knn(probe, KS, 0))
     assert {"top1_k10", "map_k10", "map_all_point_k10", "map_step_k10"} <= set(knn.metrics)
     assert set(only(run_linear(probe, QUICK, (0,))).metrics) == set(one.metrics)
-
-
-def test_features_go_side_by_side() -> None:
-    features = ImageFeatures(torch.ones(2, 3), torch.zeros(2, 4))
-    assert side_by_side(features, "image").shape == (2, 3)
-    assert side_by_side(features, "patch-mean").shape == (2, 4)
-    assert side_by_side(features, "image+patch-mean").tolist() == [[1.0] * 3 + [0.0] * 4] * 2
 
 
 @pytest.mark.parametrize(

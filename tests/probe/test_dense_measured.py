@@ -1,5 +1,6 @@
 """Dense tasks by the name of a protocol, in the form that all tasks share."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from tests.probe.dense_scenes import ALL, CLASSES, FEW, ColourModel, farm, place_in, ramps
 from tests.probe.small_sets import use_quick_protocols
 from veca.data.labelled import LabelledSet
+from veca.probe import dense_protocols
 from veca.probe.dense_measured import (
     DenseProbe,
     measure_dense_knn,
@@ -97,6 +99,39 @@ def test_the_image_feature_is_appended_where_that_is_asked_for(tmp_path: Path) -
     assert widths["patches+image"] > widths["patches"]
     with pytest.raises(ValueError, match="dense-knn compares patches alone"):
         measure_dense_knn(probe, "quick", (0,))
+
+
+@pytest.mark.parametrize("measure", [measure_segmentation, measure_depth])
+def test_the_papers_sizes_hold_for_patches_of_14_unless_others_are_asked_for(
+    tmp_path: Path, measure: Any
+) -> None:
+    data = farm(tmp_path) if measure is measure_segmentation else ramps(tmp_path)
+    for stride, usual in ((14, 518), (8, 512)):
+        probe = probe_of(data, tmp_path / "kept", model=ColourModel(stride=stride))
+        assert measure(probe, "paper", (0,))[0] == usual
+        assert measure(replace(probe, resolution=512), "paper", (0,))[0] == 512
+        assert measure(replace(probe, resolution=504), "paper", (0,))[0] == 504
+
+
+def test_the_papers_heads_see_patches_alone_of_a_model_without_a_class_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = replace(dense_protocols.SEGMENTATION["quick"], name="paper", append_image=True)
+    monkeypatch.setitem(dense_protocols.SEGMENTATION, "paper", quick)
+    monkeypatch.setattr(dense_protocols, "PAPER_STEPS", {})
+    plain, without = ColourModel(), ColourModel()
+    without.facts = replace(plain.facts, appended=False)
+    seen = {}
+    for model, feature in ((plain, None), (without, None), (without, "patches+image")):
+        data = farm(tmp_path)
+        probe = probe_of(data, tmp_path / "kept", model=model, settings=(ALL,), feature=feature)
+        (one,) = measure_segmentation(probe, "paper", (0,))[1]
+        seen[model is without, feature] = one.feature
+    assert seen == {
+        (False, None): "patches+image",
+        (True, None): "patches",
+        (True, "patches+image"): "patches+image",
+    }
 
 
 def test_nothing_is_computed_before_the_first_result_is_asked_for(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Named protocols hold the numbers of their sources."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.probe.dense_scenes import CLASSES
+from tests.probe.dense_scenes import CLASSES, ColourModel
 from veca.data.input_table import TableBuilder
 from veca.data.labelled import DepthFacts, LabelledSet, Split
 from veca.probe.dense_protocols import (
@@ -11,6 +13,7 @@ from veca.probe.dense_protocols import (
     SEGMENTATION,
     dense_knn_protocol,
     depth_protocol,
+    for_model,
     segmentation_protocol,
 )
 
@@ -84,6 +87,34 @@ def test_small_protocols_have_the_steps_rates_and_hues_of_the_documentation() ->
         "dinov3-small": (256, 1_500, 16, 500, (3e-3,), 4),
     }
     assert DEPTH["dinov3"].rates == (3e-4,)
+
+
+@pytest.mark.parametrize(("stride", "sides"), [(14, (518, 252)), (16, (512, 256)), (8, (512, 256))])
+def test_the_paper_shows_patches_of_14_pixels_pictures_of_other_sizes(
+    stride: int, sides: tuple[int, int]
+) -> None:
+    model = ColourModel(stride=stride)
+    for known in (SEGMENTATION, DEPTH):
+        found = tuple(for_model(known[name], model).resolution for name in ("paper", "paper-small"))
+        assert found == sides
+
+
+def test_the_paper_sees_a_model_without_a_class_token_by_its_patches_alone() -> None:
+    plain = ColourModel()
+    without = ColourModel()
+    without.facts = replace(plain.facts, appended=False)
+    for known in (SEGMENTATION, DEPTH):
+        for name in ("paper", "paper-small"):
+            assert for_model(known[name], plain) == known[name]
+            assert for_model(known[name], without) == replace(known[name], append_image=False)
+
+
+def test_other_protocols_are_the_same_for_all_models() -> None:
+    model = ColourModel(stride=14)
+    model.facts = replace(model.facts, appended=False)
+    for known in (SEGMENTATION, DEPTH):
+        for name, protocol in known.items():
+            assert (for_model(protocol, model) == protocol) == (not name.startswith("paper"))
 
 
 def test_depth_sets_have_their_usual_views() -> None:

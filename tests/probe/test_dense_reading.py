@@ -51,7 +51,9 @@ def test_a_loader_that_was_killed_is_told_of(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(dense_reading, "load_tasks", killed)
     answers = read_all(tripled, [1, 2], 2)
     assert next(answers) == 3
-    with pytest.raises(DataError, match=r"worker 7 is gone.*fewer loaders"):
+    with pytest.raises(
+        DataError, match=r"worker 7 is gone.*repeat the command with fewer --workers"
+    ):
         next(answers)
 
 

@@ -9,14 +9,17 @@ import pytest
 
 from tests.probe.small_features import (
     CENTRE,
+    KINDS,
     SETTINGS,
+    WHOLE,
     CellModel,
     blocks_in,
     place_in,
     split_of,
 )
-from veca.probe import features
-from veca.probe.features import image_features, patch_features
+from veca.probe import features, shown_features
+from veca.probe.features import image_features
+from veca.probe.shown_features import ShownFeatures
 from veca.runtime.workers import VARIABLES
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +28,8 @@ FILL = """
 import sys
 from pathlib import Path
 from tests.probe.small_features import *
-from veca.probe.features import image_features, patch_features
+from veca.probe.features import image_features
+from veca.probe.shown_features import ShownFeatures
 from veca.runtime.workers import join_workers
 
 use_small_blocks()
@@ -35,7 +39,7 @@ with join_workers("cpu") as workers:
     workers.barrier()
     place = place_in(folder / "kept", workers=workers, loaders=1)
     found = image_features(model, SETTINGS, split, CENTRE, place)
-    patch_features(model, SETTINGS[:1], split, CENTRE, place)
+    ShownFeatures(model, KINDS, split, WHOLE, place)
     views = sum(found[setting].image.sum().item() for setting in SETTINGS)
     told = f"rank {workers.rank} views {sum(model.asked.values())} sum {views}\\n"
     print(told, end="", flush=True)  # in one piece: two write
@@ -61,14 +65,14 @@ def run(folder: Path, *start: str, die_at: int = 0) -> "subprocess.CompletedProc
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "IMAGE_BLOCK", 4)
-    monkeypatch.setattr(features, "PATCH_BLOCK", 4)
+    monkeypatch.setattr(shown_features, "PATCH_BLOCK", 4)
 
 
 def straight(folder: Path) -> tuple[dict[str, bytes], float]:
     """The stores as one process fills them that is not disturbed, and the sum of their vectors."""
     split, model, place = split_of(folder / "pictures", 16), CellModel(), place_in(folder / "kept")
     found = image_features(model, SETTINGS, split, CENTRE, place)
-    patch_features(model, SETTINGS[:1], split, CENTRE, place)
+    ShownFeatures(model, KINDS, split, WHOLE, place)
     return blocks_in(folder / "kept"), sum(found[key].image.sum().item() for key in SETTINGS)
 
 
@@ -83,7 +87,7 @@ def test_a_killed_run_is_resumed_where_it_was_and_ends_with_the_same_bytes(tmp_p
     place = place_in(tmp_path / "killed" / "kept")
     image_features(model, SETTINGS, split, CENTRE, place)
     assert model.asked == dict.fromkeys(SETTINGS, 8)
-    patch_features(model, SETTINGS[:1], split, CENTRE, place)
+    ShownFeatures(model, KINDS, split, WHOLE, place)
     assert blocks_in(tmp_path / "killed" / "kept") == wanted
 
 

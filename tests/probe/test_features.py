@@ -1,6 +1,8 @@
 """Features are those of the views, each picture once, whatever was kept or killed before."""
 
+import os
 import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from veca.data.labelled import Split
 from veca.data.views import ViewConfig, centre_view, training_view
 from veca.probe import features
 from veca.probe.block_file import StoreError
-from veca.probe.features import ImageFeatures, Place, ViewPlan, image_features, patch_features
+from veca.probe.features import Place, ViewPlan, image_features
 from veca.probe.frozen import Frozen
 from veca.probe.models import find_probe_model
 from veca.probe.setting import Setting
@@ -37,7 +39,6 @@ RANDOM = ViewPlan(resolution=SIDE, views=3, area=(0.3, 0.8), seed=5)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "IMAGE_BLOCK", 4)
-    monkeypatch.setattr(features, "PATCH_BLOCK", 4)
 
 
 @pytest.fixture
@@ -58,18 +59,13 @@ def one_by_one(views: list[Tensor], setting: Setting) -> Frozen:
     )
 
 
-def same(found: dict[Setting, ImageFeatures], wanted: dict[Setting, ImageFeatures]) -> bool:
-    return found.keys() == wanted.keys() and all(
-        torch.equal(*pair) for key in wanted for pair in zip(found[key], wanted[key], strict=True)
-    )
-
-
 def test_vectors_are_those_of_the_centre_views_at_each_setting(
     split: Split, tmp_path: Path
 ) -> None:
     found = image_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path))
-    assert tuple(found) == SETTINGS
-    for setting, vectors in found.items():
+    assert found.settings == SETTINGS
+    for setting in SETTINGS:
+        vectors = found[setting]
         wanted = one_by_one([centre(split, index) for index in range(len(split))], setting)
         torch.testing.assert_close(vectors.image, wanted.image)
         torch.testing.assert_close(vectors.patch_mean, wanted.patches.mean((2, 3)))
@@ -91,15 +87,30 @@ def test_vectors_of_random_views_stand_view_by_view(split: Split, tmp_path: Path
     torch.testing.assert_close(found.patch_mean, wanted.patches.mean((2, 3)))
 
 
-def test_patch_maps_are_kept_in_half_precision(split: Split, tmp_path: Path) -> None:
-    stores = patch_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path))
-    for setting, store in stores.items():
-        wanted = one_by_one([centre(split, index) for index in range(len(split))], setting)
-        assert store.stacked("patches").dtype == torch.float16
-        torch.testing.assert_close(
-            store.stacked("patches").float(), wanted.patches, atol=1e-3, rtol=1e-3
-        )
-        torch.testing.assert_close(store.item(7)["image"], wanted.image[7])
+def test_vectors_are_read_when_they_are_asked_for_and_are_as_large_as_told(
+    split: Split, tmp_path: Path
+) -> None:
+    setting, both = SETTINGS[0], ("image", "patch_mean")
+    found = image_features(CellModel(), SETTINGS, split, RANDOM, place_in(tmp_path / "kept"))
+    wanted = found[setting]
+    vectors = found.side_by_side(setting, both)
+    assert torch.equal(vectors, torch.cat(wanted, dim=1))
+    assert found.num_bytes(setting, both) == vectors.nbytes
+    assert found.num_bytes(setting, both[:1]) == wanted.image.nbytes
+    (tmp_path / "kept").rename(tmp_path / "gone")
+    with pytest.raises(StoreError, match=r"block-00000.* cannot be read any more"):
+        found.side_by_side(setting, both)
+
+
+def test_a_killed_loader_is_told_with_what_to_do_when_probing(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(batches, "decode", die)
+    with pytest.raises(DataError, match=r"; repeat the command with fewer --workers; what is kept"):
+        image_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path, loaders=1))
 
 
 def test_each_picture_is_decoded_once_for_all_settings_and_goes_once_through_each(
@@ -122,12 +133,15 @@ def test_what_is_kept_is_used_again_and_a_new_setting_alone_is_computed(
     split: Split, tmp_path: Path
 ) -> None:
     model = CellModel()
-    before = image_features(model, SETTINGS[:2], split, CENTRE, place_in(tmp_path))
+    kept = image_features(model, SETTINGS[:2], split, CENTRE, place_in(tmp_path))
+    before = {setting: kept[setting] for setting in SETTINGS[:2]}
     model.asked.clear()
     again = image_features(model, [*SETTINGS, SETTINGS[0]], split, CENTRE, place_in(tmp_path))
     assert set(model.asked) == {SETTINGS[2]}
-    assert same({setting: again[setting] for setting in SETTINGS[:2]}, before)
-    assert tuple(again) == SETTINGS
+    for setting, wanted in before.items():
+        for found, part in zip(again[setting], wanted, strict=True):
+            assert torch.equal(found, part)
+    assert again.settings == SETTINGS
 
 
 @pytest.mark.parametrize(
@@ -192,7 +206,8 @@ def test_a_small_veca_gives_the_same_features_in_any_batches(split: Split, tmp_p
         image_features(model, settings, split, plan, place_in(tmp_path / str(batch), batch=batch))
         for batch in (2, 4)
     )
-    assert len(one) == 4
+    assert one.settings == settings
+    assert len(settings) == 4
     for setting in settings:
         torch.testing.assert_close(one[setting], other[setting], atol=1e-5, rtol=1e-4)
         views = [
@@ -225,28 +240,6 @@ def test_features_that_are_not_finite_are_an_error_that_names_the_picture(
         image_features(Ill(), SETTINGS[:1], split, CENTRE, place_in(tmp_path))
 
 
-def test_patch_features_beyond_half_precision_become_its_largest_number(
-    split: Split, tmp_path: Path
-) -> None:
-    class Loud(CellModel):
-        def look(self, images: Tensor, grid: tuple[int, int], setting: Setting) -> Frozen:
-            image, patches = super().look(images, grid, setting)
-            return Frozen(image, 1e6 * patches.sign())
-
-    (store,) = patch_features(Loud(), SETTINGS[:1], split, CENTRE, place_in(tmp_path)).values()
-    assert set(store.stacked("patches").unique().tolist()) <= {-65504.0, 0.0, 65504.0}
-
-
-def test_blocks_of_large_maps_have_fewer_pictures(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for most, wanted in ((2**24, 4), (2 * 6 * 4 * 4 * 3, 3), (1, 1)):
-        monkeypatch.setattr(features, "PATCH_BLOCK_BYTES", most)
-        place = place_in(tmp_path / str(most))
-        (store,) = patch_features(CellModel(), SETTINGS[:1], split, CENTRE, place).values()
-        assert store.block == wanted
-
-
 @pytest.mark.parametrize("wrong", [{"resolution": 0}, {"views": -1}, {"margin": 0.5}])
 def test_a_plan_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="use "):
@@ -259,11 +252,6 @@ def test_a_place_without_a_batch_or_with_less_than_no_loaders_is_refused(
 ) -> None:
     with pytest.raises(StoreError, match="a batch of 1 or more"):
         place_in(tmp_path, **wrong)
-
-
-def test_maps_of_random_views_are_refused(split: Split, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="not of 3 random ones; use views=0"):
-        patch_features(CellModel(), SETTINGS, split, RANDOM, place_in(tmp_path))
 
 
 def test_a_place_is_told_of_damage(split: Split, tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_pictures_put_aside_are_judged_in_all_views_and_never_trained_on() -> No
     plan = protocol(views=2, selection="held-out", held_out_share=0.25)
     kept, aside = hold_out(COUNT, 0.25, 0)
     found = fit(given, plan)["a"]
+    assert found.fitted_on == len(kept) == 45
     judges = Judges(
         {"a": torch.cat([given["a"][aside], given["a"][COUNT + aside]])}, LABELS[aside].repeat(2)
     )
@@ -165,6 +166,7 @@ def test_pictures_without_a_class_neither_teach_nor_judge() -> None:
     )["a"]
     numbers = fit({"a": given}, protocol(), pictures=kept)["a"]
     assert same(found, numbers)
+    assert found.fitted_on == numbers.fitted_on == len(kept) == 48
 
 
 def test_features_may_be_halves_on_the_way() -> None:

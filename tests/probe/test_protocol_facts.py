@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.probe.dense_scenes import ColourModel
 from tests.probe.small_sets import colour_set
 from veca.probe import protocols
 from veca.probe.linear_protocol import LinearProtocol
@@ -37,6 +38,17 @@ def test_another_number_under_the_same_name_is_another_hash(
     other = LinearProtocol(name="paper", rates=(0.06,), selection="test-best-step")
     monkeypatch.setattr(protocols, "LINEAR", {"paper": other})
     assert protocol_hash("linear", "paper", data) != before
+
+
+def test_a_hash_for_a_model_differs_where_the_protocol_does(tmp_path: Path) -> None:
+    data = colour_set(tmp_path)
+    usual, other = ColourModel(), ColourModel(stride=14)
+    for task, names in NAMES.items():
+        for name in names:
+            plain = protocol_hash(task, name, data)
+            dense = task in {"segmentation", "depth"} and name.startswith("paper")
+            assert protocol_hash(task, name, data, usual) == plain
+            assert (protocol_hash(task, name, data, other) != plain) == dense
 
 
 @pytest.mark.parametrize(

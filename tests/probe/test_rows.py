@@ -51,6 +51,14 @@ def test_times_hyperparameters_and_commands_do_not_make_another_number() -> None
     assert again.identity() == row().identity()
 
 
+def test_a_row_that_tells_what_it_was_fitted_on_replaces_one_that_does_not() -> None:
+    counts = {"train": 888, "test": 444, "fitted": 799}
+    new = row(counts=counts)
+    assert new.identity() == row().identity()
+    assert merge_rows([row()], [new]) == [new]
+    assert new.as_json()["counts"] == counts
+
+
 @pytest.mark.parametrize(
     "change",
     [

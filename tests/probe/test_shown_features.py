@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.data.corpus import photo
 from tests.probe.dense_scenes import ALL, FEW, ColourModel, place_in, split_of
 from veca.data.arrays import picture_of_array
 from veca.data.errors import DataError
 from veca.data.labelled import Split
+from veca.probe import shown_features
 from veca.probe.block_file import StoreError
 from veca.probe.dense_reading import load_picture
 from veca.probe.features import Place
@@ -48,6 +51,31 @@ def test_kept_features_are_the_models_to_half_precision(
             assert found.patches.shape[0] == layout.windows
             torch.testing.assert_close(found.patches, expected.patches, rtol=1e-3, atol=1e-3)
             torch.testing.assert_close(found.image, expected.image)
+
+
+def test_maps_are_kept_in_half_precision_within_its_range(split: Split, place: Place) -> None:
+    class Loud(ColourModel):
+        def look(self, *given: Any) -> Frozen:
+            image, patches = super().look(*given)
+            return Frozen(image, 1e6 * patches)
+
+    features = ShownFeatures(Loud(), KINDS[1:2], split, WHOLE, place)
+    found, _ = features(0, Kind(ALL))
+    assert found.patches.max() == 65504.0
+    (folder,) = place.folder.iterdir()
+    kept = load_file(folder / "block-00000.safetensors")
+    assert (kept["patches"].dtype, kept["image"].dtype) == (torch.float16, torch.float32)
+
+
+def test_blocks_of_large_maps_have_fewer_pictures(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = 2 * 6 * 4 * 4  # half precision, channels, rows, columns of a square
+    for most, blocks in ((2**24, 1), (3 * one, 2), (one, 4), (1, 4)):
+        monkeypatch.setattr(shown_features, "PATCH_BLOCK_BYTES", most)
+        place = place_in(tmp_path / str(most))
+        ShownFeatures(ColourModel(), KINDS[:1], split, WHOLE, place)
+        assert len(list(place.folder.glob("*/block-*.safetensors"))) == blocks
 
 
 def test_mirrored_features_are_those_of_the_mirrored_picture(split: Split, place: Place) -> None:

@@ -13,7 +13,7 @@ import veca
 from tests.teacher.small_models import small_model, views, written
 from tests.teacher.test_teacher import Colours
 from tests.weights.models import same_weights, trained_model
-from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, find_teacher
+from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, find_teacher, hub_files
 from veca.teacher.veca_model import VecaTeacher
 from veca.teacher.vision_transformer import VisionTransformerTeacher
 from veca.weights import sources
@@ -183,6 +183,22 @@ def test_an_unknown_name_is_refused_with_all_that_can_be_given(name: str) -> Non
         find_teacher(name)
     assert error.match(", ".join(TEACHERS))
     assert error.match("a name on the hub such as 'owner/name', or 'module:attribute'")
+
+
+@pytest.mark.parametrize(
+    "name", ["./tyni", "/no/such:folder", "runs/tyni", "runs/tiny/best", "owner/tyni.safetensors"]
+)
+def test_a_path_that_is_not_there_is_told_at_once_without_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object) -> None:
+        pytest.fail("the hub was asked")
+
+    monkeypatch.setattr(hub_files, "fetch_config", ask)
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TeacherError, match=f"^there is no file or folder '{name}'.*; give one of"):
+        find_teacher(name)
 
 
 def test_finding_a_teacher_leaves_random_numbers_alone() -> None:

@@ -185,8 +185,9 @@ def test_without_a_network_an_unknown_model_says_what_to_do(
 
 @pytest.mark.parametrize("state", ["offline", "missing", "gated"])
 def test_an_error_of_the_hub_says_first_that_there_is_no_such_folder(
-    state: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    state: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where no folder is called runs
     if state == "offline":
         go_offline(hub, monkeypatch)
     if state == "gated":

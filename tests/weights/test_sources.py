@@ -6,7 +6,7 @@ import pytest
 
 import veca
 from tests.weights.models import same_weights, trained_model
-from veca.weights import sources
+from veca.weights import hub, sources
 from veca.weights.errors import WeightsError
 from veca.weights.sources import bundled_names, locate
 
@@ -72,6 +72,22 @@ def test_an_unknown_name_is_answered_with_what_is_possible(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WeightsError, match=r"\.safetensors|bundled name \(none yet\).*owner/name"):
+        locate(name)
+
+
+@pytest.mark.parametrize("name", ["./owner", "~/owner", "runs/best/nothing", "runs/tyni"])
+def test_a_path_that_is_not_there_is_told_at_once_without_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object) -> None:
+        pytest.fail("the hub was asked")
+
+    monkeypatch.setattr(hub, "download", ask)
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        WeightsError, match=f"^there is no file or folder '{name}'.*; give a folder"
+    ):
         locate(name)
 
 

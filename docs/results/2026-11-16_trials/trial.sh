@@ -12,7 +12,7 @@ taskset -c "$core" veca distill tiny --out "$run" --resume --images ../shared/da
     --teacher efficientnet-lite2@16+32 --cache-teacher build/kept --cache.crops 2 --cache.channels 256 \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
     --batch 32 --steps 400 --schedule.warmup-steps 50 --schedule.decay-share 0.4 --ema 0.98 \
-    --validation-images 256 --validate-every 200 --save-every 200 --workers 1 "$@"
+    --validation-images 256 --validate-every 400 --save-every 200 --workers 1 "$@"
 probe() {
     taskset -c "$core" veca probe "$1" "../shared/data/$2" --model "$run/last" --budgets "$3" \
         --resolution "$4" --workers 1 --out "$run/probes"

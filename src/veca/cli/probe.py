@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -19,8 +19,7 @@ from veca.probe.report_text import report_tables
 from veca.probe.rows import TASKS, Row, Task
 from veca.probe.suite import Job, read_suite
 from veca.probe.suite_run import TABLES_NAME, Outcome, Runner, run_suite, write_suite
-from veca.runtime.files import make_folder
-from veca.runtime.lock import OccupiedError, occupy
+from veca.runtime.company import Company
 from veca.runtime.workers import Workers, join_workers
 
 HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
@@ -238,18 +237,12 @@ def _prober(out: Path, how: How, workers: Workers, command: str) -> Prober:
 @contextmanager
 def _alone_in(out: Path, workers: Workers) -> Iterator[None]:
     """Keep other runs out of the folder of a report; what fails, fails in all processes."""
-    with ExitStack() as stack:
-        reason = None
-        if workers.first:
-            try:
-                make_folder(out)
-                stack.enter_context(occupy(out))
-            except OccupiedError as error:
-                reason = str(error)
-            except OSError as error:
-                reason = f"no report can be written into {out} ({error.strerror}); use another."
-        if (reason := workers.share(reason)) is not None:
-            raise ValueError(reason)
+
+    def unwritable(error: OSError) -> str:
+        return f"no report can be written into {out} ({error.strerror}); use another."
+
+    company = Company(workers=workers, refusal=ValueError, unwritable=unwritable)
+    with company.alone_in(out):
         try:
             yield
         except KeyboardInterrupt:

@@ -107,6 +107,7 @@ def batches(  # noqa: PLR0913 - a door
     num_workers: int,
     training: bool = True,
     replacements: NDArray[np.int64] | None = None,
+    what_to_do: str = "start again with --resume and fewer workers",
 ) -> Generator[Batch, None, None]:
     """The views of every task, in order; tasks are drawn only a few ahead.
 
@@ -123,6 +124,7 @@ def batches(  # noqa: PLR0913 - a door
         training: random views; else those from the middle, whatever the draws are.
         replacements: numbers of the images that may stand in for others, by default all; give the
             side of the split that the tasks are from.
+        what_to_do: words for when a worker was ended from outside, perhaps for want of memory.
 
     Raises:
         DataError: no image could be read in the place of another, or a worker was ended.
@@ -144,7 +146,7 @@ def batches(  # noqa: PLR0913 - a door
         except WorkerError as error:
             raise DataError(
                 f"a process that decodes images was ended from outside ({error}), perhaps because "
-                "memory ran out; start again with --resume and fewer workers."
+                f"memory ran out; {what_to_do}."
             ) from error
 
 

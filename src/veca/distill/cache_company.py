@@ -1,24 +1,30 @@
 """The processes that open a cache of teacher outputs: they go the same way, and fail together."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from veca.distill.cache_store import CacheError
 from veca.distill.validation import StoppedError
-from veca.runtime.files import make_folder
-from veca.runtime.lock import OccupiedError, occupy
-from veca.runtime.workers import Workers
+from veca.runtime import company
+
+
+def _unwritable(error: OSError) -> str:
+    """The sentence for a disk that does not take them."""
+    return (
+        f"teacher outputs cannot be kept ({error}); give --cache-teacher a folder that can be "
+        "written, on a disk with room."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Company:
+class Company(company.Company):
     """Who opens a cache."""
 
-    workers: Workers
     tell: Callable[[str], None]
+
+    refusal: type[ValueError] = CacheError
+
+    unwritable: Callable[[OSError], str] = _unwritable
 
     def say(self, text: str) -> None:
         """Tell something once, not once for each process."""
@@ -26,34 +32,16 @@ class Company:
             self.tell(text)
 
     def first_does(self, work: Callable[[], None]) -> None:
-        """Let the first process do something; if that fails, it fails in all of them."""
-        outcome: dict[str, Any] = {}
-        if self.workers.first:
+        """Let the first process do something; if it fails or is stopped, so are all of them."""
+        stopped = False
+
+        def stoppable() -> None:
+            nonlocal stopped
             try:
                 work()
             except StoppedError:
-                outcome = {"stopped": True}
-            except (CacheError, OccupiedError) as error:
-                outcome = {"reason": str(error)}
-            except OSError as error:
-                outcome = {
-                    "reason": f"teacher outputs cannot be kept ({error}); give --cache-teacher a "
-                    "folder that can be written, on a disk with room."
-                }
-        outcome = self.workers.share(outcome)
-        if "stopped" in outcome:
+                stopped = True
+
+        super().first_does(stoppable)
+        if self.workers.share(stopped):
             raise StoppedError
-        if "reason" in outcome:
-            raise CacheError(outcome["reason"])
-
-    @contextmanager
-    def alone_in(self, folder: Path) -> Iterator[None]:
-        """Keep other runs out of a folder, or be kept out by them."""
-        with ExitStack() as stack:
-
-            def enter() -> None:
-                make_folder(folder)
-                stack.enter_context(occupy(folder))
-
-            self.first_does(enter)
-            yield

@@ -9,9 +9,9 @@ from torch import Tensor
 from veca.data.errors import DataError
 from veca.data.labelled import LabelledSet, Split
 from veca.probe.class_metrics import Interpolation, correct, mean_average_precision, metrics
-from veca.probe.features import ImageFeatures, Place, ViewPlan, image_features
+from veca.probe.features import Place, ViewPlan, image_features
 from veca.probe.heads import LinearHead
-from veca.probe.linear import Judges, fit_linear
+from veca.probe.linear import Judges, LinearFit, fit_linear
 from veca.probe.linear_protocol import Feature, LinearProtocol
 from veca.probe.logistic import choose_logistic
 from veca.probe.measured import FittedHead, Measured
@@ -19,6 +19,7 @@ from veca.probe.models import ProbeModel
 from veca.probe.neighbours import knn
 from veca.probe.protocols import KnnProtocol, logistic_protocol
 from veca.probe.setting import Setting
+from veca.probe.vectors import Vectors
 from veca.runtime.progress import progress
 
 MOST_KEPT_BYTES = 256 * 2**20
@@ -27,13 +28,14 @@ MOST_KEPT_BYTES = 256 * 2**20
 SHOWN_PAIRS = 2**28
 """Comparing fewer pairs of pictures is over before anyone looks."""
 
+TOGETHER_BYTES = 2**31
+"""Training vectors of linear heads that train together, unless those of one setting take more."""
+
 INTERPOLATIONS: Mapping[str, Interpolation] = {
     "map": "11-point",
     "map_all_point": "all-point",
     "map_step": "step",
 }
-
-Vectors = Mapping[Setting, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ class ClassProbe:
         """The chosen feature of every picture, or of views of it, for all settings."""
         plan = ViewPlan(resolution=self.resolution, margin=margin, views=views)
         found = image_features(self.model, self.settings, split, plan, self.place)
-        return {setting: side_by_side(kept, self.feature) for setting, kept in found.items()}
+        return Vectors(found, self.feature)
 
     def measured(self, data: LabelledSet, setting: Setting, seed: int, protocol: str) -> Measured:
         """What is known of a measurement before its numbers."""
@@ -97,15 +99,6 @@ class ClassProbe:
             protocol=protocol,
             feature=self.feature,
         )
-
-
-def side_by_side(features: ImageFeatures, feature: Feature) -> Tensor:
-    """The vector that a head sees."""
-    if feature == "image":
-        return features.image
-    if feature == "patch-mean":
-        return features.patch_mean
-    return torch.cat(features, dim=1)
 
 
 def run_knn(probe: ClassProbe, protocol: KnnProtocol, seed: int) -> Iterator[Measured]:
@@ -163,34 +156,23 @@ def run_logistic(probe: ClassProbe, name: str, seeds: Sequence[int]) -> Iterator
                         probe, data, chosen.head, test[setting],
                         (setting, seed, name, margin), {"C": chosen.strength},
                     )  # fmt: skip
-                    yield _with_held_out(found, aside)
+                    yield _with_counts(found, chosen.fitted_on, aside)
 
 
 def run_linear(
     probe: ClassProbe, protocol: LinearProtocol, seeds: Sequence[int]
 ) -> Iterator[Measured]:
-    """Train linear heads by SGD, those of all settings and rates together."""
+    """Train linear heads by SGD, those of all rates and of many settings together."""
     train = probe.vectors(probe.train, protocol.margin, protocol.views)
-    labels = labels_of(probe.train)
     tests = [probe.vectors(data.test, protocol.margin) for data in probe.tests]
     judges, aside = None, None
     if protocol.selection in {"test", "test-best-step"}:
-        judges = Judges(tests[0], labels_of(probe.data.test))
+        judges = tests[0], labels_of(probe.data.test)
     elif protocol.selection == "held-out" and probe.data.held_out is not None:
         aside = probe.data.held_out
-        judges = Judges(probe.vectors(aside, protocol.margin), labels_of(aside))
+        judges = probe.vectors(aside, protocol.margin), labels_of(aside)
     for seed in seeds:
-        with progress(protocol.steps, "steps", shown=probe.place.shown) as tracker:
-            fits = fit_linear(
-                train,
-                labels,
-                protocol,
-                seed,
-                num_classes=len(probe.data.classes),
-                judges=judges,
-                device=probe.place.workers.device,
-                advance=tracker.advance,
-            )
+        fits = _linear_fits(probe, protocol, train, judges, seed)
         for data, test in zip(probe.tests, tests, strict=True):
             for setting, fit in fits.items():
                 found = _judged(
@@ -198,7 +180,32 @@ def run_linear(
                     (setting, seed, protocol.name, protocol.margin),
                     {"rate": fit.rate, "step": fit.step, "views": protocol.views},
                 )  # fmt: skip
-                yield _with_held_out(found, aside)
+                yield _with_counts(found, fit.fitted_on, aside)
+
+
+def _linear_fits(
+    probe: ClassProbe,
+    protocol: LinearProtocol,
+    train: Vectors,
+    judges: tuple[Vectors, Tensor] | None,
+    seed: int,
+) -> dict[Setting, LinearFit]:
+    """The chosen heads of all settings, in groups whose training vectors memory can hold."""
+    groups = train.groups(TOGETHER_BYTES)
+    fits: dict[Setting, LinearFit] = {}
+    with progress(protocol.steps * len(groups), "steps", shown=probe.place.shown) as tracker:
+        for group in groups:
+            fits |= fit_linear(
+                train.together(group),
+                labels_of(probe.train),
+                protocol,
+                seed,
+                num_classes=len(probe.data.classes),
+                judges=judges and Judges(judges[0].together(group), judges[1]),
+                device=probe.place.workers.device,
+                advance=tracker.advance,
+            )
+    return fits
 
 
 def labels_of(split: Split) -> Tensor:
@@ -247,11 +254,10 @@ def _check_shared(other: LabelledSet, data: LabelledSet) -> None:
         )
 
 
-def _with_held_out(found: Measured, aside: Split | None) -> Measured:
-    """A result that says how large the set's own part to choose on is, where it was used."""
-    if aside is None:
-        return found
-    return replace(found, counts={**found.counts, "held_out": len(aside)})
+def _with_counts(found: Measured, fitted_on: int, aside: Split | None) -> Measured:
+    """A result that counts what its head is fitted on, and the set's own part to choose on."""
+    own = {} if aside is None else {"held_out": len(aside)}
+    return replace(found, counts={**found.counts, **own, "fitted": fitted_on})
 
 
 def _judged(  # noqa: PLR0913, PLR0917 - what is known of a head

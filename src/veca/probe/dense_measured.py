@@ -11,7 +11,12 @@ from torch import Tensor
 from veca.data.labelled import LabelledSet
 from veca.probe.dense_config import DenseProtocol
 from veca.probe.dense_neighbours import run_dense_knn
-from veca.probe.dense_protocols import dense_knn_protocol, depth_protocol, segmentation_protocol
+from veca.probe.dense_protocols import (
+    dense_knn_protocol,
+    depth_protocol,
+    for_model,
+    segmentation_protocol,
+)
 from veca.probe.depth import DepthResult, run_depth
 from veca.probe.depth_metrics import UNITS
 from veca.probe.features import Place
@@ -41,10 +46,10 @@ class DenseProbe:
     data: LabelledSet
 
     resolution: int | None
-    """Short side of test pictures; None leaves it to the protocol."""
+    """Short side of test pictures; None leaves it to protocol and model."""
 
     feature: DenseFeature | None = None
-    """None leaves it to the protocol."""
+    """None leaves it to protocol and model."""
 
     place: Place
 
@@ -85,7 +90,8 @@ def measure_dense_knn(
 
 
 def _adjusted(protocol: Chosen, probe: DenseProbe) -> Chosen:
-    """A protocol with what the probe asks for instead."""
+    """A protocol as it is for the model, with what the probe asks for instead."""
+    protocol = for_model(protocol, probe.model)
     if probe.resolution is not None:
         protocol = replace(protocol, resolution=probe.resolution)
     if probe.feature is None:

@@ -8,15 +8,24 @@ shown whole. Their numbers compare models measured by the same protocol, and not
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from veca.data.labelled import LabelledSet
 from veca.probe.dense_config import (
     DenseKnnProtocol,
+    DenseProtocol,
     DepthAugment,
     DepthProtocol,
     SegmentationAugment,
     SegmentationProtocol,
 )
+from veca.probe.frozen import ProbeModel
+from veca.probe.paper_sides import paper_side
+
+PAPERS = ("paper", "paper-small")
+"""Protocols that follow the paper, which has other values for some kinds of models."""
+
+Fitted = TypeVar("Fitted", bound=DenseProtocol)
 
 PAPER_STEPS: Mapping[str, int] = {
     "voc2012": 20_000,
@@ -48,7 +57,8 @@ PAPER = SegmentationProtocol(
     denominator="all",
 )
 """The VECA paper, appendix A.5: image feature appended to each patch, AdamW 0.01, decay 1e-4,
-polynomial schedule, batch 8, short side and crop 512, best validation mIoU of the run.
+polynomial schedule, batch 8, short side and crop 512, best validation mIoU of the run. What differs
+for some models is in `for_model`.
 
 It does not tell the following, for which MMSegmentation's usual values, which it built on, were
 chosen here: power 0.9 to 1e-4, scales 0.5 to 2, flips and colours of the views, BatchNorm before
@@ -200,6 +210,21 @@ def depth_protocol(name: str, data: LabelledSet) -> DepthProtocol:
     if data.depth.nyu_crop:
         return replace(found, augment=replace(found.augment, crop=(416 / 480, 544 / 480)))
     return found
+
+
+def for_model(protocol: Fitted, model: ProbeModel) -> Fitted:
+    """A protocol as its source has it for a kind of model.
+
+    The paper shows patches of 14 pixels pictures of other sizes, and heads on SigLIP 2 see patches
+    alone; all other protocols are the same for all models.
+    """
+    if protocol.name not in PAPERS:
+        return protocol
+    return replace(
+        protocol,
+        resolution=paper_side(protocol.resolution, model.stride),
+        append_image=protocol.append_image and model.facts.appended,
+    )
 
 
 def dense_knn_protocol(name: str) -> DenseKnnProtocol:

@@ -17,7 +17,7 @@ from veca.data.labelled import Split, Target
 from veca.data.loading import load_tasks
 from veca.data.picture import Picture
 from veca.data.reading import failure, open_input
-from veca.probe.facts import unreadable
+from veca.probe.facts import FEWER_WORKERS, unreadable
 
 SAMPLED_TARGETS = 16
 """Targets that are looked into, to tell a set from one with other classes in the same files."""
@@ -88,7 +88,7 @@ def read_all(
         except WorkerError as error:
             raise DataError(
                 f"a process that decodes pictures was ended from outside ({error}), perhaps "
-                "because memory ran out; start again with fewer loaders."
+                f"because memory ran out; {FEWER_WORKERS}."
             ) from error
 
 

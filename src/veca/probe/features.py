@@ -6,7 +6,7 @@ kept before nor on how many processes there are: a run that was stopped, or seve
 with the same bits. Another `batch`, device or number of threads may change the last ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from veca.data.labelled import Split
 from veca.data.views import ViewConfig
 from veca.probe.at_once import settings_at_once
 from veca.probe.block_file import StoreError
-from veca.probe.facts import model_facts, picture_facts, unreadable
+from veca.probe.facts import FEWER_WORKERS, model_facts, picture_facts, unreadable
 from veca.probe.filling import Content, Missing, fill_stores
 from veca.probe.frozen import ProbeModel
 from veca.probe.setting import Setting
@@ -35,16 +35,10 @@ FORMAT = 1
 """Rises when the same facts would give other features."""
 
 IMAGE_BLOCK = 128
-"""Pictures of a block where vectors are kept."""
+"""Pictures of a block."""
 
-PATCH_BLOCK = 64
-"""Pictures of a block of patch maps, unless these are large."""
-
-PATCH_BLOCK_BYTES = 2**24
-"""Bytes that a block of patch maps has at most, unless one map has more."""
-
-LARGEST_HALF = 65504.0
-"""The largest number of half precision; what lies beyond becomes this."""
+NUMBER_BYTES = 4
+"""Of a number of a vector, in single precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,62 +122,69 @@ class ImageFeatures(NamedTuple):
     patch_mean: Float[Tensor, "R DP"]
 
 
+class KeptFeatures:
+    """The vectors of a split by setting: they lie on the disk, and are read when asked for."""
+
+    def __init__(self, stores: Mapping[Setting, ArrayStore]) -> None:
+        self._stores = stores
+        self.settings = tuple(stores)
+
+    def __getitem__(self, setting: Setting) -> ImageFeatures:
+        """All of a setting."""
+        return ImageFeatures(
+            *(self.side_by_side(setting, [name]) for name in ImageFeatures._fields)
+        )
+
+    def side_by_side(self, setting: Setting, names: Sequence[str]) -> Float[Tensor, "R D"]:
+        """Vectors of some names of `ImageFeatures`, each after the one before; others stay away."""
+        store = self._stores[setting]
+        views, widths = self._shape(setting, names)
+        found = torch.empty((views, store.count, sum(widths)))
+        for name, part in zip(names, found.split(widths, dim=2), strict=True):
+            for items, vectors in store.blocks(name):
+                # Kept picture by picture, wanted view by view.
+                part[:, items.start : items.stop] = vectors.transpose(0, 1)
+        return found.flatten(0, 1)
+
+    def num_bytes(self, setting: Setting, names: Sequence[str]) -> int:
+        """What `side_by_side` takes."""
+        views, widths = self._shape(setting, names)
+        return NUMBER_BYTES * views * self._stores[setting].count * sum(widths)
+
+    def _shape(self, setting: Setting, names: Sequence[str]) -> tuple[int, list[int]]:
+        """Views of a picture, and the widths of vectors."""
+        first = self._stores[setting].item(0)
+        return len(first[names[0]]), [first[name].shape[1] for name in names]
+
+
 def image_features(
     model: ProbeModel,
     settings: Sequence[Setting],
     split: Split,
     plan: ViewPlan,
     place: Place,
-) -> dict[Setting, ImageFeatures]:
-    """The image feature of every view, and the mean of its patch features, in single precision."""
-    stores = _Pass(model, split, plan, place, maps=False).filled(settings)
-    return {
-        setting: ImageFeatures(_view_by_view(store, "image"), _view_by_view(store, "patch_mean"))
-        for setting, store in stores.items()
-    }
+) -> KeptFeatures:
+    """The image feature of every view, and the mean of its patch features, in single precision.
 
-
-def patch_features(
-    model: ProbeModel,
-    settings: Sequence[Setting],
-    split: Split,
-    plan: ViewPlan,
-    place: Place,
-) -> dict[Setting, ArrayStore]:
-    """What is kept of the centre view of every picture, picture by picture.
-
-    That is the image feature 'image' (DI) in single precision and the patch map 'patches'
-    (DP, rows, columns) in half precision.
+    What is not kept is computed now, for all settings in one pass; nothing stays in memory.
     """
-    if plan.views:
-        raise StoreError(
-            f"patch maps are kept of centre views alone, not of {plan.views} random ones; use "
-            "views=0."
-        )
-    return _Pass(model, split, plan, place, maps=True).filled(settings)
+    return KeptFeatures(_Pass(model, split, plan, place).filled(settings))
 
 
 class _Pass:
     """One way through the pictures of a split, for the settings of a model that lack them."""
 
-    def __init__(
-        self, model: ProbeModel, split: Split, plan: ViewPlan, place: Place, *, maps: bool
-    ) -> None:
-        """Plan it; `maps` says whether patch maps are kept, or only their mean."""
+    def __init__(self, model: ProbeModel, split: Split, plan: ViewPlan, place: Place) -> None:
+        """Plan it."""
         self.model = model
         self.split = split
         self.plan = plan
         self.place = place
-        self.maps = maps
         self.side = model.fitted_side(plan.resolution)
         self.views = max(1, plan.views)
         """Views of a picture."""
-        self.block = IMAGE_BLOCK
-        if maps:
-            map_bytes = 2 * model.patch_width * (self.side // model.stride) ** 2
-            self.block = max(1, min(PATCH_BLOCK, PATCH_BLOCK_BYTES // map_bytes))
-        together = max(1, min(self.block, place.batch // self.views))
-        self.pictures = _evenly(self.block, together)
+        together = max(1, min(IMAGE_BLOCK, place.batch // self.views))
+        self.pictures = _evenly(IMAGE_BLOCK, together)
         """Pictures that are decoded and computed together."""
         self.lot = _evenly(self.pictures * self.views, place.batch)
         """Views that go through the model at once: always as many, so that none of their bits
@@ -198,7 +199,7 @@ class _Pass:
                 self.place.folder,
                 {**facts, "setting": setting._asdict()},
                 len(self.split),
-                self.block,
+                IMAGE_BLOCK,
                 notes=notes,
             )
             for setting in chosen
@@ -215,7 +216,7 @@ class _Pass:
         """Everything on which the features depend, but the setting."""
         return {
             "format": FORMAT,
-            "kept": "patch maps" if self.maps else "vectors",
+            "kept": "vectors",
             "model": model_facts(self.model),
             "pictures": picture_facts(self.split),
             "views": {"side": self.side, **self.plan.facts()},
@@ -238,6 +239,7 @@ class _Pass:
             config=self.plan.config(),
             num_workers=self.place.loaders,
             training=self.plan.views > 0,
+            what_to_do=FEWER_WORKERS,
         )
         at_once = settings_at_once(self.model, len(settings), self.place.loaders)
         with at_once as several, closing(found):
@@ -269,16 +271,10 @@ class _Pass:
         lots = [
             self._observed(batch, start, setting) for start in range(0, len(batch.images), self.lot)
         ]
-        image = torch.cat([lot.image for lot in lots])
-        patches = torch.cat([lot.patches for lot in lots])
-        if self.maps:
-            return {"image": image, "patches": patches}
-        return {
-            "image": image.unflatten(0, (-1, self.views)),
-            "patch_mean": patches.unflatten(0, (-1, self.views)),
-        }
+        whole = ImageFeatures(*(torch.cat(parts) for parts in zip(*lots, strict=True)))
+        return {name: part.unflatten(0, (-1, self.views)) for name, part in whole._asdict().items()}
 
-    def _observed(self, batch: Batch, start: int, setting: Setting) -> "_Lot":
+    def _observed(self, batch: Batch, start: int, setting: Setting) -> ImageFeatures:
         """What the model says of some views of a batch."""
         views = batch.images[start : start + self.lot]
         frozen = self.model.observe(_padded(views, self.lot), setting)
@@ -291,19 +287,7 @@ class _Pass:
                 f"{self.model.name} gives numbers that are not finite for {name}; take this "
                 "picture out of the set, or use another model."
             )
-        if self.maps:
-            patches = patches.clamp(-LARGEST_HALF, LARGEST_HALF).half()
-        else:
-            patches = patches.flatten(2).mean(2)
-        return _Lot(image.cpu(), patches.cpu())
-
-
-class _Lot(NamedTuple):
-    """What is kept of some views."""
-
-    image: Float[Tensor, "B DI"]
-    patches: Tensor
-    """Maps in half precision, or their mean."""
+        return ImageFeatures(image.cpu(), patches.flatten(2).mean(2).cpu())
 
 
 def _evenly(total: int, most: int) -> int:
@@ -316,12 +300,3 @@ def _padded(images: UInt8[Tensor, "B 3 R R"], count: int) -> UInt8[Tensor, "L 3 
     if len(images) == count:
         return images
     return torch.cat((images, images[-1:].expand(count - len(images), -1, -1, -1)))
-
-
-def _view_by_view(store: ArrayStore, name: str) -> Float[Tensor, "R D"]:
-    """Vectors that are kept picture by picture, as those of all first views, then of the next."""
-    views, width = store.item(0)[name].shape
-    found = torch.empty((views, store.count, width))
-    for items, vectors in store.blocks(name):
-        found[:, items.start : items.stop] = vectors.transpose(0, 1)
-    return found.flatten(0, 1)

@@ -5,7 +5,7 @@ taken but for one block of each store.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from veca.probe.block_file import StoreError
 from veca.probe.block_folder import BlockFolder
-from veca.runtime.files import make_folder
-from veca.runtime.lock import OccupiedError, occupy
+from veca.runtime.company import Company
 from veca.runtime.progress import progress
 from veca.runtime.workers import Workers
 
@@ -156,26 +155,24 @@ def _add(held: dict[str, list[Tensor]], content: Content, count: int) -> None:
 
 @contextmanager
 def _alone_in(stores: Sequence[BlockFolder], workers: Workers) -> Iterator[None]:
-    """Keep other runs out of stores, or be kept out by them; what fails, fails in all processes."""
-    with ExitStack() as stack:
-        reason = None
-        if workers.first:
-            try:
-                for store in stores:
-                    make_folder(store.folder)
-                    stack.enter_context(occupy(store.folder))
-                    store.begin()
-            except OccupiedError as error:
-                reason = str(error)
-            except OSError as error:
-                reason = (
-                    f"features cannot be kept ({error}); give a folder that can be written, on a "
-                    "disk with room."
-                )
-        reason = workers.share(reason)
-        if reason is not None:
-            raise StoreError(reason)
+    """Keep other runs out of stores, or be kept out by them, and begin to fill them."""
+    company = Company(workers=workers, refusal=StoreError, unwritable=_unwritable)
+
+    def begin() -> None:
+        for store in stores:
+            store.begin()
+
+    with company.alone_in(*(store.folder for store in stores)):
+        company.first_does(begin)
         yield
+
+
+def _unwritable(error: OSError) -> str:
+    """The sentence for a disk that does not take features."""
+    return (
+        f"features cannot be kept ({error}); give a folder that can be written, on a disk with "
+        "room."
+    )
 
 
 def _tell_damage(

@@ -59,6 +59,10 @@ class ModelFacts:
     default_resolution: int
     """Side of the images that the paper classifies with this kind of model, in pixels."""
 
+    appended: bool = True
+    """Whether the paper's dense heads see the image feature beside each patch; not that of SigLIP,
+    which has no class token."""
+
 
 class ProbeModel:
     """The base of all models; `look` is what each one must define."""

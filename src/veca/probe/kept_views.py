@@ -28,7 +28,7 @@ from veca.probe.dense_heads import Observed
 from veca.probe.dense_reading import Pair, load_pair, naming, read_all, target_facts
 from veca.probe.dense_views import DenseView
 from veca.probe.facts import model_facts, picture_facts
-from veca.probe.features import LARGEST_HALF, Place
+from veca.probe.features import Place
 from veca.probe.filling import Content, Missing, fill_stores
 from veca.probe.models import ProbeModel
 from veca.probe.setting import Setting
@@ -48,6 +48,8 @@ BLOCK = 64
 MEMORY = 2**31
 """Kept features of up to so many bytes are read into memory before a fit."""
 
+LARGEST_HALF = 65504.0
+"""The largest number of half precision; what lies beyond becomes this."""
 
 FEATURES = ("patches", "image")
 """Names of what is kept of a view for each setting, in the order of `Observed`."""

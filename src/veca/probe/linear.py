@@ -48,6 +48,17 @@ class LinearFit:
     judged: dict[float, dict[int, float]]
     """Percent of the judges' pictures right, by rate and step; empty where nothing is chosen."""
 
+    fitted_on: int
+    """Pictures that it was trained on: those put aside, or without a class, are not among them."""
+
+
+class _Kept(NamedTuple):
+    """The best head so far, as `LinearFit` tells it."""
+
+    head: LinearHead
+    rate: float
+    step: int
+
 
 class _Batch(NamedTuple):
     """What one step sees."""
@@ -106,7 +117,7 @@ def fit_linear(  # noqa: PLR0913 - what follows the star is seldom given
             run.judge(step + 1, judges)
         if advance is not None:
             advance(1)
-    return run.chosen()
+    return run.chosen(len(trained))
 
 
 class _Run:
@@ -121,7 +132,7 @@ class _Run:
         device: torch.device | None,
     ) -> None:
         self.features, self.num_classes, self.protocol = features, num_classes, protocol
-        self.fits: dict[Any, LinearFit] = {}
+        self.kept: dict[Any, _Kept] = {}
         self.judged: dict[Any, dict[float, dict[int, float]]] = {
             key: {rate: {} for rate in protocol.rates} for key in features
         }
@@ -161,27 +172,29 @@ class _Run:
                 if max(found) > highest:
                     self._keep(key, stack, (number, found.index(max(found))), step)
 
-    def chosen(self) -> dict[Any, LinearFit]:
+    def chosen(self, fitted_on: int) -> dict[Any, LinearFit]:
         """The head of each key: the best one, or the last where nobody judges."""
         for keys, stack in self.groups if self.protocol.selection == "none" else ():
             for number, key in enumerate(keys):
                 self._keep(key, stack, (number, 0), self.protocol.steps)
-        for key, fit in self.fits.items():
-            if not bool(fit.head.weight.isfinite().all()):
+        for key, (head, rate, _) in self.kept.items():
+            if not bool(head.weight.isfinite().all()):
                 raise ProtocolError(
-                    f"the head of {key} has left all bounds with the rate {fit.rate:g}, as a rate "
+                    f"the head of {key} has left all bounds with the rate {rate:g}, as a rate "
                     "too high for such features does; use lower rates."
                 )
-        return {key: self.fits[key] for key in self.features}
+        return {
+            key: LinearFit(
+                **self.kept[key]._asdict(),
+                judged=self.judged[key] if self.protocol.selection != "none" else {},
+                fitted_on=fitted_on,
+            )
+            for key in self.features
+        }
 
     def _keep(self, key: Any, stack: HeadStack, place: tuple[int, int], step: int) -> None:  # noqa: ANN401 - a key of the caller's
         """Note a head as the chosen one."""
-        self.fits[key] = LinearFit(
-            head=stack.head(*place),
-            rate=self.protocol.rates[place[1]],
-            step=step,
-            judged=self.judged[key] if self.protocol.selection != "none" else {},
-        )
+        self.kept[key] = _Kept(stack.head(*place), self.protocol.rates[place[1]], step)
 
 
 def _batches(

@@ -91,6 +91,9 @@ class Chosen(NamedTuple):
     accuracies: dict[float, float]
     """Of each C: the metric on the pictures to choose on, in percent."""
 
+    fitted_on: int
+    """Pictures that the head is fitted on: all that have a class, those to choose on among them."""
+
 
 def choose_logistic(  # noqa: PLR0913 - the last two are seldom given
     x: Float[Tensor, "N D"],
@@ -130,7 +133,7 @@ def choose_logistic(  # noqa: PLR0913 - the last two are seldom given
     strength = max(accuracies, key=lambda each: accuracies[each])
     problem = SoftmaxProblem(*whole, num_classes)
     head = _finished(problem, problem.solution(best), strength, config)
-    return Chosen(head, strength, accuracies)
+    return Chosen(head, strength, accuracies, len(whole[0]))
 
 
 def logistic_path(

@@ -38,7 +38,8 @@ class Measured:
     """Of metrics that are not in percent."""
 
     counts: Mapping[str, int]
-    """Pictures by 'train' and 'test', and by 'held_out' where a set has a part to choose on."""
+    """Pictures by 'train' and 'test', by 'held_out' where a set has a part to choose on, and for
+    heads of classes by 'fitted': how many of the first and the third it was fitted on."""
 
     protocol: str
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +14,11 @@ from veca.backbone.sizes import SIZES
 from veca.data.normalisation import IMAGENET
 from veca.probe import raw_pixels
 from veca.probe.frozen import Frozen, ModelFacts, ProbeModel, ProbeModelError
+from veca.probe.paper_sides import paper_side
 from veca.probe.raw_pixels import RawPixels
 from veca.probe.setting import Setting
 from veca.probe.speed import milliseconds
+from veca.runtime.paths import existing_path, missing_path
 from veca.teacher.find import TEACHERS, find_teacher
 from veca.teacher.teacher import Teacher
 from veca.teacher.untrained import PREFIX
@@ -39,6 +40,9 @@ __all__ = [
 
 FIXED_SIZE = {"clip_vision_model", "siglip_vision_model", "vit"}
 """Kinds whose learned places are for one size of images, at which the paper classifies."""
+
+WITHOUT_CLASS_TOKEN = {"siglip_vision_model", "siglip2_vision_model"}
+"""Kinds whose dense heads see patches alone in the paper, SigLIP 2 of one size and of any."""
 
 
 class VecaModel(ProbeModel):
@@ -65,7 +69,7 @@ class VecaModel(ProbeModel):
             image_width=config.width,
             patch_width=config.width,
             elastic=not whole,
-            default_resolution=_multiple(256, config.patch_size),
+            default_resolution=_usual(config.patch_size),
         )
         super().__init__(facts, device)
         self.model = model.to(device).eval().requires_grad_(False)
@@ -125,6 +129,7 @@ class TeacherModel(ProbeModel):
             patch_width=teacher.patch_width,
             elastic=False,
             default_resolution=_resolution(teacher),
+            appended=_kind(teacher) not in WITHOUT_CLASS_TOKEN,
         )
         super().__init__(facts, device)
         self.teacher = teacher.to(device)
@@ -146,18 +151,20 @@ def find_probe_model(name: str, device: torch.device) -> ProbeModel:
             one, always the same), any teacher that `find_teacher` knows, or 'pixels'.
         device: where it is to run.
     """
-    exists = Path(name).expanduser().exists()
+    exists = existing_path(name) is not None
     if not exists and name == raw_pixels.NAME:
         return RawPixels(device)
     if not exists and name in SIZES:
         found = named_model(name)
         return VecaModel(found.model, device, name=name, digest=found.digest)
-    known = {*TEACHERS, *bundled_names()}
+    known, problem = {*TEACHERS, *bundled_names()}, missing_path(name)
     if not exists and "/" not in name and ":" not in name and name.partition("@")[0] not in known:
+        problem = problem or f"{name!r} is no model"
+    if problem is not None:
         raise ProbeModelError(
-            f"{name!r} is no model; give {raw_pixels.NAME}, one of {', '.join(SIZES)} (untrained), "
-            f"one of {', '.join((*TEACHERS, *bundled_names()))}, a folder that exists, a name on "
-            "the hub such as 'owner/name', or 'module:attribute'."
+            f"{problem}; give {raw_pixels.NAME}, one of {', '.join(SIZES)} (untrained), one of "
+            f"{', '.join((*TEACHERS, *bundled_names()))}, a folder or .safetensors file that "
+            "exists, a name on the hub such as 'owner/name', or 'module:attribute'."
         )
     teacher = find_teacher(name)
     if not isinstance(teacher, VecaTeacher):
@@ -173,13 +180,21 @@ def find_probe_model(name: str, device: torch.device) -> ProbeModel:
 
 def _resolution(teacher: Teacher) -> int:
     """Side of the images that the paper classifies with this kind of model (section A.5)."""
-    if isinstance(teacher, VisionTransformerTeacher):
+    if isinstance(teacher, VisionTransformerTeacher) and _kind(teacher) in FIXED_SIZE:
         config: Any = teacher.network.config
-        if config.model_type in FIXED_SIZE and isinstance(config.image_size, int):
+        if isinstance(config.image_size, int):
             return config.image_size
-    return 224 if teacher.stride == 14 else _multiple(256, teacher.stride)
+    return 224 if teacher.stride == 14 else _usual(teacher.stride)
 
 
-def _multiple(pixels: int, stride: int) -> int:
-    """The smallest multiple of a stride that has so many pixels or more."""
-    return math.ceil(pixels / stride) * stride
+def _kind(teacher: Teacher) -> str | None:
+    """What the library calls a vision transformer; None for other teachers."""
+    if not isinstance(teacher, VisionTransformerTeacher):
+        return None
+    config: Any = teacher.network.config
+    return config.model_type
+
+
+def _usual(stride: int) -> int:
+    """256 pixels, or what the paper has in their place, brought up to whole patches."""
+    return math.ceil(paper_side(256, stride) / stride) * stride

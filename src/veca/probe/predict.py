@@ -8,13 +8,13 @@ from torch import Tensor
 
 from veca.data.picture import Picture
 from veca.data.views import ViewConfig, centre_view, least_side
-from veca.probe.classification import side_by_side
 from veca.probe.features import ImageFeatures
 from veca.probe.heads import LinearHead
 from veca.probe.kept_results import HEADS_FOLDER
 from veca.probe.models import ProbeModel, find_probe_model
 from veca.probe.neighbours import knn
 from veca.probe.saved_heads import FACTS_NAME, HeadError, SavedHead
+from veca.probe.vectors import side_by_side
 
 DENSE_TASKS = ("segmentation", "dense-knn", "depth")
 

@@ -121,13 +121,13 @@ class Prober:
         sets = self._sets(job)
         plans = self._plans(job, sets, (job.seed,))
         every = (sets.data, *sets.also)
+        name = job.protocol or usual_protocol(job.task, job.data)
+        protocols = [protocol_hash(job.task, name, sets.data, plan.who.model) for plan in plans]
         return {
             "models": {plan.who.role: plan.who.model.digest for plan in plans},
             "pictures": [self._hash(one) for one in every],
             "labels": [self._hash(one, labels_hash) for one in every],
-            "protocol": protocol_hash(
-                job.task, job.protocol or usual_protocol(job.task, job.data), sets.data
-            ),
+            "protocol": " ".join(dict.fromkeys(protocols)),
         }
 
     def _found(self, job: Job, sets: Sets, plans: Sequence[Plan]) -> list[Found]:

@@ -6,7 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from veca.data.labelled import LabelledSet
-from veca.probe.dense_protocols import dense_knn_protocol, depth_protocol, segmentation_protocol
+from veca.probe.dense_config import DenseProtocol
+from veca.probe.dense_protocols import (
+    dense_knn_protocol,
+    depth_protocol,
+    for_model,
+    segmentation_protocol,
+)
+from veca.probe.frozen import ProbeModel
 from veca.probe.protocols import knn_protocol, linear_protocol, logistic_protocol
 from veca.probe.rows import Task
 
@@ -18,9 +25,15 @@ CHOSEN_ON = {
 """By the selection of a protocol; what chooses nothing is not here."""
 
 
-def protocol_hash(task: Task, name: str, data: LabelledSet) -> str:
-    """SHA-256 over every number of a protocol as it is for a set, since names outlive numbers."""
-    content = asdict(_protocol(task, name, data))
+def protocol_hash(task: Task, name: str, data: LabelledSet, model: ProbeModel | None = None) -> str:
+    """SHA-256 over every number of a protocol as it is for a set, since names outlive numbers.
+
+    With a model it is over the numbers for that one, which a row tells as resolution and feature.
+    """
+    found = _protocol(task, name, data)
+    if model is not None and isinstance(found, DenseProtocol):
+        found = for_model(found, model)
+    content = asdict(found)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

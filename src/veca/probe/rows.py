@@ -73,7 +73,8 @@ class Row:
     """The part of the set that the number is measured on."""
 
     counts: Mapping[str, int]
-    """Pictures of each part that was used, by 'train' and 'test'."""
+    """Pictures of each part that was used, by 'train' and 'test'; for classes 'fitted' has how many
+    the head was fitted on, less than 'train' where some were put aside."""
 
     data_sha256: str | None = None
     """Over names and sizes of those pictures."""
@@ -133,6 +134,9 @@ class Row:
         """
         left_out = {*MEASURED, *apart}
         kept = {name: value for name, value in self.as_json().items() if name not in left_out}
+        kept.get("counts", {}).pop(
+            "fitted", None
+        )  # follows from protocol and parts; older rows lack it
         return plain_json(kept, "row")
 
     def as_json(self) -> dict[str, Any]:

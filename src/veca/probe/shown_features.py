@@ -24,7 +24,7 @@ from veca.probe.dense_heads import Observed
 from veca.probe.dense_reading import load_picture, naming, read_all
 from veca.probe.depth_views import cut_picture, used_cut
 from veca.probe.facts import model_facts, picture_facts
-from veca.probe.features import PATCH_BLOCK, PATCH_BLOCK_BYTES, Place
+from veca.probe.features import Place
 from veca.probe.filling import Content, Missing, fill_stores
 from veca.probe.kept_views import halved
 from veca.probe.models import ProbeModel
@@ -34,6 +34,12 @@ from veca.probe.windows import Layout, Sides, shown, sliding, whole
 
 FORMAT = 1
 """Rises when the same facts would give other features."""
+
+PATCH_BLOCK = 64
+"""Pictures of a block of patch maps, unless these are large."""
+
+PATCH_BLOCK_BYTES = 2**24
+"""Bytes that a block of patch maps has at most, unless one map has more."""
 
 WINDOWS_AT_ONCE = 8
 """Windows of a picture that go through the model together."""

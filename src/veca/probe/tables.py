@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from veca.probe.averages import Average, averages, number
 from veca.probe.markdown import markdown_table
+from veca.probe.paper_sides import PATCH_14
 from veca.probe.published import (
     Column,
     PublishedRow,
@@ -28,7 +29,7 @@ ALIKE = {
 }
 """Our sets that may stand in a column of the paper, which does not tell them apart."""
 
-NEAR = {252: 256, 392: 384, 518: 512, 770: 768}
+NEAR = {own: usual for usual, own in PATCH_14.items()}
 """Resolutions for patches of 14 pixels, and the column in which they stand."""
 
 

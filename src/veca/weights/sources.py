@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from veca.runtime.paths import existing_path, missing_path
 from veca.weights.errors import WeightsError
 from veca.weights.layout import CONFIG_NAME, WEIGHTS_NAME, is_hub_id
 
@@ -28,15 +29,15 @@ def bundled_names() -> list[str]:
 
 def locate(source: Source, revision: str | None = None) -> Place:
     """The files that `source` means: an existing path first, then a bundled name, then the hub."""
-    path = Path(source).expanduser()
     name = os.fspath(source)
-    if path.exists():
+    if (path := existing_path(name)) is not None:
         _refuse_revision(revision, f"the path {name!r}")
         return _in_folder(path) if path.is_dir() else _beside_file(path)
     if name in bundled_names():
         _refuse_revision(revision, f"the bundled model {name!r}")
         return _in_folder(BUNDLED / name)
-    if isinstance(source, str) and is_hub_id(name):
+    problem = missing_path(name) if isinstance(source, str) else None
+    if isinstance(source, str) and problem is None and is_hub_id(name):
         from veca.weights.hub import download  # noqa: PLC0415 - loads a web client
 
         try:
@@ -47,8 +48,8 @@ def locate(source: Source, revision: str | None = None) -> Place:
             ) from error
     bundled = ", ".join(bundled_names()) or "none yet"
     raise WeightsError(
-        f"{name!r} is not known; give a folder or .safetensors file that exists, a bundled name "
-        f"({bundled}), or a name on the hub such as 'owner/name'."
+        f"{problem or f'{name!r} is not known'}; give a folder or .safetensors file that exists, a "
+        f"bundled name ({bundled}), or a name on the hub such as 'owner/name'."
     )
 
 
