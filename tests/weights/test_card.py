@@ -89,3 +89,10 @@ def test_the_usage_runs_as_it_stands(fields: dict[str, Any], tmp_path: Path) -> 
     lines = found[1].replace("THIS_MODEL", str(tmp_path))
     assert len(lines.splitlines()) == 5
     exec(lines)
+
+
+def test_results_stand_in_the_card_where_they_are_given(tmp_path: Path) -> None:
+    veca.save(trained_model(), tmp_path, results="| cores | top1 |\n| --: | --: |\n| 8 | 61 |\n")
+    text = ModelCard.load(tmp_path / "README.md").text
+    assert "## Results\n\n| cores | top1 |\n| --: | --: |\n| 8 | 61 |\n\n## Where" in text
+    assert "## Results" not in card_of(tmp_path).text

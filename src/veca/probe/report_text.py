@@ -126,7 +126,7 @@ def section_table(section: Section) -> list[str]:
         if lead is None:
             continue
         ratios = [_ratio(section, lead, who) for who in references]
-        lines.append([*_who_cells(section, lead), number(lead), *ratios, *_cost_cells(lead)])
+        lines.append([*_who_cells(section, lead), number(lead), *ratios, *cost_cells(lead)])
     return list(markdown_table(*without_empty(titles, lines)))
 
 
@@ -201,7 +201,7 @@ def _who_words(section: Section, item: Average) -> Iterator[str]:
     yield f"{side} px"
 
 
-def _cost_cells(item: Average) -> list[str]:
+def cost_cells(item: Average) -> list[str]:
     """What the number costs."""
     costs = (item.milliseconds, item.row.gflops, item.row.patches_per_core)
     return ["-" if cost is None else f"{cost:,.{_digits(cost)}f}" for cost in costs]

@@ -23,8 +23,8 @@ TITLES = {
 """Fields of the provenance in the order in which they are told."""
 
 
-def card(facts: Facts) -> str:
-    """The card as Markdown, led by the fields that the hub reads."""
+def card(facts: Facts, results: str | None = None) -> str:
+    """The card as Markdown, led by the fields that the hub reads; `results` is Markdown too."""
     provenance = facts.provenance or Provenance()
     lines = [
         *_front_matter(provenance),
@@ -46,6 +46,7 @@ def card(facts: Facts) -> str:
         "",
         *_costs(facts.config),
         "",
+        *([] if results is None else ["## Results", "", results.strip(), ""]),
         "## Where it comes from",
         "",
         *_origin(provenance),

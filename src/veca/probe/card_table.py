@@ -1,0 +1,80 @@
+"""What a model card shows of a report: all tasks side by side, one line for each way to run."""
+
+from collections.abc import Sequence
+
+from veca.probe.averages import Average, number
+from veca.probe.markdown import markdown_table, without_empty
+from veca.probe.report_text import ROLES, Section, Who, cost_cells, sections
+from veca.probe.rows import Row
+
+Way = tuple[Who, int, int | None, float | None]
+"""A model, the pixels it sees, its budget and its share of the hidden units."""
+
+NOTE = (
+    "Frozen features, by `veca probe`; ± is the standard deviation over seeds. ms: median time of "
+    "one picture alone through the backbone, without the head. patches/core: patches for each "
+    "active core."
+)
+
+
+def card_table(rows: Sequence[Row], title: str | None = None) -> str:
+    """The leading metric of every task and set, as Markdown; `title` stands for the model's name.
+
+    Models that are only compared with come last, each with its role.
+    """
+    found = sections(rows)
+    ways: dict[Way, dict[int, Average]] = {}
+    for column, section in enumerate(found):
+        lead = section.metrics[0]
+        for line in section.lines:
+            for item in line:
+                if item.row.metric == lead:
+                    ways.setdefault(_way(item.row), {})[column] = item
+    titles = ["model", "cores", "ffn", "px", *map(_title, found), "ms", "GFLOPs", "patches/core"]
+    lines = [
+        [
+            *_who(way, title),
+            *(number(cells[column]) if column in cells else "-" for column in range(len(found))),
+            *cost_cells(next(iter(cells.values()))),
+        ]
+        for way, cells in sorted(ways.items(), key=lambda pair: _order(pair[0]))
+    ]
+    return "\n".join([*markdown_table(*without_empty(titles, lines)), "", NOTE, ""])
+
+
+def _way(row: Row) -> Way:
+    """The line that a row belongs to."""
+    return Who.of(row), row.resolution, row.budget, row.ffn
+
+
+def _order(way: Way) -> tuple[int, str, int, float, float]:
+    """Models before those that they are compared with; small sizes, budgets and shares first."""
+    who, side, budget, share = way
+    most = float("inf")
+    return (
+        ROLES.index(who.role),
+        who.model,
+        side,
+        most if budget is None else float(budget),
+        most if share is None else float(share),
+    )
+
+
+def _who(way: Way, title: str | None) -> list[str]:
+    """Whose line it is."""
+    who, side, budget, share = way
+    name = title if title is not None and who.role == "model" else who.model
+    name = name if who.role == "model" else f"{name} ({who.role})"
+    return [
+        name if who.trained else f"{name}, untrained",
+        "-" if budget is None else str(budget),
+        "-" if share is None else f"{share:g}",
+        str(side),
+    ]
+
+
+def _title(section: Section) -> str:
+    """What a column holds."""
+    row, metric = section.row, section.metrics[0]
+    unit = next(item.row.unit for item in section.averages if item.row.metric == metric)
+    return f"{row.data}: {row.task} {metric}{f', {unit}' if unit else ''}"

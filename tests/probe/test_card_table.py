@@ -1,0 +1,48 @@
+"""All tasks of a report side by side, for a model card."""
+
+from tests.probe.made_up_rows import depth_rows, knn_rows, row, teacher
+from veca.probe.card_table import NOTE, card_table
+from veca.probe.rows import Row
+
+
+def table(rows: list[Row], title: str | None = None) -> list[list[str]]:
+    """The cells of the table, titles first."""
+    lines = [line for line in card_table(rows, title).splitlines() if line.startswith("|")]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "--" not in line
+    ]
+
+
+def test_every_way_to_run_has_one_line_with_all_tasks() -> None:
+    dense = {"task": "segmentation", "data": "voc", "metric": "miou", "protocol": "dinov3-small"}
+    rows = [
+        *knn_rows(),
+        *(row(**dense, budget=budget, value=40.0 + budget) for budget in (8, 64)),
+        teacher(**dense, value=58.5),
+    ]
+    found = table(rows)
+    assert found[0] == ["model", "cores", "px", "pets: knn top1_k20, %",
+                        "voc: segmentation miou, %", "ms", "GFLOPs", "patches/core"]  # fmt: skip
+    assert found[1] == ["runs/tiny", "8", "128", "60.00 ± 1.00", "48.00", "2.00", "0.80", "8.00"]
+    assert found[2][1:5] == ["16", "128", "64.00 ± 1.00", "-"]
+    assert found[4][1:5] == ["64", "128", "67.00 ± 1.00", "104.00"]
+    assert found[5][:5] == ["efficientnet-lite2 (teacher)", "-", "128", "80.00 ± 0.00", "58.50"]
+    assert [line[0] for line in found[6:]] == ["runs/control (control)"] * 4
+
+
+def test_other_resolutions_and_shares_are_other_lines() -> None:
+    rows = [*depth_rows(), row(budget=8, ffn=0.25, resolution=256), row(budget=8, ffn=1.0)]
+    ways = [line[:4] for line in table(rows)[1:]]
+    assert ["runs/tiny", "8", "0.25", "256"] in ways
+    assert ["runs/tiny", "8", "-", "512"] in ways
+    assert len(ways) == len({tuple(way) for way in ways}) == 8
+
+
+def test_a_title_stands_for_the_path_of_the_model_alone() -> None:
+    names = {line[0] for line in table(knn_rows(), "veca-tiny")[1:]}
+    assert names == {"veca-tiny", "efficientnet-lite2 (teacher)", "runs/control (control)"}
+    assert card_table(knn_rows()).rstrip().endswith(NOTE)
+
+
+def test_untrained_models_are_told_as_such() -> None:
+    assert table([row(trained=False)])[1][0] == "runs/tiny, untrained"
