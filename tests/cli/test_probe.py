@@ -143,7 +143,7 @@ def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn
         (["knn", "nowhere", *FLAGS], "nowhere is neither a folder nor NAME=FOLDER"),
         (["knn", "food101=photos", *FLAGS], "food101"),
         (["knn", "photos", *FLAGS, "--model", "none"], "'none' is no model"),
-        (["knn", "photos", *FLAGS, "--model", "./modle"], "no file or folder './modle'; give"),
+        (["knn", "photos", *FLAGS, "--model", "./nowhere"], "no file or folder './nowhere'; give"),
         (["knn", "photos", *FLAGS, "--model", "model/bset"], "no file or folder 'model/bset' (the"),
         (["knn", "photos", *FLAGS, "--teacher", "a/b/best"], "no file or folder 'a/b/best'; give"),
         (["knn", "photos", *FLAGS, "--budgets", "2,x"], "--budgets got '2,x'"),

@@ -21,6 +21,8 @@ ALL = LossConfig(classes=0.5, temperature=3.0, relations=2.0)
 class ClassTeacher(PixelTeacher):
     """A teacher that tells five classes."""
 
+    num_classes = 5
+
     def classes(self, image: Tensor) -> Tensor:
         """Fixed random scores."""
         draw = torch.Generator().manual_seed(7)
@@ -94,3 +96,11 @@ def test_gradients_reach_the_student_through_classes_and_relations(source: Targe
     assert one.own.grad.abs().sum() > 0
     assert one.patches.grad is not None
     assert not one.patches.grad.any()  # neither part looks at the adaptor's patches
+
+
+def test_classes_are_told_in_single_precision_also_under_autocast(source: TargetSource) -> None:
+    said, wanted = drawn()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = compare(said, wanted, source, ALL)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, compare(said, wanted, source, ALL))

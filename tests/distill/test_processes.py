@@ -111,13 +111,15 @@ def test_sigterm_saves_the_step_and_leaves_no_process_behind(images: Path, tmp_p
 
 @pytest.mark.workers
 @pytest.mark.parametrize(
-    ("flags", "steps"), [((), 50), (("--shard",), 10)], ids=["copied", "sharded"]
+    ("flags", "both", "steps"),
+    [((), (), 50), (("--shard",), ("--loss.relations", "1", "--still-cores"), 10)],
+    ids=["copied", "sharded"],
 )
 def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
-    images: Path, tmp_path: Path, flags: tuple[str, ...], steps: int
+    images: Path, tmp_path: Path, flags: tuple[str, ...], both: tuple[str, ...], steps: int
 ) -> None:
     common = ("--steps", f"{steps}", "--validate-every", "25", "--save-every", "25",
-              "--workers", "0")  # fmt: skip
+              "--workers", "0", *both)  # fmt: skip
     finish(command(images, tmp_path / "one", *common))
     finish(command(images, tmp_path / "two", *common, *flags, processes=2))
     for kind in ("baseline", "train", "validation"):

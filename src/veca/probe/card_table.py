@@ -39,7 +39,8 @@ def card_table(rows: Sequence[Row], title: str | None = None) -> str:
         ]
         for way, cells in sorted(ways.items(), key=lambda pair: _order(pair[0]))
     ]
-    return "\n".join([*markdown_table(*without_empty(titles, lines)), "", NOTE, ""])
+    table = markdown_table(*without_empty(titles, lines))
+    return "\n".join([*table, "", *map(_protocol, found), "", NOTE, ""])
 
 
 def _way(row: Row) -> Way:
@@ -78,3 +79,14 @@ def _title(section: Section) -> str:
     row, metric = section.row, section.metrics[0]
     unit = next(item.row.unit for item in section.averages if item.row.metric == metric)
     return f"{row.data}: {row.task} {metric}{f', {unit}' if unit else ''}"
+
+
+def _protocol(section: Section) -> str:
+    """How the numbers of a column were got."""
+    row = section.row
+    counts = ", ".join(f"{count:,} {name}" for name, count in row.counts.items())
+    seeds = sorted({seed for item in section.averages for seed in item.seeds})
+    return (
+        f"- {_title(section)}: protocol {row.protocol}, feature {row.feature}; {row.split}, "
+        f"{counts}; seeds {', '.join(map(str, seeds))}"
+    )

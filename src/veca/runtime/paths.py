@@ -26,6 +26,6 @@ def missing_path(name: str) -> str | None:
     if slash and Path(first).is_dir():
         return (
             f"there is no file or folder {name!r} (the hub is not asked, since a folder {first!r} "
-            "is here)"
+            "is here; for a name on the hub run this elsewhere)"
         )
     return None

@@ -46,6 +46,9 @@ class Teacher(nn.Module):
 
     patch_width: int
 
+    num_classes: int = 0
+    """Classes that `classes` tells from its image features; 0 where it tells none."""
+
     stride: int = 16
     """Pixels that it needs for one patch, in height and in width."""
 
@@ -64,10 +67,9 @@ class Teacher(nn.Module):
         del patch_size
         return None
 
-    def classes(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
-        """Scores of the classes that it tells from image features; None where it knows none."""
-        del image
-        return None
+    def classes(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"]:
+        """Scores of the classes that it tells from image features, where `num_classes` is not 0."""
+        raise NotImplementedError(f"{type(self).__name__} tells no classes.")
 
     @cached_property
     def digest(self) -> str | None:
