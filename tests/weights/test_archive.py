@@ -161,10 +161,10 @@ def test_a_hostile_file_is_refused_at_once_and_runs_nothing(name: str, tmp_path:
     marker = tmp_path / "marker"
     path = tmp_path / "student.pt"
     path.write_bytes(HOSTILE[name](marker))
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(WeightsError) as caught:
         load_official(path)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 5  # it takes 0.3; a zip bomb would take minutes
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kilobytes
     assert len(str(caught.value)) < 1000
     assert not marker.exists()
