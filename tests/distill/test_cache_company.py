@@ -1,26 +1,17 @@
 """Processes that open a cache fail together and keep others out."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.runtime.held_folder import held
 from veca.distill.cache_company import Company
 from veca.distill.cache_store import CacheError
 from veca.distill.validation import StoppedError
 from veca.runtime.workers import Workers
 
 CPU = torch.device("cpu")
-
-HOLD = """
-import fcntl, os, sys
-file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 def company(rank: int = 0, said: list[str] | None = None) -> Company:
@@ -59,20 +50,12 @@ def test_a_folder_in_which_another_process_writes_is_refused(tmp_path: Path) -> 
     folder = tmp_path / "outputs"
     with company().alone_in(folder):
         assert folder.is_dir()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder / ".lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        with (
-            pytest.raises(CacheError, match=f"another process is writing into {folder}; wait"),
-            company().alone_in(folder),
-        ):
-            pytest.fail("the folder was taken")
-        other.communicate("")
+    with (
+        held(folder),
+        pytest.raises(CacheError, match=f"another process is writing into {folder}; wait"),
+        company().alone_in(folder),
+    ):
+        pytest.fail("the folder was taken")
     with company().alone_in(folder):
         pass
 

@@ -1,27 +1,17 @@
 """What the first process cannot do, none can, in the same words; folders are one run's alone."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.runtime.held_folder import held
 from veca.runtime.company import Company
 from veca.runtime.workers import Workers
 
 CPU = torch.device("cpu")
-
-HOLD = """
-import fcntl, os, sys
-file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 class RefusedError(ValueError):
@@ -53,21 +43,6 @@ def failing(error: Exception) -> Callable[[], None]:
         raise error
 
     return work
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Another process that has a folder."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder / ".lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        if other.stdout is None or other.stdout.readline() != "held\n":
-            pytest.fail("the other process did not get the folder")
-        yield
-        other.communicate("")
 
 
 def test_only_the_first_process_works() -> None:

@@ -17,7 +17,7 @@ from veca.distill.student import Prediction
 from veca.distill.targets import TargetSource
 from veca.teacher.teacher import Targets
 
-PAPER = len(PARTS)
+PAPER_COLUMNS = len(PARTS)
 """Columns of the paper's loss."""
 
 
@@ -63,13 +63,13 @@ def teacher_losses(
     parts: Float[Tensor, "teachers parts"], config: LossConfig
 ) -> Float[Tensor, " teachers"]:
     """The paper's loss against each teacher."""
-    return torch.stack([Losses(*values[:PAPER]).total(config) for values in parts])
+    return torch.stack([Losses(*values[:PAPER_COLUMNS]).total(config) for values in parts])
 
 
 def objective(parts: Float[Tensor, "teachers parts"], config: DistillConfig) -> Float[Tensor, ""]:
     """What training lowers: the teachers' losses and further parts, weighted."""
     weights = torch.tensor(config.weights, dtype=parts.dtype, device=parts.device)
     found = (weights * teacher_losses(parts, config.loss)).sum()
-    for column, part in enumerate(further_parts(config.loss), PAPER):
+    for column, part in enumerate(further_parts(config.loss), PAPER_COLUMNS):
         found = found + part.weight * (weights * parts[:, column]).sum()
     return found

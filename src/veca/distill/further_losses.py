@@ -21,7 +21,10 @@ from torch.nn import functional as F
 
 from veca.distill.losses import SHORTEST, LossConfig
 
-NAMES = ("loss_classes", "loss_relations")
+FIELDS = ("classes", "relations")
+"""Weights of `LossConfig` that switch parts on, in the order of the log."""
+
+NAMES = tuple(f"loss_{field}" for field in FIELDS)
 """Of the parts in the log, where they are switched on."""
 
 
@@ -34,7 +37,7 @@ class FurtherPart(NamedTuple):
 
 def further_parts(config: LossConfig) -> tuple[FurtherPart, ...]:
     """The parts that a configuration switches on, in the order of the log."""
-    parts = (FurtherPart("classes", config.classes), FurtherPart("relations", config.relations))
+    parts = (FurtherPart(field, getattr(config, field)) for field in FIELDS)
     return tuple(part for part in parts if part.weight > 0)
 
 

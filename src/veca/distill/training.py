@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from veca.backbone.nesting import draw_budget, draw_share
 from veca.data.batches import Batch
 from veca.distill.average import MovingAverage
-from veca.distill.comparison import PAPER, compare, objective, part_names, teacher_losses
+from veca.distill.comparison import PAPER_COLUMNS, compare, objective, part_names, teacher_losses
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Unreadable
 from veca.distill.gradients import clip_gradients, gradient_norm
@@ -190,7 +190,7 @@ def loss_row(config: DistillConfig, parts: Float[Tensor, "teachers parts"]) -> d
     names, lowered = part_names(config.loss), float(objective(parts, config))
     row: dict[str, Any] = {"loss": float(weights @ totals)}
     row.update(zip(names, (weights @ parts).tolist(), strict=True))
-    if len(names) > PAPER:
+    if len(names) > PAPER_COLUMNS:
         row["objective"] = lowered
     if len(totals) > 1:
         row["loss_by_teacher"] = totals.tolist()
