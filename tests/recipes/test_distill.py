@@ -156,7 +156,7 @@ def test_the_name_of_a_recipe_is_told_with_its_stage(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_our_recipes_need_no_hub_have_two_elastic_axes_and_can_be_prolonged(name: str) -> None:
     config, efficiency = RECIPES[name](1)
-    assert config.teacher == ("efficientnet-lite2",)
+    assert config.teacher[0].startswith("efficientnet-lite2")
     assert config.scale_targets  # its features are all positive
     assert len(config.student.budgets) > 1
     assert len(config.student.ffn_shares) > 1

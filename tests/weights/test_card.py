@@ -96,3 +96,11 @@ def test_results_stand_in_the_card_where_they_are_given(tmp_path: Path) -> None:
     text = ModelCard.load(tmp_path / "README.md").text
     assert "## Results\n\n| cores | top1 |\n| --: | --: |\n| 8 | 61 |\n\n## Where" in text
     assert "## Results" not in card_of(tmp_path).text
+
+
+def test_a_model_with_a_name_is_called_and_loaded_by_it(tmp_path: Path) -> None:
+    veca.save(trained_model(), tmp_path, name="my-veca")
+    text = ModelCard.load(tmp_path / "README.md").text
+    assert "# my-veca\n" in text
+    assert 'model = veca.load("my-veca")\n' in text
+    assert "THIS_MODEL" not in text

@@ -14,7 +14,7 @@ from veca.cli.lists import numbers, texts, whole_numbers
 from veca.data.sets.find import SETS
 from veca.probe.features import Place
 from veca.probe.prober import Prober
-from veca.probe.report import Draw, write_report
+from veca.probe.report import COMPARISON_NAME, Draw, write_report
 from veca.probe.report_text import report_tables
 from veca.probe.rows import TASKS, Row, Task
 from veca.probe.suite import Job, read_suite
@@ -42,8 +42,8 @@ and val.txt; or images/, depth/ (16-bit PNG, millimetres), train.txt and val.txt
 their makers' layout are given as NAME=FOLDER, where NAME is one of {sets}.
 
 The folder --out gets report.json, report.md, report.png, the fitted heads (for veca predict) and
-what became of each test picture. Rows of earlier runs in the same folder stay. Features are kept
-and used again.
+what became of each test picture; with --control also comparison.json. Rows of earlier runs in the
+same folder stay. Features are kept and used again.
 
 Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
 
@@ -256,8 +256,11 @@ def _finish(rows: Sequence[Row], prober: Prober, out: Path) -> None:
     """Write the report, show what this run found, and say how to use it."""
     written = write_report(rows, out, _draw())
     print(f"\n{report_tables(rows)}\n")
-    first, *others = (str(written.files[0]), *(path.name for path in written.files[1:]))
+    whole = [path for path in written.files if path.name != COMPARISON_NAME]
+    first, *others = (str(whole[0]), *(path.name for path in whole[1:]))
     print(f"{', '.join([first, *others[:-1]])} and {others[-1]} hold all rows.")
+    if len(whole) < len(written.files):
+        print(f"{out / COMPARISON_NAME} and report.md tell how sure shares of the control's are.")
     heads = [folder for role, folder in prober.heads if role == "model"]
     if heads:
         print(f"Use a head on new pictures: veca predict {shlex.quote(str(heads[-1]))} IMAGES")

@@ -50,24 +50,30 @@ def provenance_of(
 ) -> Provenance:
     """What the card says of a run; the licence of the weights is their maker's to choose.
 
-    A model to start from brings its own teachers with it.
+    A model to start from brings its own teachers, images and story with it.
     """
     source = Path(config.images).name if config.images else "generated pictures"
     names = [teacher.name for teacher in teachers]
     licences = [teacher.licence or NOT_RECORDED for teacher in teachers]
-    before = None if config.start is None else describe(config.start).provenance
-    if before is not None and before.teacher is not None and before.teacher not in names:
+    before = (None if config.start is None else describe(config.start).provenance) or Provenance()
+    if before.teacher is not None and before.teacher not in names:
         names.append(before.teacher)
         licences.append(before.teacher_licence or NOT_RECORDED)
     return Provenance(
         teacher=", ".join(names),
         teacher_licence=", ".join(licences),
-        data=f"{images:,} unlabelled images ({source})",
-        recipe=", ".join(_story(config)),
-        command=command,
+        data=_after(f"{images:,} unlabelled images ({source})", before.data),
+        recipe=_after(", ".join(_story(config)), before.recipe),
+        command=_after(command, before.command),
         seed=config.seed,
         date=today(),
     )
+
+
+def _after(now: str | None, before: str | None) -> str | None:
+    """What is told of this run and, behind it, of the one that it started from."""
+    told = [part for part in (now, before) if part is not None]
+    return "; before that: ".join(told) or None
 
 
 def _story(config: DistillConfig) -> Iterator[str]:

@@ -15,13 +15,14 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from veca.data.names import absolute
+from veca.probe.case_files import CASES_FOLDER, case_facts
 from veca.probe.measured import Found
-from veca.probe.rows import Task
+from veca.probe.rows import Row, Task
 from veca.probe.saved_heads import SavedHead, save_head
 from veca.runtime.files import make_folder, replace_file
 from veca.runtime.tensor_files import tensor_pieces
 
-HEADS_FOLDER, CASES_FOLDER = "heads", "cases"
+HEADS_FOLDER = "heads"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,9 @@ class Origin:
     pictures: str
     """Hash of the measured pictures."""
 
+    row: Row | None = None
+    """One of the rows that the result became, by which its cases are found again; None if none."""
+
 
 def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
     """Write the cases and, if there is one, the head; return the folder of the head."""
@@ -51,6 +55,8 @@ def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
         "sha256": origin.pictures,
         "owner": _owner(found, origin),
     }
+    if origin.row is not None:
+        metadata |= case_facts(origin.row, measured.data.scored)
     make_folder(out / CASES_FOLDER)
     replace_file(_cases(out / CASES_FOLDER, name), tensor_pieces(measured.cases, metadata))
     if measured.head is None:

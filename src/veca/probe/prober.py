@@ -114,7 +114,16 @@ class Prober:
                 self.place.tell(f"{one.name} is partial, so rows say so: {'; '.join(one.missing)}.")
         if job.task == "knn" and len(seeds) > 1:
             self.place.tell(f"knn leaves nothing to chance: seed {seeds[0]} stands for all.")
-        return self._rows(job, sets, self._found(job, sets, plans))
+        found = self._found(job, sets, plans)
+        # Times are measured in one go so that they can be compared.
+        rounds = self.rounds if self.place.workers.first else 0
+        costs = costs_of([one for one, _ in found], rounds)
+        return [
+            replace(row, milliseconds=cost.milliseconds, gflops=cost.gflops)
+            for one, rows in found
+            for cost in [costs[one.who.asked, one.resolution, one.measured.setting]]
+            for row in rows
+        ]
 
     def facts(self, job: Job) -> dict[str, Any]:
         """Hashes of weights, pictures and labels, for a suite to know what is done."""
@@ -130,17 +139,18 @@ class Prober:
             "protocol": " ".join(dict.fromkeys(protocols)),
         }
 
-    def _found(self, job: Job, sets: Sets, plans: Sequence[Plan]) -> list[Found]:
+    def _found(self, job: Job, sets: Sets, plans: Sequence[Plan]) -> list[tuple[Found, list[Row]]]:
         """What the models of a job are worth; heads and cases are on disk and not in it."""
         found = []
         for plan in plans:
             self.place.tell(plan.words)
             for measured in plan.found:
                 one = Found(plan.who, plan.resolution, measured)
-                self._keep(one, job, sets)
+                rows = self._rows(job, sets, one)
+                self._keep(one, job, sets, rows)
                 # What is on disk need not stay in memory until all models are done.
                 light = replace(measured, head=None, cases={})
-                found.append(one._replace(measured=light))
+                found.append((one._replace(measured=light), rows))
         return found
 
     def _sets(self, job: Job) -> Sets:
@@ -237,7 +247,7 @@ class Prober:
         logistic_protocol(name, sets.data, seeds[0])
         return probe.resolution, run_logistic(probe, name, seeds)
 
-    def _keep(self, found: Found, job: Job, sets: Sets) -> None:
+    def _keep(self, found: Found, job: Job, sets: Sets, rows: Sequence[Row]) -> None:
         """Write what can be used later; by the first worker alone."""
         if self.out is None or not self.place.workers.first:
             return
@@ -247,56 +257,50 @@ class Prober:
             classes=sets.data.classes,
             feature=job.feature,
             pictures=self._hash(found.measured.data),
+            row=rows[0] if rows else None,
         )
         folder = keep_result(found, origin, self.out)
         if folder is not None:
             self.heads.append((found.who.role, folder))
 
-    def _rows(self, job: Job, sets: Sets, found: Sequence[Found]) -> list[Row]:
-        """Rows, with times that were measured in one go so that they can be compared."""
-        rounds = self.rounds if self.place.workers.first else 0
-        costs, rows = costs_of(found, rounds), []
+    def _rows(self, job: Job, sets: Sets, one: Found) -> list[Row]:
+        """A row for each number that was found, without its costs."""
+        model, measured = one.who.model, one.measured
         name = job.protocol or usual_protocol(job.task, job.data)
-        content, chosen = protocol_hash(job.task, name, sets.data), {}
-        if (part := chosen_on(job.task, name, sets.data)) is not None:
-            chosen["on"] = part
-        for one in found:
-            model, measured = one.who.model, one.measured
-            side = model.fitted_side(one.resolution)
-            budget, patches = measured.setting.budget, (side // model.stride) ** 2
-            cost = costs[one.who.asked, one.resolution, measured.setting]
-            for metric, value in measured.metrics.items():
-                row = Row(
-                    task=job.task,
-                    model=one.who.asked,
-                    data=measured.data.name,
-                    budget=budget,
-                    resolution=side,
-                    metric=metric,
-                    value=value,
-                    unit=cast(Unit, measured.units.get(metric, "%")),
-                    seed=measured.seed,
-                    role=one.who.role,
-                    weights=model.digest,
-                    trained=model.trained,
-                    ffn=measured.setting.ffn,
-                    split=measured.data.test.name,
-                    counts=dict(measured.counts),
-                    data_sha256=self._hash(measured.data),
-                    data_facts=said_of(measured.data),
-                    protocol=measured.protocol,
-                    protocol_sha256=content,
-                    feature=measured.feature,
-                    # A head of a part of a set is partial wherever it is measured.
-                    partial=tuple(dict.fromkeys((*sets.data.missing, *measured.data.missing))),
-                    chosen={**measured.chosen, **chosen},
-                    patches_per_core=patches / budget if budget else None,
-                    milliseconds=cost.milliseconds,
-                    gflops=cost.gflops,
-                    command=self.command,
-                )
-                rows.append(row)
-        return rows
+        content = protocol_hash(job.task, name, sets.data)
+        part = chosen_on(job.task, name, sets.data)
+        side = model.fitted_side(one.resolution)
+        budget, patches = measured.setting.budget, (side // model.stride) ** 2
+        return [
+            Row(
+                task=job.task,
+                model=one.who.asked,
+                data=measured.data.name,
+                budget=budget,
+                resolution=side,
+                metric=metric,
+                value=value,
+                unit=cast(Unit, measured.units.get(metric, "%")),
+                seed=measured.seed,
+                role=one.who.role,
+                weights=model.digest,
+                trained=model.trained,
+                ffn=measured.setting.ffn,
+                split=measured.data.test.name,
+                counts=dict(measured.counts),
+                data_sha256=self._hash(measured.data),
+                data_facts=said_of(measured.data),
+                protocol=measured.protocol,
+                protocol_sha256=content,
+                feature=measured.feature,
+                # A head of a part of a set is partial wherever it is measured.
+                partial=tuple(dict.fromkeys((*sets.data.missing, *measured.data.missing))),
+                chosen={**measured.chosen, **({} if part is None else {"on": part})},
+                patches_per_core=patches / budget if budget else None,
+                command=self.command,
+            )
+            for metric, value in measured.metrics.items()
+        ]
 
     def _hash(self, data: LabelledSet, hash_of: Hash = pictures_hash) -> str:
         """A hash of a set that `sets` holds."""

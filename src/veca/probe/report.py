@@ -1,5 +1,8 @@
 """A report on disk: `report.json` for programs, `report.md` for people, and a plot.
 
+Where a control took part and the cases of both are there, `comparison.json` has the model's shares
+of the control's numbers with their intervals, and the page begins with them.
+
 A folder keeps what was measured before: rows of a new run replace those of the same number, all
 others stay (`merge_rows`).
 """
@@ -9,6 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from veca.probe.case_files import CASES_FOLDER
+from veca.probe.comparison import compare
+from veca.probe.comparison_text import comparison_lines, comparisons_as_json
 from veca.probe.report_text import report_markdown
 from veca.probe.rows import Row, RowError, merge_rows, row_from_json
 from veca.runtime.files import make_folder, replace_file
@@ -17,6 +23,7 @@ from veca.runtime.plain_json import plain_json
 JSON_NAME = "report.json"
 TEXT_NAME = "report.md"
 PLOT_NAME = "report.png"
+COMPARISON_NAME = "comparison.json"
 
 Draw = Callable[[Sequence[Row]], bytes | None]
 """A plot of rows as the bytes of a PNG file; None where they give nothing to draw."""
@@ -44,15 +51,21 @@ def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) ->
     make_folder(folder)
     merged = merge_rows(read_report(folder), rows)
     plot = draw(merged) if draw is not None else None
-    text = report_markdown(merged, PLOT_NAME if plot is not None else None)
-    files = {JSON_NAME: rows_as_json(merged).encode(), TEXT_NAME: text.encode()}
-    if plot is not None:
-        files[PLOT_NAME] = plot
-    else:
-        (folder / PLOT_NAME).unlink(missing_ok=True)
+    compared = compare(merged, folder / CASES_FOLDER)
+    above = [line for one in compared for line in comparison_lines(one)]
+    text = report_markdown(merged, PLOT_NAME if plot is not None else None, above)
+    files = {
+        JSON_NAME: rows_as_json(merged).encode(),
+        TEXT_NAME: text.encode(),
+        PLOT_NAME: plot,
+        COMPARISON_NAME: comparisons_as_json(compared).encode() if compared else None,
+    }
     for name, content in files.items():
-        replace_file(folder / name, [content])
-    return Written(merged, [folder / name for name in files])
+        if content is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            replace_file(folder / name, [content])
+    return Written(merged, [folder / name for name, it in files.items() if it is not None])
 
 
 def read_report(folder: Path) -> list[Row]:

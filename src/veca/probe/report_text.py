@@ -22,11 +22,15 @@ LEGEND = (
 )
 
 
-def report_markdown(rows: Sequence[Row], plot: str | None) -> str:
-    """All rows as a page; `plot` is the file of the plot beside it, if there is one."""
+def report_markdown(rows: Sequence[Row], plot: str | None, before: Sequence[str] = ()) -> str:
+    """All rows as a page; `plot` is the file of the plot beside it, if there is one.
+
+    Lines `before` stand above the tables: what sums them up.
+    """
     lines = ["# Probes", ""]
     if plot is not None:
         lines += [f"![Quality against budget]({plot})", ""]
+    lines += before
     for section in sections(rows):
         lines += [f"## {section.title}", "", *_facts(section), "", *section_table(section), ""]
         lines += [*_other_metrics(section), *_parts(section)]
@@ -91,7 +95,7 @@ class Section:
         for item in self.averages:
             groups.setdefault(item.row.identity("seed", "metric", "unit"), []).append(item)
         models = self.models
-        return sorted(groups.values(), key=lambda line: _place(models, line[0].row))
+        return sorted(groups.values(), key=lambda line: line_place(models, line[0].row))
 
     def name(self, who: Who) -> str:
         """A name with what a reader must know of it."""
@@ -218,7 +222,7 @@ def _metric_title(section: Section, metric: str) -> str:
     return f"{metric}, {unit}" if unit else metric
 
 
-def _place(models: Sequence[Who], row: Row) -> tuple[int, int, float, float]:
+def line_place(models: Sequence[Who], row: Row) -> tuple[int, int, float, float]:
     """Where a line stands in its table."""
     whole = float("inf")
     budget = whole if row.budget is None else float(row.budget)

@@ -23,13 +23,16 @@ TITLES = {
 """Fields of the provenance in the order in which they are told."""
 
 
-def card(facts: Facts, results: str | None = None) -> str:
-    """The card as Markdown, led by the fields that the hub reads; `results` is Markdown too."""
+def card(facts: Facts, results: str | None = None, name: str | None = None) -> str:
+    """The card as Markdown, led by the fields that the hub reads; `results` is Markdown too.
+
+    `name` is what `veca.load` finds the model by, where that is known.
+    """
     provenance = facts.provenance or Provenance()
     lines = [
         *_front_matter(provenance),
         "",
-        f"# {_title(facts.config)}",
+        f"# {name or _title(facts.config)}",
         "",
         "An elastic vision backbone: the number of cores, and so the cost, is chosen at each call."
         if facts.config.attention != "full"
@@ -40,7 +43,7 @@ def card(facts: Facts, results: str | None = None) -> str:
         "",
         "## Use",
         "",
-        *_usage(facts.config),
+        *_usage(facts.config, name),
         "",
         "## Cost of one image",
         "",
@@ -93,14 +96,15 @@ def _sizes(facts: Facts) -> Iterator[str]:
     yield f"* SHA-256 of configuration and weights: `{facts.digest}`"
 
 
-def _usage(config: BackboneConfig) -> Iterator[str]:
+def _usage(config: BackboneConfig, name: str | None) -> Iterator[str]:
     """Five lines that run."""
+    hint = "" if name else "  # the folder, or its name on the hub"
     side = cost_rows(config)[0].side
     full = config.attention == "full"
     budget = "" if full else f", budget={config.budgets[len(config.budgets) // 2]}"
     yield "```python"
     yield "import torch, veca"
-    yield 'model = veca.load("THIS_MODEL")  # the folder, or its name on the hub'
+    yield f"model = veca.load({json.dumps(name or 'THIS_MODEL')}){hint}"
     yield f"images = torch.randn(1, {config.in_channels}, {side}, {side})  # normalised pictures"
     yield f"features = model(images{budget})"
     yield "features.image, features.patch_map  # the picture as a whole, and place by place"

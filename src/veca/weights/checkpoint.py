@@ -47,12 +47,13 @@ def save(
     dtype: torch.dtype | None = None,
     provenance: Provenance | None = None,
     results: str | None = None,
+    name: str | None = None,
 ) -> None:
     """Write a model into a folder, over the model there; other files are left alone.
 
     `dtype` stores the weights in another precision, such as torch.float16. Without `provenance`
     that of the model is written on, such as `load` found it. `results` is Markdown for the card:
-    what the model was measured to be worth.
+    what the model was measured to be worth. `name` is what others will load it by.
     """
     if not isinstance(model, VECA):
         raise WeightsError(
@@ -75,7 +76,7 @@ def save(
         provenance=provenance or _provenance_of(model),
     )
     replace_file(target / CONFIG_NAME, [_config_json(facts).encode()])
-    replace_file(target / CARD_NAME, [card(facts, results).encode()])
+    replace_file(target / CARD_NAME, [card(facts, results, name).encode()])
 
 
 def load(

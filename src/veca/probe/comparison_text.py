@@ -1,0 +1,198 @@
+"""A comparison with a control for people, as a section of a report, and for programs, as JSON."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from veca.probe.comparison import CLASS_TASKS, LEVEL, SEED, Comparison, LeftOut, Line, Number
+from veca.probe.markdown import markdown_table, without_empty
+from veca.probe.retained import Ratio
+from veca.probe.rows import Row
+from veca.runtime.plain_json import plain_json
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """The section of a report."""
+    yield from (f"## Against {comparison.name}", "")
+    if comparison.lines:
+        yield from _words(comparison)
+        yield from ("", *_table(comparison), "")
+    if comparison.left_out:
+        yield from ("Left out of the comparison:", "")
+        yield from (*(f"- {sentence}" for sentence in _left_out(comparison)), "")
+
+
+def comparisons_as_json(comparisons: Sequence[Comparison]) -> str:
+    """A list with an object for each control, a control a line."""
+    objects = [plain_json(_as_json(one), one.name) for one in comparisons]
+    return "[\n" + ",\n".join(objects) + "\n]\n"
+
+
+def _words(comparison: Comparison) -> Iterator[str]:
+    """What the numbers of the table are."""
+    yield (
+        "The model's numbers in percent of the control's, errors as ratios; in brackets the "
+        f"{100 * LEVEL:g} % interval over {comparison.rounds:,} draws of the test pictures, the "
+        "same for both models, all tasks and all seeds of a set. It tells what other test "
+        "pictures could have given, not what another training would."
+    )
+    classes = _labels(comparison, _of_classes)
+    if classes:
+        yield f"Classes: the mean of {'; '.join(classes)}."
+    if _uneven(comparison):
+        yield "`numbers`: how many of these a line has; comparison.json tells which."
+
+
+def _table(comparison: Comparison) -> Iterator[str]:
+    """A line for each setting of each model."""
+    dense, uneven = _labels(comparison, _dense), _uneven(comparison)
+    titles = ["model", "budget", "ffn", "px", "classes, %", "control's, %", "share", "numbers",
+              *dense]  # fmt: skip
+    lines = []
+    for line in comparison.lines:
+        row, classes = line.row, line.classes
+        cells = [
+            line.name,
+            "-" if row.budget is None else str(row.budget),
+            "-" if row.ffn is None else f"{row.ffn:g}",
+            str(row.resolution),
+            *(["-"] * 4 if classes is None else [
+                f"{classes.model:.2f}", f"{classes.control:.2f}", _share(classes.ratio),
+                str(len(_of_classes(line))) if uneven else "-",
+            ]),
+        ]  # fmt: skip
+        found = [(_label(comparison, number.pair.row), number) for number in _dense(line)]
+        for title in dense:
+            told = [_told(number) for label, number in found if label == title]
+            cells.append("; ".join(told) or "-")
+        lines.append(cells)
+    return markdown_table(*without_empty(titles, lines))
+
+
+def _uneven(comparison: Comparison) -> bool:
+    """Whether the means of some lines go over fewer numbers than there are."""
+    total = len(_labels(comparison, _of_classes))
+    return any(line.classes and len(_of_classes(line)) < total for line in comparison.lines)
+
+
+def _labels(comparison: Comparison, chosen: Callable[[Line], list[Number]]) -> list[str]:
+    """What the numbers of all lines are of, each once."""
+    numbers = [number for line in comparison.lines for number in chosen(line)]
+    return list(dict.fromkeys(_label(comparison, number.pair.row) for number in numbers))
+
+
+def _of_classes(line: Line) -> list[Number]:
+    """The numbers that the mean of a line goes over."""
+    return [number for number in line.numbers if number.pair.row.task in CLASS_TASKS]
+
+
+def _dense(line: Line) -> list[Number]:
+    """The numbers of a line that stand for themselves."""
+    return [number for number in line.numbers if number.pair.row.task not in CLASS_TASKS]
+
+
+def _label(comparison: Comparison, row: Row) -> str:
+    """What a number is of; protocol and feature only where a task on a set has several."""
+    rows = [number.pair.row for line in comparison.lines for number in line.numbers]
+    rows += [item.row for item in comparison.left_out]
+    alike = {
+        (other.protocol, other.feature)
+        for other in rows
+        if (other.task, other.data) == (row.task, row.data)
+    }
+    words = [f"{row.task} on {row.data}", row.metric]
+    words += [row.protocol, row.feature] if len(alike) > 1 else []
+    return f"{', '.join(words)} (PARTIAL)" if row.partial else ", ".join(words)
+
+
+def _told(number: Number) -> str:
+    """The ratio of a number: percent of what is right, else as a factor."""
+    if number.pair.row.more_is_better:
+        return _share(number.ratio)
+    ratio = number.ratio
+    if ratio is None:
+        return "-"
+    return f"x{ratio.value:.3f}{_brackets(ratio, 1, 3)}"
+
+
+def _share(ratio: Ratio | None) -> str:
+    """A ratio in percent."""
+    return "-" if ratio is None else f"{100 * ratio.value:.1f} %{_brackets(ratio, 100, 1)}"
+
+
+def _brackets(ratio: Ratio, scale: float, digits: int) -> str:
+    """The interval of a ratio, if it has one."""
+    if ratio.low is None or ratio.high is None:
+        return ""
+    return f" [{scale * ratio.low:.{digits}f}, {scale * ratio.high:.{digits}f}]"
+
+
+def _left_out(comparison: Comparison) -> Iterator[str]:
+    """What was left out and why, told once for all lines."""
+
+    def told(item: LeftOut) -> tuple[str, str]:
+        return _label(comparison, item.row), item.reason
+
+    for (label, reason), count in Counter(map(told, comparison.left_out)).items():
+        yield f"{label}, {count} {'line' if count == 1 else 'lines'}: {reason}."
+
+
+def _as_json(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as plain values."""
+    return {
+        "control": comparison.control.model,
+        "weights": comparison.control.weights,
+        "level": LEVEL,
+        "rounds": comparison.rounds,
+        "seed": SEED,
+        "lines": [_line_as_json(line) for line in comparison.lines],
+        "left_out": list(_left_out(comparison)),
+    }
+
+
+def _line_as_json(line: Line) -> dict[str, Any]:
+    """A line as plain values."""
+    row, classes = line.row, line.classes
+    return {
+        "model": row.model,
+        "weights": row.weights,
+        "resolution": row.resolution,
+        "budget": row.budget,
+        "ffn": row.ffn,
+        "classes": None if classes is None else {
+            "numbers": len(_of_classes(line)), "model": classes.model, "control": classes.control,
+            **_ratio_as_json(classes.ratio),
+        },
+        "numbers": [_number_as_json(number) for number in line.numbers],
+    }  # fmt: skip
+
+
+def _number_as_json(number: Number) -> dict[str, Any]:
+    """A number as plain values, with what tells it from others."""
+    row, control = number.pair.row, number.pair.control
+    return {
+        "task": row.task,
+        "data": row.data,
+        "metric": row.metric,
+        "unit": row.unit,
+        "protocol": row.protocol,
+        "feature": row.feature,
+        "partial": list(row.partial),
+        "data_sha256": row.data_sha256,
+        "pictures": number.pictures,
+        "seeds": list(number.pair.model.seeds),
+        "model": number.pair.model.mean,
+        "control": control.mean,
+        "control_resolution": control.row.resolution,
+        "control_budget": control.row.budget,
+        "control_ffn": control.row.ffn,
+        "control_seeds": list(control.seeds),
+        **_ratio_as_json(number.ratio),
+    }
+
+
+def _ratio_as_json(ratio: Ratio | None) -> dict[str, float | None]:
+    """A ratio, which is 1 where both are the same, and its interval."""
+    if ratio is None:
+        return {"ratio": None, "low": None, "high": None}
+    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
