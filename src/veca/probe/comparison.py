@@ -166,7 +166,9 @@ def _pairs(table: Section, tables: Sequence[Section], comparison: Comparison) ->
     metric = table.metrics[0]
     candidates = [item for item in table.averages if Who.of(item.row) == comparison.control]
     for item in table.averages:
-        if item.row.role != "model" or item.row.metric != metric:
+        who = Who.of(item.row)
+        itself = (who.model, who.weights) == (comparison.control.model, comparison.control.weights)
+        if who.role != "model" or itself or item.row.metric != metric:
             continue
         reference = reference_of(item, candidates)
         if reference is not None:

@@ -120,7 +120,7 @@ def _share(ratio: Ratio | None) -> str:
     return "-" if ratio is None else f"{100 * ratio.value:.1f} %{_brackets(ratio, 100, 1)}"
 
 
-def _brackets(ratio: Ratio, scale: float, digits: int) -> str:
+def _brackets(ratio: Ratio, scale: int, digits: int) -> str:
     """The interval of a ratio, if it has one."""
     if ratio.low is None or ratio.high is None:
         return ""

@@ -74,7 +74,12 @@ def tiny(stage: Stage = 1) -> Recipe:
     """
     first = DistillConfig(
         recipe="tiny",
-        backbone=replace(SIZES["tiny"], ffn_shares=(0.25, 0.5, 1.0)),
+        backbone=replace(
+            SIZES["tiny"],
+            ffn_shares=(0.25, 0.5, 1.0),
+            coordinate_shift=0.0,
+            coordinate_rescale=1.0,
+        ),
         teacher=("efficientnet-lite2@16+32",),
         scale_targets=True,
         adaptor="linear",

@@ -40,7 +40,7 @@ from veca.weights.tensor_file import (
 )
 
 
-def save(
+def save(  # noqa: PLR0913 - what a card may tell
     model: VECA,
     folder: Source,
     *,
