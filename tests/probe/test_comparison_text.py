@@ -105,6 +105,18 @@ def test_shares_and_untrained_and_partial_ones_are_marked(tmp_path: Path) -> Non
     assert line["segmentation on farm, miou (PARTIAL)"].endswith("]")
 
 
+def test_a_twin_with_shares_is_compared_at_the_same_ones_and_that_is_shown(tmp_path: Path) -> None:
+    rows = [
+        class_row(tmp_path, right_of(seed), **who | {"ffn": share})
+        for seed, (who, share) in enumerate(
+            (who, share) for who in ({"budget": 8}, {"budget": 64}, TWIN) for share in (0.5, None)
+        )
+    ]
+    found = against(rows, tmp_path)
+    shown = [(line["budget"], line["ffn"], line["control's ffn"]) for line in table(found)]
+    assert shown == [("8", "0.5", "0.5"), ("8", "-", "-"), ("64", "0.5", "0.5"), ("64", "-", "-")]
+
+
 def test_what_was_left_out_is_told_once_for_all_its_lines(tmp_path: Path) -> None:
     rows = every_task(tmp_path)
     for path in tmp_path.iterdir():

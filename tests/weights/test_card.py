@@ -104,3 +104,5 @@ def test_a_model_with_a_name_is_called_and_loaded_by_it(tmp_path: Path) -> None:
     assert "# my-veca\n" in text
     assert 'model = veca.load("my-veca")\n' in text
     assert "THIS_MODEL" not in text
+    veca.save(trained_model(), tmp_path, name="my\n<b>veca")
+    assert "# my &lt;b>veca\n" in ModelCard.load(tmp_path / "README.md").text

@@ -49,8 +49,8 @@ Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
 
 SUITE_DESCRIPTION = """Run the jobs of a TOML or JSON file, skip those that are done, and write one
 report with the paper's tables for the sets that are present (tables.md), published numbers beside
-ours. A job that cannot be run, such as for want of its set, does not stop the others; the exit code
-is then 1.
+ours; where jobs have a control, comparison.json tells how sure its shares are. A job that cannot be
+run, such as for want of its set, does not stop the others; the exit code is then 1.
 
 Example: veca probe suite paper.toml --out probes"""
 

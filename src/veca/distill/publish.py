@@ -67,13 +67,20 @@ def provenance_of(
         command=_after(command, before.command),
         seed=config.seed,
         date=today(),
+        notes=_terms(before),
     )
 
 
 def _after(now: str | None, before: str | None) -> str | None:
     """What is told of this run and, behind it, of the one that it started from."""
-    told = [part for part in (now, before) if part is not None]
-    return "; before that: ".join(told) or None
+    return now if before is None else f"{now or NOT_RECORDED}; before that: {before}"
+
+
+def _terms(before: Provenance) -> str | None:
+    """Licence and notes of the model that a run starts from, which may bind its weights too."""
+    licence = before.licence and f"licence {before.licence}"
+    told = ". ".join(part for part in (licence, before.notes) if part)
+    return f"Of the model it started from: {told}" if told else None
 
 
 def _story(config: DistillConfig) -> Iterator[str]:

@@ -91,7 +91,7 @@ class KeptCases:
 
 def _files(folder: Path) -> Iterator[tuple[str, CaseFile]]:
     """Keys and files, the newest one last: what is measured again may lie under another name."""
-    for path in sorted(folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns):
+    for path in sorted(folder.glob("*.safetensors"), key=_age):
         try:
             with safe_open(path, "pt") as file:
                 facts = file.metadata() or {}
@@ -99,6 +99,14 @@ def _files(folder: Path) -> Iterator[tuple[str, CaseFile]]:
             yield _key(row), CaseFile(path, json.loads(facts[SCORED]))
         except (OSError, SafetensorError, KeyError, ValueError, TypeError):
             continue  # damaged, or of another version
+
+
+def _age(path: Path) -> int:
+    """When a file was written; 0 for one that is gone meanwhile."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _key(row: Row) -> str:

@@ -46,8 +46,8 @@ def _words(comparison: Comparison) -> Iterator[str]:
 def _table(comparison: Comparison) -> Iterator[str]:
     """A line for each setting of each model."""
     dense, uneven = _labels(comparison, _dense), _uneven(comparison)
-    titles = ["model", "budget", "ffn", "px", "classes, %", "control's, %", "share", "numbers",
-              *dense]  # fmt: skip
+    titles = ["model", "budget", "ffn", "px", "control's ffn", "classes, %", "control's, %",
+              "share", "numbers", *dense]  # fmt: skip
     lines = []
     for line in comparison.lines:
         row, classes = line.row, line.classes
@@ -56,6 +56,7 @@ def _table(comparison: Comparison) -> Iterator[str]:
             "-" if row.budget is None else str(row.budget),
             "-" if row.ffn is None else f"{row.ffn:g}",
             str(row.resolution),
+            _control_shares(line),
             *(["-"] * 4 if classes is None else [
                 f"{classes.model:.2f}", f"{classes.control:.2f}", _share(classes.ratio),
                 str(len(_of_classes(line))) if uneven else "-",
@@ -69,10 +70,16 @@ def _table(comparison: Comparison) -> Iterator[str]:
     return markdown_table(*without_empty(titles, lines))
 
 
+def _control_shares(line: Line) -> str:
+    """The shares of the control that a line is compared with; '-' for all hidden units."""
+    shares = dict.fromkeys(number.pair.control.row.ffn for number in line.numbers)
+    return "; ".join("-" if share is None else f"{share:g}" for share in shares)
+
+
 def _uneven(comparison: Comparison) -> bool:
     """Whether the means of some lines go over fewer numbers than there are."""
-    total = len(_labels(comparison, _of_classes))
-    return any(line.classes and len(_of_classes(line)) < total for line in comparison.lines)
+    counts = {len(_of_classes(line)) for line in comparison.lines if line.classes}
+    return len(counts) > 1
 
 
 def _labels(comparison: Comparison, chosen: Callable[[Line], list[Number]]) -> list[str]:

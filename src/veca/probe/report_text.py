@@ -15,10 +15,10 @@ MOST_PARTS = 40
 
 LEGEND = (
     "± is the standard deviation over seeds (n - 1). `of` a model: the mean in percent of that "
-    "model's, at the same resolution and budget where it was measured there; of an error it is the "
-    "ratio, so that x1.03 means 3 % more error. ms: median time of one picture alone through the "
-    "backbone; GFLOPs of the same; both without the head. patches/core: patches for each active "
-    "core."
+    "model's, at the same resolution, budget and share where it was measured there; of an error it "
+    "is the ratio, so that x1.03 means 3 % more error. ms: median time of one picture alone "
+    "through the backbone; GFLOPs of the same; both without the head. patches/core: patches for "
+    "each active core."
 )
 
 

