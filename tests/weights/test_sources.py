@@ -71,7 +71,7 @@ def test_an_unknown_name_is_answered_with_what_is_possible(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(WeightsError, match=r"\.safetensors|bundled name \(none yet\).*owner/name"):
+    with pytest.raises(WeightsError, match=r"\.safetensors|bundled name \(veca-tiny\).*owner/name"):
         locate(name)
 
 

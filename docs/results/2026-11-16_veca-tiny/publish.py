@@ -26,6 +26,8 @@ TERMS = (
     "photos may be used for research only. Whether such terms bind weights is not for us to say."
 )
 
+RECIPE = "tiny in stages; steps, commands and logs of each: docs/results/2026-11-16_veca-tiny"
+
 
 def main(name: str, source: str, target: str, report: str | None = None) -> None:
     """Read the model, write it."""
@@ -37,7 +39,7 @@ def main(name: str, source: str, target: str, report: str | None = None) -> None
         veca.load(source),
         target,
         dtype=torch.float16,
-        provenance=replace(told, licence="apache-2.0", notes=TERMS),
+        provenance=replace(told, licence="apache-2.0", recipe=RECIPE, notes=TERMS),
         results=results,
         name=name,
     )

@@ -30,7 +30,7 @@ def demo(words: Sequence[str]) -> None:
         photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
         /,
         *,
-        model: str = "tiny",
+        model: str = "veca-tiny",
         budgets: str = "8,16,32,64",
         size: int = 448,
         out: Path = Path("build/demo"),

@@ -46,7 +46,7 @@ def locate(source: Source, revision: str | None = None) -> Place:
             raise WeightsError(
                 f"there is no folder or file {name!r} here, so it was sought on the hub: {error}"
             ) from error
-    bundled = ", ".join(bundled_names()) or "none yet"
+    bundled = ", ".join(bundled_names()) or "none"
     raise WeightsError(
         f"{problem or f'{name!r} is not known'}; give a folder or .safetensors file that exists, a "
         f"bundled name ({bundled}), or a name on the hub such as 'owner/name'."

