@@ -104,6 +104,7 @@ def _usage(config: BackboneConfig, name: str | None) -> Iterator[str]:
     budget = "" if full else f", budget={config.budgets[len(config.budgets) // 2]}"
     yield "```python"
     yield "import torch, veca"
+    yield ""
     yield f"model = veca.load({json.dumps(name or 'THIS_MODEL')}){hint}"
     yield f"images = torch.randn(1, {config.in_channels}, {side}, {side})  # normalised pictures"
     yield f"features = model(images{budget})"
