@@ -117,6 +117,31 @@ def test_a_twin_with_shares_is_compared_at_the_same_ones_and_that_is_shown(tmp_p
     assert shown == [("8", "0.5", "0.5"), ("8", "-", "-"), ("64", "0.5", "0.5"), ("64", "-", "-")]
 
 
+def test_a_control_that_was_measured_at_another_resolution_only_is_marked(tmp_path: Path) -> None:
+    rows = [
+        class_row(tmp_path, right_of(number), **who)
+        for number, who in enumerate([{"resolution": 384}, TWIN | {"resolution": 128}])
+    ]
+    (line,) = table(against(rows, tmp_path))
+    assert (line["px"], line["control's px"]) == ("384", "128")
+    rows[0] = class_row(tmp_path, right_of(2), resolution=128)
+    assert "control's px" not in table(against(rows, tmp_path))[0]
+
+
+def test_two_sets_of_one_name_are_told_apart_by_the_start_of_their_hashes(tmp_path: Path) -> None:
+    rows = [
+        mask_row(tmp_path, confusions_of(number), data_sha256=sha, **who)
+        for number, (sha, who) in enumerate(
+            (sha, who) for sha in ("a" * 64, "b" * 64) for who in ({}, TWIN)
+        )
+    ]
+    (line,) = table(against(rows, tmp_path))
+    assert list(line)[-2:] == [
+        "segmentation on farm aaaaaaaa, miou",
+        "segmentation on farm bbbbbbbb, miou",
+    ]
+
+
 def test_what_was_left_out_is_told_once_for_all_its_lines(tmp_path: Path) -> None:
     rows = every_task(tmp_path)
     for path in tmp_path.iterdir():

@@ -46,8 +46,8 @@ def _words(comparison: Comparison) -> Iterator[str]:
 def _table(comparison: Comparison) -> Iterator[str]:
     """A line for each setting of each model."""
     dense, uneven = _labels(comparison, _dense), _uneven(comparison)
-    titles = ["model", "budget", "ffn", "px", "control's ffn", "classes, %", "control's, %",
-              "share", "numbers", *dense]  # fmt: skip
+    titles = ["model", "budget", "ffn", "px", "control's ffn", "control's px", "classes, %",
+              "control's, %", "share", "numbers", *dense]  # fmt: skip
     lines = []
     for line in comparison.lines:
         row, classes = line.row, line.classes
@@ -57,6 +57,7 @@ def _table(comparison: Comparison) -> Iterator[str]:
             "-" if row.ffn is None else f"{row.ffn:g}",
             str(row.resolution),
             _control_shares(line),
+            _control_sizes(line),
             *(["-"] * 4 if classes is None else [
                 f"{classes.model:.2f}", f"{classes.control:.2f}", _share(classes.ratio),
                 str(len(_of_classes(line))) if uneven else "-",
@@ -74,6 +75,12 @@ def _control_shares(line: Line) -> str:
     """The shares of the control that a line is compared with; '-' for all hidden units."""
     shares = dict.fromkeys(number.pair.control.row.ffn for number in line.numbers)
     return "; ".join("-" if share is None else f"{share:g}" for share in shares)
+
+
+def _control_sizes(line: Line) -> str:
+    """The resolutions of the control, where they are not that of the line; else '-'."""
+    sizes = dict.fromkeys(number.pair.control.row.resolution for number in line.numbers)
+    return "-" if set(sizes) == {line.row.resolution} else "; ".join(map(str, sizes))
 
 
 def _uneven(comparison: Comparison) -> bool:
@@ -99,15 +106,14 @@ def _dense(line: Line) -> list[Number]:
 
 
 def _label(comparison: Comparison, row: Row) -> str:
-    """What a number is of; protocol and feature only where a task on a set has several."""
+    """What a number is of; protocol, feature and hash only where a task on a name has several."""
     rows = [number.pair.row for line in comparison.lines for number in line.numbers]
     rows += [item.row for item in comparison.left_out]
-    alike = {
-        (other.protocol, other.feature)
-        for other in rows
-        if (other.task, other.data) == (row.task, row.data)
-    }
-    words = [f"{row.task} on {row.data}", row.metric]
+    others = [other for other in rows if (other.task, other.data) == (row.task, row.data)]
+    alike = {(other.protocol, other.feature) for other in others}
+    sets = {other.data_sha256 for other in others}
+    data = f"{row.data} {(row.data_sha256 or 'unknown')[:8]}" if len(sets) > 1 else row.data
+    words = [f"{row.task} on {data}", row.metric]
     words += [row.protocol, row.feature] if len(alike) > 1 else []
     return f"{', '.join(words)} (PARTIAL)" if row.partial else ", ".join(words)
 
