@@ -6,6 +6,7 @@ PYTHON ?= python3.11 python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments
+AT_ONCE := -n auto --maxprocesses 8 --dist worksteal
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 
 .DEFAULT_GOAL := help
@@ -25,9 +26,10 @@ bench: $(DEV) ## VECA beside its rivals, as in docs/results: about 40 minutes
 	$(BIN)/veca bench --model small --resolutions 256,512,1024,2048 --budgets 8,16,32,64 \
 	    --ffn 0.25,1.0 --batch 1 --threads 2 --rounds 9 --seconds 5 --max-seconds 600 --out build/bench
 
+test: export OMP_NUM_THREADS = 1 # one thread for each of the processes that test
 test: check ## Check, then test: with shapes checked, then what torch compiles
-	$(BIN)/pytest $(SHAPES) -m "not compiled and not slow" --cov
-	$(BIN)/pytest -m "compiled and not slow"
+	$(BIN)/pytest $(AT_ONCE) $(SHAPES) -m "not compiled and not slow" --cov
+	$(BIN)/pytest $(AT_ONCE) -m "compiled and not slow"
 
 check: $(DEV) ## Lint, formatting, types, layers, spelling
 	$(BIN)/ruff check
