@@ -121,14 +121,51 @@ def test_with_stride_16_alone_it_sees_the_resolution_of_the_student(photos: Tens
     assert finer(photos[:1, :, :112, :112], (7, 7)).patches.shape == (1, 49, 120)
 
 
+def test_a_second_suffix_brings_coarser_maps_to_the_patches_of_a_finer_one(
+    teacher: EfficientNetTeacher, photos: Tensor
+) -> None:
+    joined = efficientnet_teacher("efficientnet-lite2@16+32@16")
+    assert joined.name == "efficientnet-lite2@16+32@16"
+    assert (joined.patch_width, joined.image_width, joined.stride) == (1400, 1280, 16)
+
+    targets = joined(photos[:1], (16, 16))  # at 256 pixels, as the teacher with patches of 32 sees
+
+    plain = teacher(photos[:1], (8, 8))
+    torch.testing.assert_close(targets.image, plain.image)
+    fine = EfficientNetTeacher((16,))(photos[:1], (16, 16)).patches
+    torch.testing.assert_close(targets.patches[:, :, :120], 0.54 * fine)
+    coarse = plain.patches[0].unflatten(0, (8, 8))
+    # Row 3 and column 4 lie at 1.25 and 1.75 of the coarse map.
+    upper = 0.25 * coarse[1, 1] + 0.75 * coarse[1, 2]
+    lower = 0.25 * coarse[2, 1] + 0.75 * coarse[2, 2]
+    mixed = 0.75 * upper + 0.25 * lower
+    torch.testing.assert_close(targets.patches[0, 3 * 16 + 4, 120:], mixed)
+
+
+def test_an_odd_number_of_patches_gets_as_many_features_from_a_coarser_map(photos: Tensor) -> None:
+    joined = EfficientNetTeacher((16, 32), patches_of=16)
+    assert joined(photos[:1, :, :112, :80], (7, 5)).patches.shape == (1, 35, 1400)
+
+
+def test_a_suffix_that_says_the_coarsest_stride_again_changes_nothing() -> None:
+    again, once = (efficientnet_teacher(f"efficientnet-lite2@16+32{end}") for end in ("@32", ""))
+    assert (again.name, again.digest) == (once.name, once.digest)
+
+
+def test_patches_of_a_map_that_is_not_asked_for_are_refused() -> None:
+    with pytest.raises(TeacherError, match=r"stride 8 have no map .* among 16\+32; choose one"):
+        efficientnet_teacher("efficientnet-lite2@16+32@8")
+
+
 def test_a_digest_stands_for_the_weights_and_their_use(teacher: EfficientNetTeacher) -> None:
     digests = [
         EfficientNetTeacher().digest,
         EfficientNetTeacher((16, 32)).digest,
         EfficientNetTeacher(ahead=SAME).digest,
+        EfficientNetTeacher((16, 32), patches_of=16).digest,
     ]
     assert digests[0] == teacher.digest
-    assert len(set(digests)) == 3
+    assert len(set(digests)) == len(digests)
 
 
 @pytest.mark.parametrize("strides", [(), (4,), (16, 16), (32, 64)])
@@ -137,7 +174,9 @@ def test_strides_that_it_has_no_maps_of_are_refused(strides: tuple[int, ...]) ->
         EfficientNetTeacher(strides)
 
 
-@pytest.mark.parametrize("name", ["efficientnet-lite2@", "efficientnet-lite2@16,32"])
+@pytest.mark.parametrize(
+    "name", ["efficientnet-lite2@", "efficientnet-lite2@16,32", "efficientnet-lite2@16+32@16@16"]
+)
 def test_a_suffix_that_names_no_strides_is_refused(name: str) -> None:
     with pytest.raises(TeacherError, match=r"give some of 8, 16, 32 with plus signs"):
         efficientnet_teacher(name)

@@ -1,8 +1,9 @@
 """EfficientNet-Lite2 from its PyPI packages: the teacher that needs no hub and no consent.
 
 Trained on ImageNet with labels, 6.1 M parameters, Apache-2.0. One feature for each 32 x 32 pixels,
-so it sees twice the resolution of a student with patches of 16. The image feature is the mean of
-the last map, which has 1280 channels, sparse and never negative.
+so it sees twice the resolution of a student with patches of 16, unless it is asked for patches of a
+finer map. The image feature is the mean of the last map, which has 1280 channels, sparse and never
+negative.
 """
 
 from collections.abc import Sequence
@@ -39,25 +40,32 @@ class EfficientNetTeacher(StridedTeacher):
     """Patch features are channels of one map or of several, side by side.
 
     Maps that are joined are brought to one size of their variances (`JOINED`): a student answers
-    to the sum. A finer map is averaged over the patches of the coarsest one that is asked for,
-    whose stride says how large the images are: with 16 alone the network sees the student's own
-    resolution.
+    to the sum. One of the strides, by default the coarsest, is that of the patches and so says how
+    large the images are: with 16 the network sees the student's own resolution, with 32 twice that.
+    Finer maps are averaged over the patches, coarser ones interpolated between them.
     """
 
     network: FusedNetwork
 
-    def __init__(self, strides: Sequence[int] = (32,), ahead: Sequence[bool] = CENTRED) -> None:
+    def __init__(
+        self,
+        strides: Sequence[int] = (32,),
+        ahead: Sequence[bool] = CENTRED,
+        patches_of: int | None = None,
+    ) -> None:
         """Load the packages' weights; `ahead` is told in `FusedNetwork`."""
         strides = _checked(strides)
+        stride = _checked_patches(strides, patches_of)
         found = _package_network()
         network = FusedNetwork(found, ahead).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         suffix = "" if strides == (32,) else f"@{'+'.join(map(str, strides))}"
+        suffix += "" if stride == strides[-1] else f"@{stride}"
         facts = TeacherFacts(
             name=NAME + suffix,
             licence=LICENCE,
             image_width=network.width_at(32),
             patch_width=sum(network.width_at(stride) for stride in strides),
-            stride=strides[-1],
+            stride=stride,
             normalisation=NORMALISATION,
         )
         super().__init__(facts, network)
@@ -77,7 +85,7 @@ class EfficientNetTeacher(StridedTeacher):
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         on_cpu = pixels.device.type == "cpu"
         at_once = PIXELS_AT_ONCE // pixels[0, 0].numel() if on_cpu else len(pixels)
-        parts = [self._observe(part) for part in pixels.split(max(at_once, 1))]
+        parts = [self._observe(part, grid) for part in pixels.split(max(at_once, 1))]
         return Targets(*(torch.cat(found) for found in zip(*parts, strict=True)))
 
     def logits(
@@ -96,32 +104,43 @@ class EfficientNetTeacher(StridedTeacher):
         facts = super().identity() | {"strides": self.strides, "ahead": self.ahead}
         return facts | ({"factors": self.factors} if len(self.strides) > 1 else {})
 
-    def _observe(self, pixels: Tensor) -> Targets:
+    def _observe(self, pixels: Tensor, grid: tuple[int, int]) -> Targets:
         """What the network says of a few images."""
         maps = self.network(pixels)
-        patches = [
-            F.avg_pool2d(maps[stride], self.stride // stride) * self.factors[stride]
-            for stride in self.strides
-        ]
+        patches = [self._at(grid, maps[stride], stride) for stride in self.strides]
         found = torch.cat(patches, dim=1).flatten(2).transpose(1, 2)
         return Targets(maps[32].mean(dim=(2, 3)), found)
 
+    def _at(self, grid: tuple[int, int], features: Tensor, stride: int) -> Tensor:
+        """A map with one feature for each patch, times its factor."""
+        if stride > self.stride:
+            features = F.interpolate(features, grid, mode="bilinear", align_corners=False)
+        else:
+            features = F.avg_pool2d(features, self.stride // stride)
+        return features * self.factors[stride]
+
 
 def efficientnet_teacher(name: str = NAME) -> EfficientNetTeacher:
-    """The teacher by its name; 'efficientnet-lite2@16+32' joins the maps of two strides."""
-    base, at, suffix = name.partition("@")
+    """The teacher by its name.
+
+    'efficientnet-lite2@16+32' joins the maps of two strides, 'efficientnet-lite2@16+32@16' does so
+    at the student's own resolution, with a patch for each feature of stride 16.
+    """
+    base, *suffixes = name.split("@")
     if base != NAME:
         raise TeacherError(f"{name!r} is no name of this teacher; it is called {NAME}.")
-    if not at:
+    if not suffixes:
         return EfficientNetTeacher()
     try:
-        strides = [int(part) for part in suffix.split("+")]
+        strides, *patches_of = [[int(part) for part in one.split("+")] for one in suffixes]
+        ((chosen,),) = patches_of or [[max(strides)]]
     except ValueError as error:
         raise TeacherError(
-            f"{name!r} names strides {suffix!r}; give some of {', '.join(map(str, STRIDES))} with "
-            f"plus signs, as in {NAME}@16+32."
+            f"{name!r} names strides {'@'.join(suffixes)!r}; give some of "
+            f"{', '.join(map(str, STRIDES))} with plus signs, as in {NAME}@16+32, and, if it is "
+            f"not the coarsest, the one that patches have, as in {NAME}@16+32@16."
         ) from error
-    return EfficientNetTeacher(strides)
+    return EfficientNetTeacher(strides, patches_of=chosen)
 
 
 def _checked(strides: Sequence[int]) -> tuple[int, ...]:
@@ -132,6 +151,16 @@ def _checked(strides: Sequence[int]) -> tuple[int, ...]:
             f"{', '.join(map(str, STRIDES))}, each once."
         )
     return tuple(sorted(strides))
+
+
+def _checked_patches(strides: tuple[int, ...], chosen: int | None) -> int:
+    """The stride of the patches."""
+    if chosen is not None and chosen not in strides:
+        raise TeacherError(
+            f"patches of stride {chosen} have no map of their own among "
+            f"{'+'.join(map(str, strides))}; choose one of these strides."
+        )
+    return strides[-1] if chosen is None else chosen
 
 
 def _package_network() -> Any:  # noqa: ANN401 - the package has no types

