@@ -70,7 +70,7 @@ def _demo(  # noqa: PLR0913, PLR0917 - the flags of the command
     make_folder(out)
     target = out / "report.html"
     replace_file(target, [page(shown).encode()])
-    console.print(f"Report: {target} ({time.perf_counter() - started:.0f} s in all)")
+    print(f"Report: {target} ({time.perf_counter() - started:.0f} s in all)")
 
 
 def _table(rows: Sequence[BudgetRow], pixels: tuple[int, int]) -> Table:
