@@ -32,7 +32,8 @@ def small(stage: Stage = 1) -> Recipe:
     Paper: 6 GPUs of 48 GB, batch 768; 135 epochs at 256 px, then 50,000 steps up to 768 px. Not
     trained here: proven by two real steps with a teacher of that class and size.
     Run: torchrun --nproc-per-node 6 -m veca distill small --images DIR --out runs/small
-    Then: ... -m -- veca distill small --stage 2 --start runs/small/best --out runs/small-2
+    Then: ... -m -- veca distill small --stage 2 --start runs/small/best --images DIR
+        --out runs/small-2
     """
     return _paper("small", "dinov3-small", stage)
 

@@ -132,15 +132,16 @@ def efficientnet_teacher(name: str = NAME) -> EfficientNetTeacher:
     if not suffixes:
         return EfficientNetTeacher()
     try:
-        strides, *patches_of = [[int(part) for part in one.split("+")] for one in suffixes]
-        ((chosen,),) = patches_of or [[max(strides)]]
+        joined, chosen = suffixes if len(suffixes) > 1 else (suffixes[0], None)
+        strides = [int(part) for part in joined.split("+")]
+        patches_of = None if chosen is None else int(chosen)
     except ValueError as error:
         raise TeacherError(
             f"{name!r} names strides {'@'.join(suffixes)!r}; give some of "
             f"{', '.join(map(str, STRIDES))} with plus signs, as in {NAME}@16+32, and, if it is "
             f"not the coarsest, the one that patches have, as in {NAME}@16+32@16."
         ) from error
-    return EfficientNetTeacher(strides, patches_of=chosen)
+    return EfficientNetTeacher(strides, patches_of=patches_of)
 
 
 def _checked(strides: Sequence[int]) -> tuple[int, ...]:
