@@ -26,7 +26,8 @@ bench: $(DEV) ## VECA beside its rivals, as in docs/results: about 40 minutes
 	$(BIN)/veca bench --model small --resolutions 256,512,1024,2048 --budgets 8,16,32,64 \
 	    --ffn 0.25,1.0 --batch 1 --threads 2 --rounds 9 --seconds 5 --max-seconds 600 --out build/bench
 
-test: export OMP_NUM_THREADS = 1 # one thread for each of the processes that test
+# One thread for each of the processes that test.
+test: export OMP_NUM_THREADS = 1
 test: check ## Check, then test: with shapes checked, then what torch compiles
 	$(BIN)/pytest $(AT_ONCE) $(SHAPES) -m "not compiled and not slow" --cov
 	$(BIN)/pytest $(AT_ONCE) -m "compiled and not slow"

@@ -303,6 +303,19 @@ def test_only_the_first_process_says_that_it_is_finished(
     assert capsys.readouterr() == ("", "")
 
 
+def test_keeping_outputs_alone_does_not_promise_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ending(monkeypatch, Outcome(True, 0, None, Path("runs/x")))
+    words = ["distill", "tiny", "--out", "runs/x", "--cache-teacher", "kept", "--cache-only"]
+    assert main(words) == 0
+    assert asked[2].cache_only
+    printed = capsys.readouterr().out
+    assert printed == (
+        "The teachers' outputs are kept; the command without --cache-only trains with them.\n"
+    )
+
+
 def test_losses_that_stay_not_finite_have_a_code_of_their_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

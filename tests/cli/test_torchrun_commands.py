@@ -17,6 +17,23 @@ def shown_commands() -> list[str]:
     return [line for page in whole for line in page.splitlines() if line.startswith("torchrun ")]
 
 
+def told_commands() -> list[str]:
+    """Every mention of torchrun with a module, in pages, scripts, help and docstrings."""
+    files = [path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*")]
+    texts = [
+        path.read_text("utf-8")
+        for path in [ROOT / "README.md", *files]
+        if path.suffix in {".py", ".md", ".sh", ".toml"}
+    ]
+    return [told for text in texts for told in re.findall(r"torchrun[^\n`]* -m [^\n`]*", text)]
+
+
+def test_wherever_torchrun_is_told_of_two_dashes_stand_before_veca() -> None:
+    told = told_commands()
+    assert len(told) > 10
+    assert [one for one in told if " -m -- veca" not in one] == []
+
+
 def test_the_documents_show_such_commands() -> None:
     assert any("--start" in command for command in shown_commands())
 

@@ -135,6 +135,24 @@ def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
 
 
 @pytest.mark.workers
+def test_two_workers_keep_outputs_with_which_one_then_trains(images: Path, tmp_path: Path) -> None:
+    kept = (
+        "--cache-teacher",
+        str(tmp_path / "kept"),
+        "--cache.crops",
+        "1",
+        "--cache.channels",
+        "3",
+    )
+    said = finish(command(images, tmp_path / "run", *kept, "--cache-only", processes=2))
+    assert "22 of 22 views" in said
+    assert said.count("The teachers' outputs are kept") == 1
+    steps = ("--steps", "2", "--schedule.warmup-steps", "1", "--schedule.decay-steps", "0")
+    said = finish(command(images, tmp_path / "run", *kept, *steps))
+    assert "views/s" not in said
+    assert "Finished at step 2" in said
+
+
 def test_a_loss_that_is_not_finite_on_one_worker_skips_the_step_on_all(
     images: Path, tmp_path: Path
 ) -> None:

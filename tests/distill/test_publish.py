@@ -84,6 +84,11 @@ def test_the_names_of_several_teachers_keep_their_order_and_gaps_are_told() -> N
         (Provenance(teacher="pixels", teacher_licence="mit"), "pixels", "apache-2.0"),
         (Provenance(teacher="old", teacher_licence="mit"), "pixels, old", "apache-2.0, mit"),
         (Provenance(teacher="old"), "pixels, old", "apache-2.0, not recorded"),
+        (
+            Provenance(teacher="pixels, old", teacher_licence="apache-2.0, mit"),
+            "pixels, old",
+            "apache-2.0, mit",
+        ),
     ],
 )
 def test_a_model_to_start_from_brings_its_own_teachers(
@@ -110,6 +115,37 @@ def test_a_model_to_start_from_brings_its_images_story_and_command(tmp_path: Pat
     unknown = provenance_of(config, [PixelTeacher()], 5, None)
     assert unknown.command == f"not recorded; before that: {COMMAND}"
     assert (found.licence, found.notes) == (None, None)
+
+
+def test_images_that_earlier_stages_had_too_are_told_once(tmp_path: Path) -> None:
+    earlier = Provenance(data="7 unlabelled images (a); before that: 9 unlabelled images (b)")
+    publish(tensors_of(), CONFIG, tmp_path, earlier, adaptors=False)
+    config = dataclasses.replace(CONFIG, start=str(tmp_path), images="photos/a")
+    assert provenance_of(config, [PixelTeacher()], 7, None).data == earlier.data
+    more = provenance_of(config, [PixelTeacher()], 77, None).data
+    assert more == f"77 unlabelled images (a); before that: {earlier.data}"
+
+
+def test_stages_of_one_recipe_are_told_one_by_one(tmp_path: Path) -> None:
+    earlier = Provenance(recipe="test; before that: test", data="7 x; before that: 7 x")
+    publish(tensors_of(), CONFIG, tmp_path, earlier, adaptors=False)
+    config = dataclasses.replace(CONFIG, start=str(tmp_path), images="photos/a")
+    found = provenance_of(config, [PixelTeacher()], 7, None)
+    assert found.recipe == "test; before that: test; before that: test"
+    assert found.data == "7 unlabelled images (a); before that: 7 x"
+
+
+@pytest.mark.parametrize(
+    ("images", "told"),
+    [
+        ("../data/photos", "photos"),
+        ("../data/photos/*.tar", "*.tar"),
+        ("../data/photos_*/shard-?.tar", "photos_*/shard-?.tar"),
+    ],
+)
+def test_a_pattern_of_images_is_told_from_its_first_wildcard_on(images: str, told: str) -> None:
+    config = dataclasses.replace(CONFIG, images=images)
+    assert provenance_of(config, [PixelTeacher()], 5, None).data == f"5 unlabelled images ({told})"
 
 
 @pytest.mark.parametrize(

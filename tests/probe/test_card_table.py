@@ -5,9 +5,9 @@ from veca.probe.card_table import NOTE, card_table
 from veca.probe.rows import Row
 
 
-def table(rows: list[Row], title: str | None = None) -> list[list[str]]:
+def table(rows: list[Row], titles: dict[str, str] | None = None) -> list[list[str]]:
     """The cells of the table, titles first."""
-    lines = [line for line in card_table(rows, title).splitlines() if line.startswith("|")]
+    lines = [line for line in card_table(rows, titles).splitlines() if line.startswith("|")]
     return [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "--" not in line
     ]
@@ -34,14 +34,37 @@ def test_other_resolutions_and_shares_are_other_lines() -> None:
     rows = [*depth_rows(), row(budget=8, ffn=0.25, resolution=256), row(budget=8, ffn=1.0)]
     ways = [line[:4] for line in table(rows)[1:]]
     assert ["runs/tiny", "8", "0.25", "256"] in ways
-    assert ["runs/tiny", "8", "-", "512"] in ways
+    assert ["runs/tiny", "8", "1", "512"] in ways  # of a model that has shares, all is one
+    assert ["efficientnet-lite2 (teacher)", "-", "-", "512"] in ways
     assert len(ways) == len({tuple(way) for way in ways}) == 8
 
 
-def test_a_title_stands_for_the_path_of_the_model_alone() -> None:
-    names = {line[0] for line in table(knn_rows(), "veca-tiny")[1:]}
-    assert names == {"veca-tiny", "efficientnet-lite2 (teacher)", "runs/control (control)"}
+def test_titles_stand_for_the_names_they_are_given_for_and_no_others() -> None:
+    rows = [*knn_rows(), row(model="runs/other")]
+    names = {
+        line[0] for line in table(rows, {"runs/tiny": "veca-tiny", "runs/control": "twin"})[1:]
+    }
+    assert names == {"veca-tiny", "runs/other", "efficientnet-lite2 (teacher)", "twin (control)"}
     assert card_table(knn_rows()).rstrip().endswith(NOTE)
+
+
+def test_other_weights_of_one_name_are_told_apart() -> None:
+    rows = [row(value=50.0), row(value=60.0, weights="a" * 64), teacher()]
+    assert [line[0] for line in table(rows, {"runs/tiny": "tiny"})[1:]] == [
+        "tiny @01234567", "tiny @aaaaaaaa", "efficientnet-lite2 (teacher)"]  # fmt: skip
+
+
+def test_every_command_is_told_once() -> None:
+    rows = [
+        row(),
+        row(budget=16),
+        row(budget=32, command="veca probe suite x.toml"),
+        row(command=""),
+    ]
+    assert (
+        "Measured by `veca probe knn pets --model runs/tiny --out out`, `veca probe suite x.toml`."
+    ) in card_table(rows).splitlines()
+    assert "Measured by" not in card_table([row(command="")])
 
 
 def test_untrained_models_are_told_as_such() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.distill.runs import ALONE, pictures, rows, small_config
-from veca.distill.config import DistillConfig
+from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.run import Outcome, Wishes
 from veca.recipes import run as module
 from veca.recipes.distill import Recipe
@@ -138,3 +138,12 @@ def test_only_the_first_process_judges(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "distill", lambda *_: finished)
     monkeypatch.setenv("RANK", "1")
     assert run(small_quick(), tmp_path) == (finished, [])
+
+
+def test_quick_is_not_judged_where_only_outputs_are_kept(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wishes = dataclasses.replace(QUIET, cache_only=True, cache_teacher=tmp_path / "kept")
+    config = small_quick(cache=CacheConfig(crops=1, channels=3))
+    outcome, told = run(config, out, wishes)
+    assert (outcome, told) == (Outcome(True, 0, None, out), [])
+    assert not (out / JUDGEMENT_NAME).exists()

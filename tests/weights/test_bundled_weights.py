@@ -10,11 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import veca
+from tests.rules import ROOT
 from veca.analysis.samples import sample_photos
 from veca.weights.description import describe
 from veca.weights.sources import BUNDLED, bundled_names, locate
 
 NAME = "veca-tiny"
+TWIN = "weights/veca-tiny-full"
+"""In the repository, not in the package."""
 
 pytestmark = pytest.mark.usefixtures("without_network")
 
@@ -73,6 +76,16 @@ def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:
         f'veca.load("{NAME}")',
     ):
         assert part in card, part
+
+
+def test_the_twin_loads_by_the_name_that_its_card_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    card = (ROOT / TWIN / "README.md").read_text("utf-8")
+    assert f'veca.load("{TWIN}")' in card
+    assert describe(TWIN).digest in card
+    twin = veca.load(TWIN)
+    assert twin.config.attention == "full"
+    assert twin(torch.zeros(1, 3, 64, 64)).patches.shape == (1, 16, 192)
 
 
 def test_nothing_of_a_machine_stands_in_its_files() -> None:

@@ -15,6 +15,6 @@ exec taskset -c "$core" veca distill tiny --out "build/stage2/$name" --resume \
     --teacher efficientnet-lite2@16+32 \
     --cache-teacher build/kept --cache.crops 4 --cache.channels None \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
-    --batch 32 --steps 6000 --schedule.peak 2e-3 --schedule.warmup-steps 100 \
+    --batch 32 --steps 1200 --schedule.peak 2e-3 --schedule.warmup-steps 100 \
     --schedule.decay-steps 0 --ema 0.998 --publish-adaptors \
     --validate-every 2000 --save-every 200 --workers 1 "$@"

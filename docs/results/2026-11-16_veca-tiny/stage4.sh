@@ -15,8 +15,8 @@ exec taskset -c "$core" veca distill tiny --out "build/stage4/$name" --resume \
     --backbone.coordinate-shift 0 --backbone.coordinate-rescale 1 \
     --images '../shared/data/unlabelled_*/shard-*.tar' --validation-images 256 \
     --teacher efficientnet-lite2@16+32@16 \
-    --cache-teacher build/kept-stage4 --cache.crops 2 --cache.channels None --cache.seed 3 \
+    --cache-teacher build/kept-stage4 --cache.crops 1 --cache.channels None --cache.seed 3 \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
     --batch 32 --steps 1200 --schedule.peak 1.5e-3 --schedule.warmup-steps 50 \
     --schedule.decay-steps 700 --ema 0.998 --publish-adaptors \
-    --validate-every 600 --save-every 100 --workers 1 "$@"
+    --validate-every 1200 --save-every 100 --workers 1 "$@"

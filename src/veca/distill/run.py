@@ -23,6 +23,7 @@ from veca.distill.setup import (
     find_pictures,
     find_teachers,
     fit_to_teachers,
+    keep_outputs,
     memory_lines,
 )
 from veca.distill.state import Stored, received, restore
@@ -59,6 +60,9 @@ class Wishes:
     cache_teacher: Path | None = None
     """Folder in which the teachers' outputs are kept."""
 
+    cache_only: bool = False
+    """End when they are, before any training."""
+
     command: str | None = None
     """The command that began it, for the model card."""
 
@@ -75,6 +79,8 @@ def distill(
 ) -> Outcome:
     """Train a student, or continue to; `teachers` may be given instead of found by name."""
     efficiency, wishes = efficiency or Efficiency(), wishes or Wishes()
+    if wishes.cache_only and wishes.cache_teacher is None:
+        raise RunError("--cache-only has no folder to keep outputs in; add --cache-teacher DIR.")
     if teachers is not None:
         names = tuple(teacher.name for teacher in teachers)
         config = dataclasses.replace(config, teacher=names)
@@ -125,6 +131,9 @@ class _Run:
     def go(self, stop: StopRequest, given: Sequence[Teacher] | None) -> Outcome:
         """Set up, train, and tell how it ended."""
         folder = self.place.folder
+        if self.wishes.cache_only:
+            kept = keep_outputs(self.config, self.efficiency, given, self.place)
+            return Outcome(kept, 0, None if kept else stop.signal or SIGTERM, folder.path)
         snapshots = Snapshots(folder.checkpoints)
         stored = self.stored = self._stored(snapshots)
         step = 0 if stored is None else stored.progress.step

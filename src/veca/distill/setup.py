@@ -154,6 +154,19 @@ def open_cache(
     )
 
 
+def keep_outputs(
+    config: DistillConfig, efficiency: Efficiency, given: Sequence[Teacher] | None, place: Place
+) -> bool:
+    """Compute only the teacher outputs that a training would miss; False where it was stopped."""
+    try:
+        pictures = find_pictures(config, place)
+        teachers = [one.to(place.workers.device) for one in find_teachers(config, given)]
+        open_cache(config, efficiency, pictures, teachers, place)
+    except StoppedError:
+        return False
+    return True
+
+
 def build_training(
     config: DistillConfig,
     efficiency: Efficiency,

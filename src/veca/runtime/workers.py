@@ -1,6 +1,6 @@
 """The processes of one run: who this one is, and the few things they tell each other.
 
-`torchrun --nproc-per-node K -m veca ...` starts K workers; without it there is one worker, which
+`torchrun --nproc-per-node K -m -- veca ...` starts K workers; without it there is one worker, which
 talks to nobody and for which every method here does nothing. All workers must call the same methods
 in the same order, else they wait for each other.
 """
