@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +58,7 @@ def start(words: Sequence[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         words,
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -68,7 +69,13 @@ def start(words: Sequence[str]) -> "subprocess.Popen[str]":
 def finish(words: Sequence[str], code: int = 0) -> str:
     """Run to the end and give what it said; another exit code than `code` fails."""
     process = start(words)
-    said, _ = process.communicate(timeout=120)
+    try:
+        said, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        for pid in started_by(process.pid):
+            os.kill(pid, signal.SIGABRT)  # it tells where it stands, and ends
+        said, _ = process.communicate()
+        raise AssertionError(f"it hangs: {said}") from None
     assert process.returncode == code, said
     return said
 
@@ -81,12 +88,34 @@ def kill_group(process: "subprocess.Popen[str]") -> None:
 
 def processes_of_group(group: int) -> list[int]:
     """Living processes of a group, so that orphans are found (Linux)."""
-    found = []
+    return [one.pid for one in _living() if one.group == group]
+
+
+def started_by(pid: int) -> list[int]:
+    """A process and all that it started, and those that they started (Linux)."""
+    children: dict[int, list[int]] = {}
+    for one in _living():
+        children.setdefault(one.parent, []).append(one.pid)
+    found = [pid]
+    for one in found:  # grows meanwhile
+        found += children.get(one, [])
+    return found
+
+
+class _Living(NamedTuple):
+    """A process that has not ended."""
+
+    pid: int
+    parent: int
+    group: int
+
+
+def _living() -> Iterator[_Living]:
+    """All processes of this machine."""
     for folder in Path("/proc").iterdir():
         try:
             fields = (folder / "stat").read_text("utf-8").rpartition(")")[2].split()
         except OSError:
             continue
-        if folder.name.isdigit() and int(fields[2]) == group and fields[0] not in "ZX":
-            found.append(int(folder.name))
-    return found
+        if folder.name.isdigit() and fields[0] not in "ZX":
+            yield _Living(int(folder.name), int(fields[1]), int(fields[2]))

@@ -144,7 +144,8 @@ def test_two_workers_keep_outputs_with_which_one_then_trains(images: Path, tmp_p
         "--cache.channels",
         "3",
     )
-    said = finish(command(images, tmp_path / "run", *kept, "--cache-only", processes=2))
+    only = ("--workers", "0", "--cache-only")
+    said = finish(command(images, tmp_path / "run", *kept, *only, processes=2))
     assert "22 of 22 views" in said
     assert said.count("The teachers' outputs are kept") == 1
     steps = ("--steps", "2", "--schedule.warmup-steps", "1", "--schedule.decay-steps", "0")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# One short training and its probes: the recipe of veca-tiny at 128 px, 19,200 pictures, with a decay.
+# One short training and its probes: the recipe of veca-tiny at 128 px, 12,800 pictures, with a decay.
 #   sh docs/results/2026-11-17_ablations/ablation.sh NAME CORE [flags of veca distill ...]
 # from the top of the repository, with the environment's bin on the PATH; one thread on one core, so
 # two can run side by side. Runs go to build/ablations. NAMEs and flags: README.md beside this file.
@@ -16,13 +16,16 @@ taskset -c "$core" ${VECA:-veca} distill tiny --out "$run" --resume \
     --teacher efficientnet-lite2@16+32 \
     --cache-teacher build/kept-ablations --cache.crops 1 --cache.channels None --cache.seed 2 \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
-    --resolution 128 --batch 32 --steps 600 --schedule.peak 2e-3 --schedule.warmup-steps 50 \
-    --schedule.decay-steps 200 --ema 0.99 \
-    --validate-every 600 --save-every 200 --workers 1 "$@"
+    --resolution 128 --batch 32 --steps 400 --schedule.peak 2e-3 --schedule.warmup-steps 50 \
+    --schedule.decay-steps 150 --ema 0.99 \
+    --validate-every 400 --save-every 200 --workers 1 "$@"
 test -d "$run/last" || exit 0  # --cache-only
+budgets="--budgets ${BUDGETS:-8,64}"
+case " $* " in *" --attention full "*) budgets= ;; esac  # the twin has none
 probe() {
+    # shellcheck disable=SC2086 - two words or none
     taskset -c "$core" veca probe "$1" "../shared/data/$2" --model "$run/last" \
-        --budgets "${BUDGETS:-8,64}" --resolution 256 --workers 1 --out "$run/probes"
+        $budgets --resolution 256 --workers 1 --out "$run/probes"
 }
 probe knn classification/imagenette
 probe logistic classification/imagenette
