@@ -65,6 +65,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "optimizer.eps": ("1e-3", 1e-3),
     "optimizer.matrix-rate": ("2", 2.0),
     "optimizer.other-rate": ("3", 3.0),
+    "optimizer.core-step-rate": ("4", 4.0),
     "clip": ("1.5", 1.5),
     "ema": ("0.5", 0.5),
     "validate-every": ("13", 13),

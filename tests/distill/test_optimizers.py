@@ -1,7 +1,6 @@
 """Which parameter learns how, and that nothing is lost between two runs."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -133,23 +132,32 @@ def test_or_only_linear_weights_and_the_patch_embedding_do(matrices: MatrixOptim
     }
 
 
-def test_each_optimiser_has_its_factor_on_the_rate() -> None:
-    moved = {}
-    for matrix_rate, other_rate in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0)):
+@pytest.mark.parametrize(
+    ("rate", "doubled"),
+    [
+        ("matrix_rate", {"adaptor.image.weight"}),
+        ("other_rate", {"backbone.core_bank.tokens.0", "backbone.core_steps.0.scale"}),
+        ("core_step_rate", {"backbone.core_steps.0.scale"}),
+    ],
+)
+def test_a_factor_on_the_rate_moves_its_own_parameters_farther(
+    rate: str, doubled: set[str]
+) -> None:
+    def moved(config: OptimizerConfig) -> dict[str, Tensor]:
         model = student()
-        config = replace(PAPER, weight_decay=0.0, matrix_rate=matrix_rate, other_rate=other_rate)
         optimizers, before = Optimizers(model, config), weights_of(model)
         learn(model, 0, budget=8)
         optimizers.step(1e-3)
         after = weights_of(model)
-        moved[matrix_rate, other_rate] = {name: after[name] - before[name] for name in before}
-    matrix, other = "adaptor.image.weight", "backbone.core_bank.tokens.0"
-    plain = moved[1.0, 1.0]
-    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-7)
-    close(moved[2.0, 1.0][matrix], 2 * plain[matrix])
-    close(moved[2.0, 1.0][other], plain[other])
-    close(moved[1.0, 2.0][matrix], plain[matrix])
-    close(moved[1.0, 2.0][other], 2 * plain[other])
+        return {name: after[name] - before[name] for name in before}
+
+    still = replace(PAPER, weight_decay=0.0)
+    plain, found = moved(still), moved(replace(still, **{rate: 2.0}))  # type: ignore[arg-type]
+    for name in (
+        "adaptor.image.weight", "backbone.core_bank.tokens.0", "backbone.core_steps.0.scale",
+    ):  # fmt: skip
+        factor = 2 if name in doubled else 1
+        torch.testing.assert_close(found[name], factor * plain[name], rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("matrices", ["normuon", "adamw"])
@@ -221,6 +229,7 @@ def test_the_state_of_another_student_or_optimiser_is_refused() -> None:
     [
         ("weight_decay", -0.1), ("eps", float("nan")), ("momentum", 1.0), ("beta2", -0.5),
         ("betas", (0.9, 1.0)), ("matrix_rate", float("inf")), ("other_rate", -1.0),
+        ("core_step_rate", float("nan")),
     ],
 )  # fmt: skip
 def test_constants_with_which_nothing_is_learnt_are_refused(field: str, value: object) -> None:

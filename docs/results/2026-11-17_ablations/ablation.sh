@@ -20,6 +20,7 @@ taskset -c "$core" ${VECA:-veca} distill tiny --out "$run" --resume \
     --schedule.decay-steps 150 --ema 0.99 \
     --validate-every 400 --save-every 200 --workers 1 "$@"
 test -d "$run/last" || exit 0  # --cache-only
+test -z "$LATER" || exit 0  # probes are for another time, by the same command without LATER
 budgets="--budgets ${BUDGETS:-8,64}"
 case " $* " in *" --attention full "*) budgets= ;; esac  # the twin has none
 probe() {

@@ -5,7 +5,7 @@ with its schedule. All that is stored are tensors by the names of their paramete
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -54,9 +54,12 @@ class OptimizerConfig:
     other_rate: float = 1.0
     """Factor on the schedule's rate for AdamW."""
 
+    core_step_rate: float = 1.0
+    """Further factor for what moves the cores: AdamW's steps have one size, whatever a weight's."""
+
     def __post_init__(self) -> None:
         """Refuse constants with which nothing is learnt."""
-        for name in ("weight_decay", "eps", "matrix_rate", "other_rate"):
+        for name in ("weight_decay", "eps", "matrix_rate", "other_rate", "core_step_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"{name}={getattr(self, name)} is not usable; it must be finite and 0 or more."
@@ -115,8 +118,7 @@ class Optimizers:
         if split.matrices:
             self._optimizers.append((_normuon(split.matrices, config), config.matrix_rate))
         if split.others:
-            decaying = _decaying(student, config)
-            self._optimizers.append((_adamw(split.others, decaying, config), config.other_rate))
+            self._optimizers.append((_adamw(student, split.others, config), config.other_rate))
         self._owner = {
             parameter: optimizer
             for optimizer, _ in self._optimizers
@@ -128,7 +130,7 @@ class Optimizers:
         """Move every parameter that has a gradient."""
         for optimizer, factor in self._optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate * factor
+                group["lr"] = learning_rate * factor * group.get("factor", 1.0)
             optimizer.step()
 
     def zero_grad(self) -> None:
@@ -212,26 +214,32 @@ def _normuon(matrices: Mapping[str, nn.Parameter], config: OptimizerConfig) -> N
 
 
 def _adamw(
-    others: Mapping[str, nn.Parameter],
-    decaying: Collection[nn.Parameter] | None,
-    config: OptimizerConfig,
+    student: nn.Module, others: Mapping[str, nn.Parameter], config: OptimizerConfig
 ) -> AdamW:
-    """The optimiser of all else; `decaying` None means that all decay."""
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    """The optimiser of all else."""
+    decaying, moving = _decaying(student, config), _moving(student)
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for parameter in others.values():
-        decays = decaying is None or parameter in decaying
+        decay = config.weight_decay if decaying is None or parameter in decaying else 0.0
+        factor = config.core_step_rate if parameter in moving else 1.0
         # Sharded and plain tensors cannot be stepped in one call.
-        groups.setdefault((decays, isinstance(parameter, DTensor)), []).append(parameter)
+        groups.setdefault((decay, factor, isinstance(parameter, DTensor)), []).append(parameter)
     return AdamW(
         [
-            {"params": members, "weight_decay": config.weight_decay if decays else 0.0}
-            for (decays, _), members in groups.items()
+            {"params": members, "weight_decay": decay, "factor": factor}
+            for (decay, factor, _), members in groups.items()
         ],
         lr=0.0,
         betas=config.betas,
         eps=config.eps,
         fused=True,
     )
+
+
+def _moving(student: nn.Module) -> set[nn.Parameter]:
+    """What says how far the cores move."""
+    steps = [module for module in student.modules() if isinstance(module, CoreStep)]
+    return {parameter for step in steps for parameter in step.parameters()}
 
 
 def _decaying(student: nn.Module, config: OptimizerConfig) -> set[nn.Parameter] | None:
