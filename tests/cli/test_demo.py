@@ -32,6 +32,17 @@ def test_own_photos_give_a_table_and_a_page(
     assert "These weights are untrained" in text
 
 
+def test_without_a_model_the_trained_one_of_the_package_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (48, 40), "teal").save(tmp_path / "photo.png")
+    words = [str(tmp_path / "photo.png"), "--budgets", "8", "--size", "32"]
+    assert main(["demo", *words, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "veca-tiny" in printed
+    assert "untrained" not in printed + (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -154,6 +154,7 @@ def test_two_workers_keep_outputs_with_which_one_then_trains(images: Path, tmp_p
     assert "Finished at step 2" in said
 
 
+@pytest.mark.workers
 def test_a_loss_that_is_not_finite_on_one_worker_skips_the_step_on_all(
     images: Path, tmp_path: Path
 ) -> None:

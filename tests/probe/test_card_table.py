@@ -5,9 +5,9 @@ from veca.probe.card_table import NOTE, card_table
 from veca.probe.rows import Row
 
 
-def table(rows: list[Row], titles: dict[str, str] | None = None) -> list[list[str]]:
+def table(rows: list[Row]) -> list[list[str]]:
     """The cells of the table, titles first."""
-    lines = [line for line in card_table(rows, titles).splitlines() if line.startswith("|")]
+    lines = [line for line in card_table(rows).splitlines() if line.startswith("|")]
     return [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "--" not in line
     ]
@@ -39,19 +39,18 @@ def test_other_resolutions_and_shares_are_other_lines() -> None:
     assert len(ways) == len({tuple(way) for way in ways}) == 8
 
 
-def test_titles_stand_for_the_names_they_are_given_for_and_no_others() -> None:
-    rows = [*knn_rows(), row(model="runs/other")]
-    names = {
-        line[0] for line in table(rows, {"runs/tiny": "veca-tiny", "runs/control": "twin"})[1:]
-    }
-    assert names == {"veca-tiny", "runs/other", "efficientnet-lite2 (teacher)", "twin (control)"}
+def test_names_tell_roles_and_a_note_ends_it() -> None:
+    names = {line[0] for line in table([*knn_rows(), row(model="runs/other")])[1:]}
+    assert names == {
+        "runs/tiny", "runs/other", "efficientnet-lite2 (teacher)", "runs/control (control)",
+    }  # fmt: skip
     assert card_table(knn_rows()).rstrip().endswith(NOTE)
 
 
 def test_other_weights_of_one_name_are_told_apart() -> None:
     rows = [row(value=50.0), row(value=60.0, weights="a" * 64), teacher()]
-    assert [line[0] for line in table(rows, {"runs/tiny": "tiny"})[1:]] == [
-        "tiny @01234567", "tiny @aaaaaaaa", "efficientnet-lite2 (teacher)"]  # fmt: skip
+    assert [line[0] for line in table(rows)[1:]] == [
+        "runs/tiny @01234567", "runs/tiny @aaaaaaaa", "efficientnet-lite2 (teacher)"]  # fmt: skip
 
 
 def test_every_command_is_told_once() -> None:

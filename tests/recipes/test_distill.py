@@ -170,6 +170,7 @@ def test_tiny_is_what_the_trials_chose() -> None:
     assert (config.backbone.coordinate_shift, config.backbone.coordinate_rescale) == (0, 1)
     assert config.teacher == ("efficientnet-lite2@16+32",)
     assert config.schedule.peak > 1e-3
+    assert config.optimizer.other_rate < 1
     assert (config.cache.crops, config.cache.channels) == (4, None)
 
 

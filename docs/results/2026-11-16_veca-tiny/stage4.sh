@@ -13,6 +13,7 @@ export OMP_NUM_THREADS=1
 exec taskset -c "$core" veca distill tiny --out "build/stage4/$name" --resume \
     --start "$start" --seed 3 --resolutions '0:224*1,256*1' \
     --backbone.coordinate-shift 0 --backbone.coordinate-rescale 1 \
+    --optimizer.other-rate 1 --optimizer.core-step-rate 1 \
     --images '../shared/data/unlabelled_*/shard-*.tar' --validation-images 256 \
     --teacher efficientnet-lite2@16+32@16 \
     --cache-teacher build/kept-stage4 --cache.crops 1 --cache.channels None --cache.seed 3 \

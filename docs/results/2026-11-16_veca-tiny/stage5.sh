@@ -16,6 +16,7 @@ exec taskset -c "$core" veca distill tiny --out "build/stage5/$name" --resume \
     --images '../shared/data/unlabelled_*/shard-*.tar' --validation-images 256 \
     --teacher efficientnet-lite2@16+32@16 --cache.crops 0 \
     --views.crop random-resized --views.area 0.2 1.0 --views.no-trivial-augment \
-    --batch 32 --steps 480 --schedule.peak 1e-3 --schedule.warmup-steps 30 \
-    --schedule.decay-steps 360 --optimizer.core-step-rate 0.05 --ema 0.995 --publish-adaptors \
-    --validate-every 480 --save-every 80 --workers 1 "$@"
+    --batch 32 --steps 400 --schedule.peak 1e-3 --schedule.warmup-steps 30 \
+    --schedule.decay-steps 300 --optimizer.other-rate 0.25 --optimizer.core-step-rate 0.2 \
+    --ema 0.995 --publish-adaptors \
+    --validate-every 400 --save-every 80 --workers 1 "$@"

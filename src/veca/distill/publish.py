@@ -95,7 +95,7 @@ def _once(now: str, before: str | None) -> str:
 
 def _source(images: str) -> str:
     """The last part of a path; of a pattern all from its first wildcard on."""
-    parts = Path(images).parts
+    parts = Path(images).parts or Path(images).resolve().parts  # '.' has none
     wild = next((at for at, part in enumerate(parts) if set(part) & set("*?[")), len(parts) - 1)
     return "/".join(parts[wild:])
 

@@ -1,6 +1,6 @@
 """What a model card shows of a report: all tasks side by side, one line for each way to run."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from veca.probe.averages import Average, number
 from veca.probe.markdown import markdown_table, without_empty
@@ -18,8 +18,8 @@ NOTE = (
 )
 
 
-def card_table(rows: Sequence[Row], titles: Mapping[str, str] | None = None) -> str:
-    """The leading metric of every task and set, as Markdown; `titles` are names to show for others.
+def card_table(rows: Sequence[Row]) -> str:
+    """The leading metric of every task and set, as Markdown.
 
     Models that are only compared with come last, each with its role.
     """
@@ -34,7 +34,7 @@ def card_table(rows: Sequence[Row], titles: Mapping[str, str] | None = None) -> 
     heads = ["model", "cores", "ffn", "px", *map(_title, found), "ms", "GFLOPs", "patches/core"]
     lines = [
         [
-            *_who(way, ways, titles or {}),
+            *_who(way, ways),
             *(number(cells[column]) if column in cells else "-" for column in range(len(found))),
             *cost_cells(next(iter(cells.values()))),
         ]
@@ -64,10 +64,10 @@ def _order(way: Way) -> tuple[int, str, int, float, float]:
     )
 
 
-def _who(way: Way, others: Collection[Way], titles: Mapping[str, str]) -> list[str]:
+def _who(way: Way, others: Collection[Way]) -> list[str]:
     """Whose line it is; weights tell models of one name apart."""
     who, side, budget, share = way
-    name = titles.get(who.model, who.model)
+    name = who.model
     if len({other.weights for other, *_ in others if other[:2] == who[:2]}) > 1:
         name = f"{name} @{(who.weights or 'none')[:8]}"
     name = name if who.role == "model" else f"{name} ({who.role})"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,10 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(hours=1)
 """How long a worker waits for the others, such as for the first one to list millions of images. A
 worker that dies is noticed at once; this only ends a run that hangs."""
+
+
+FIRST_WORKS = 4
+"""Of each kind, enough at once to keep all threads of a group busy."""
 
 
 class WorkersError(ValueError):
@@ -144,9 +149,27 @@ def join_workers(device: str = "auto") -> Iterator[Workers]:
     try:
         cpu = chosen.type == "cpu"
         group = dist.group.WORLD if cpu else dist.new_group(timeout=TIMEOUT, backend="gloo")
+        _warm_up(group)
         yield Workers(rank=rank, count=count, device=chosen, cpu_group=group)
     finally:
         dist.destroy_process_group()
+
+
+def _warm_up(group: Any) -> None:  # noqa: ANN401 - torch names no type for it
+    """Let every thread of a group do its first work before this process is ever forked.
+
+    At its first work a thread sets things up under locks of the C library. A process forked in
+    that moment, such as one that decodes images, has the lock closed for ever, and hangs.
+    """
+    with _speaking():
+        works = [
+            speak(torch.zeros(1, dtype=dtype), group=group, async_op=True)
+            for _ in range(FIRST_WORKS)
+            for dtype in (torch.int32, torch.float32, torch.uint8)
+            for speak in (dist.all_reduce, partial(dist.broadcast, src=0))
+        ]
+        for work in works:
+            work.wait()
 
 
 def _numbers(given: dict[str, str]) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
 """The model card: what the hub shows of a model, and the first thing its user reads."""
 
 import json
+import re
 from collections.abc import Iterator
 
 from veca.backbone.config import BackboneConfig
@@ -32,7 +33,7 @@ def card(facts: Facts, results: str | None = None, name: str | None = None) -> s
     lines = [
         *_front_matter(provenance),
         "",
-        f"# {_one_line(name or _title(facts.config))}",
+        f"# {_one_line(_heading(name) if name else _title(facts.config))}",
         "",
         "An elastic vision backbone: the number of cores, and so the cost, is chosen at each call."
         if facts.config.attention != "full"
@@ -62,7 +63,9 @@ def _front_matter(provenance: Provenance) -> Iterator[str]:
     """Fields for the hub; text is quoted as JSON, which YAML reads as well."""
     yield "---"
     if provenance.licence is not None:
-        yield f"license: {json.dumps(provenance.licence)}"
+        named = re.fullmatch(r"other \((.+)\)", provenance.licence)  # as the hub tells such ones
+        yield f"license: {json.dumps('other' if named else provenance.licence)}"
+        yield from [f"license_name: {json.dumps(named[1])}"] if named else []
     yield "library_name: veca"
     yield "pipeline_tag: image-feature-extraction"
     if provenance.teacher and is_hub_id(provenance.teacher):
@@ -70,6 +73,11 @@ def _front_matter(provenance: Provenance) -> Iterator[str]:
     yield "tags:"
     yield from (f"- {tag}" for tag in ("veca", "vision-backbone", "elastic", "dense-features"))
     yield "---"
+
+
+def _heading(name: str) -> str:
+    """A name of the hub or of the package as it is; of a folder its last part."""
+    return name.rpartition("/")[2] if name.startswith(("./", "/")) else name
 
 
 def _title(config: BackboneConfig) -> str:
