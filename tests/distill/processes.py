@@ -97,8 +97,8 @@ def started_by(pid: int) -> list[int]:
     for one in _living():
         children.setdefault(one.parent, []).append(one.pid)
     found = [pid]
-    for one in found:  # grows meanwhile
-        found += children.get(one, [])
+    for parent in found:  # grows meanwhile
+        found += children.get(parent, [])
     return found
 
 
