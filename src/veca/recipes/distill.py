@@ -107,17 +107,7 @@ def tiny(stage: Stage = 1) -> Recipe:
     efficiency = Efficiency(save_every=200, publish_adaptors=True)
     if stage == 1:
         return Recipe(first, efficiency)
-    second = replace(
-        first,
-        recipe="tiny, stage 2",
-        teacher=("efficientnet-lite2@16+32@16",),  # a quarter of the pixels (decisions.md)
-        steps=1_200,
-        resolutions=(ResolutionPhase(sizes=(224, 256)),),
-        schedule=replace(first.schedule, peak=1.5e-3, warmup_steps=50, decay_share=0.6),
-        validate_every=1_200,
-        cache=replace(first.cache, crops=1),
-    )
-    return Recipe(second, efficiency)
+    return Recipe(_second_of_tiny(first), efficiency)
 
 
 def quick(stage: Stage = 1) -> Recipe:
@@ -166,6 +156,20 @@ RECIPES: Mapping[str, Callable[..., Recipe]] = MappingProxyType(
     }
 )
 """Recipes by the names that `veca distill` takes."""
+
+
+def _second_of_tiny(first: DistillConfig) -> DistillConfig:
+    """Higher resolutions, and the decay."""
+    return replace(
+        first,
+        recipe="tiny, stage 2",
+        teacher=("efficientnet-lite2@16+32@16",),  # a quarter of the pixels (decisions.md)
+        steps=1_200,
+        resolutions=(ResolutionPhase(sizes=(224, 256)),),
+        schedule=replace(first.schedule, peak=1.5e-3, warmup_steps=50, decay_share=0.6),
+        validate_every=1_200,
+        cache=replace(first.cache, crops=1),
+    )
 
 
 def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
