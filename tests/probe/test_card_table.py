@@ -75,3 +75,24 @@ def test_every_column_is_told_with_protocol_counts_and_seeds() -> None:
         "- pets: knn top1_k20, %: protocol dinov2, feature image; val, 888 train, 444 test; "
         "seeds 0, 1, 2"
     ) in card_table(knn_rows()).splitlines()
+
+
+def test_weights_and_pictures_are_told_by_their_hashes() -> None:
+    lines = card_table([row(data_sha256="ab" * 32), teacher(weights=None)]).splitlines()
+    assert (
+        "Weights, by their SHA-256: runs/tiny 0123456789abcdef; "
+        "efficientnet-lite2 (teacher) no stored weights."
+    ) in lines
+    assert any("888 train, 444 test (sha256 abababababababab); seeds 0" in line for line in lines)
+
+
+def test_lines_are_timed_by_the_task_that_timed_most_of_them() -> None:
+    dense = {"task": "segmentation", "data": "voc", "metric": "miou", "protocol": "dinov3-small"}
+    few = [row(budget=8, milliseconds=2.0), row(budget=64, milliseconds=3.0)]
+    more = [
+        row(**dense, budget=budget, milliseconds=time)
+        for budget, time in ((8, 40.0), (16, 50.0), (64, 60.0))
+    ]
+    alone = row(**dense, budget=8, resolution=384, milliseconds=90.0)
+    times = [line[-1] for line in table([*few, *more, alone])[1:]]
+    assert times == ["40.0", "50.0", "60.0", "90.0"]

@@ -114,7 +114,7 @@ def test_a_twin_with_shares_is_compared_at_the_same_ones_and_that_is_shown(tmp_p
     ]
     found = against(rows, tmp_path)
     shown = [(line["budget"], line["ffn"], line["control's ffn"]) for line in table(found)]
-    assert shown == [("8", "0.5", "0.5"), ("8", "-", "-"), ("64", "0.5", "0.5"), ("64", "-", "-")]
+    assert shown == [("8", "0.5", "0.5"), ("8", "1", "1"), ("64", "0.5", "0.5"), ("64", "1", "1")]
 
 
 def test_a_control_that_was_measured_at_another_resolution_only_is_marked(tmp_path: Path) -> None:

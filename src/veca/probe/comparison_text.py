@@ -1,11 +1,12 @@
 """A comparison with a control for people, as a section of a report, and for programs, as JSON."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from veca.probe.comparison import CLASS_TASKS, LEVEL, SEED, Comparison, LeftOut, Line, Number
 from veca.probe.markdown import markdown_table, without_empty
+from veca.probe.report_text import Who, share_cell, with_shares
 from veca.probe.retained import Ratio
 from veca.probe.rows import Row
 from veca.runtime.plain_json import plain_json
@@ -48,15 +49,15 @@ def _table(comparison: Comparison) -> Iterator[str]:
     dense, uneven = _labels(comparison, _dense), _uneven(comparison)
     titles = ["model", "budget", "ffn", "px", "control's ffn", "control's px", "classes, %",
               "control's, %", "share", "numbers", *dense]  # fmt: skip
-    lines = []
+    lines, elastic = [], _with_shares(comparison)
     for line in comparison.lines:
         row, classes = line.row, line.classes
         cells = [
             line.name,
             "-" if row.budget is None else str(row.budget),
-            "-" if row.ffn is None else f"{row.ffn:g}",
+            share_cell(row, elastic),
             str(row.resolution),
-            _control_shares(line),
+            _control_shares(line, elastic),
             _control_sizes(line),
             *(["-"] * 4 if classes is None else [
                 f"{classes.model:.2f}", f"{classes.control:.2f}", _share(classes.ratio),
@@ -71,10 +72,16 @@ def _table(comparison: Comparison) -> Iterator[str]:
     return markdown_table(*without_empty(titles, lines))
 
 
-def _control_shares(line: Line) -> str:
-    """The shares of the control that a line is compared with; '-' for all hidden units."""
-    shares = dict.fromkeys(number.pair.control.row.ffn for number in line.numbers)
-    return "; ".join("-" if share is None else f"{share:g}" for share in shares)
+def _with_shares(comparison: Comparison) -> set[Who]:
+    """The models of a comparison, the control among them, that have shares of hidden units."""
+    pairs = [number.pair for line in comparison.lines for number in line.numbers]
+    return with_shares(average.row for pair in pairs for average in pair)
+
+
+def _control_shares(line: Line, elastic: Collection[Who]) -> str:
+    """The shares of the control that a line is compared with."""
+    controls = [number.pair.control.row for number in line.numbers]
+    return "; ".join(dict.fromkeys(share_cell(row, elastic) for row in controls))
 
 
 def _control_sizes(line: Line) -> str:

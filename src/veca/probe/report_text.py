@@ -1,6 +1,6 @@
 """A report for people: for each task and set one table over budgets, teacher and control in it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -191,9 +191,20 @@ def _who_cells(section: Section, item: Average) -> list[str]:
     return [
         section.name(Who.of(row)),
         "-" if row.budget is None else str(row.budget),
-        "-" if row.ffn is None else f"{row.ffn:g}",
+        share_cell(row, with_shares(other.row for other in section.averages)),
         str(row.resolution),
     ]
+
+
+def with_shares(rows: Iterable[Row]) -> set[Who]:
+    """The models that were also measured with a part of their hidden units."""
+    return {Who.of(row) for row in rows if row.ffn is not None}
+
+
+def share_cell(row: Row, elastic: Collection[Who]) -> str:
+    """The share of the hidden units: of a model that was measured with parts, all is 1."""
+    whole = "1" if Who.of(row) in elastic else "-"
+    return whole if row.ffn is None else f"{row.ffn:g}"
 
 
 def _who_words(section: Section, item: Average) -> Iterator[str]:
