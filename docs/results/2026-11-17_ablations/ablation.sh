@@ -30,6 +30,5 @@ probe() {
         $budgets --resolution 256 --workers 1 --out "$run/probes"
 }
 probe knn classification/imagenette
-probe logistic classification/imagenette
 probe knn classification/pets
 probe dense-knn segmentation/voc2012_animals

@@ -1,8 +1,10 @@
-"""Copies the logs of all ablations beside this file and prints their table.
+"""Keeps the logs and probes of all ablations beside this file and prints their table.
 
     python docs/results/2026-11-17_ablations/collect.py
 
-from the top of the repository. Of a log every fifth training step and all validations are kept.
+from the top of the repository. Runs that are in build/ablations are copied first: of a log every
+fifth training step and all validations, of probes the number that a task is known by. The table is
+made of what is kept, so it also has runs of machines that are gone.
 """
 
 import json
@@ -14,8 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from veca.probe.report import read_report
+from veca.probe.rows import headline
 
-RUNS = Path("build/ablations")
+RUNS, KEPT = Path("build/ablations"), Path(__file__).parent
+
+PROBES = KEPT / "probes.json"
+"""By run, then by number of cores, then by task and set."""
 
 BASE = "base"
 
@@ -23,45 +29,69 @@ LAST = 100
 """Steps at the end whose training losses are held against those of `base`."""
 
 HEADS = ("NAME", "cores", "loss", "of the image", "of patches, cosine", "training, less base",
-         "20-NN imagenette", "logistic imagenette", "20-NN pets", "dense kNN mIoU")  # fmt: skip
+         "20-NN imagenette", "20-NN pets", "dense kNN mIoU")  # fmt: skip
 
-TASKS = (("knn", "imagenette"), ("logistic", "imagenette"), ("knn", "pets"),
-         ("dense-knn", "voc2012_animals"))  # fmt: skip
+TASKS = ("knn imagenette", "knn pets", "dense-knn voc2012_animals")
 """What was probed, in the order of the columns."""
 
 Log = list[dict[str, Any]]
 
 
 def main() -> None:
-    """Every run that has ended."""
-    found = {run.name: read(run) for run in sorted(RUNS.iterdir()) if (run / "last").exists()}
+    """Copy what is new, then the table."""
+    probes = json.loads(PROBES.read_text("utf-8")) if PROBES.exists() else {}
+    for run in sorted(RUNS.glob("*")):
+        if (run / "last").exists():
+            keep(run)
+            probes[run.name] = probes.get(run.name, {}) | probed(run)
+    PROBES.write_text(json.dumps(probes, indent=1, sort_keys=True) + "\n", "utf-8")
+    logs = {path.stem: read(path) for path in sorted(KEPT.glob("*.jsonl"))}
     write(HEADS)
     write(["---", *["--:"] * (len(HEADS) - 1)])
-    for name, log in found.items():
-        kept = [row for row in log if row["kind"] != "train" or row["step"] % 5 == 0]
-        text = "".join(json.dumps(row) + "\n" for row in kept)
-        Path(__file__).with_name(f"{name}.jsonl").write_text(text, "utf-8")
-        table(name, log, found[BASE])
+    for name, log in logs.items():
+        table(name, log, logs[BASE], probes.get(name, {}))
 
 
-def read(run: Path) -> Log:
-    """All rows of a run."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").open(encoding="utf-8")]
+def keep(run: Path) -> None:
+    """Copy a log."""
+    rows = [
+        row for row in read(run / "metrics.jsonl") if row["kind"] != "train" or row["step"] % 5 == 0
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (KEPT / f"{run.name}.jsonl").write_text(text, "utf-8")
 
 
-def table(name: str, log: Log, base: Log) -> None:
+def probed(run: Path) -> dict[str, dict[str, float]]:
+    """The leading numbers of a run's probes."""
+    found: dict[str, dict[str, float]] = {}
+    rows = read_report(run / "probes")
+    for row in rows:
+        same = [r.metric for r in rows if (r.task, r.data) == (row.task, row.data)]
+        if row.metric == headline(same):
+            found.setdefault(str(row.budget), {})[f"{row.task} {row.data}"] = row.value
+    return found
+
+
+def read(path: Path) -> Log:
+    """All rows of a log."""
+    return [json.loads(line) for line in path.open(encoding="utf-8")]
+
+
+def table(name: str, log: Log, base: Log, probes: dict[str, dict[str, float]]) -> None:
     """A line for 8 cores and one for 64, as far as the run has them."""
-    rows = read_report(RUNS / name / "probes")
     last = max(row["step"] for row in log if row["kind"] == "validation")
     for end in log:
-        whole = (end["kind"], end.get("step"), end.get("ffn")) == ("validation", last, 1.0)
-        if not whole or (budget := end["budget"]) not in {8, 64, None}:
+        whole = (end["kind"], end.get("step")) == ("validation", last)
+        if (
+            not whole
+            or end["ffn"] not in {1.0, None}
+            or (budget := end["budget"]) not in {8, 64, None}
+        ):
             continue
         cells = [f"{end[part]:.3f}" for part in ("loss", "loss_image", "loss_patch_cosine")]
         cells.append(difference(log, base) if budget != 8 else "")
-        for task, data in TASKS:
-            probed = [r for r in rows if (r.task, r.data, r.budget) == (task, data, budget)]
-            cells.append(f"{probed[0].value:.2f}" if probed else "")
+        mine = probes.get(str(budget), {})
+        cells += [f"{mine[task]:.2f}" if task in mine else "" for task in TASKS]
         write([f"`{name}`", str(budget or ""), *cells])
 
 
@@ -70,7 +100,8 @@ def difference(log: Log, base: Log) -> str:
     mine, others = (
         {row["step"]: row["loss"] for row in rows if row["kind"] == "train"} for rows in (log, base)
     )
-    apart = [mine[step] - others[step] for step in sorted(mine)[-LAST:]]
+    last = max(others)
+    apart = [mine[step] - others[step] for step in others if step > last - LAST and step in mine]
     error = statistics.stdev(apart) / math.sqrt(len(apart))
     return f"{statistics.mean(apart):+.4f} ± {error:.4f}"
 
