@@ -80,13 +80,9 @@ def read(path: Path) -> Log:
 def table(name: str, log: Log, base: Log, probes: dict[str, dict[str, float]]) -> None:
     """A line for 8 cores and one for 64, as far as the run has them."""
     last = max(row["step"] for row in log if row["kind"] == "validation")
-    for end in log:
-        whole = (end["kind"], end.get("step")) == ("validation", last)
-        if (
-            not whole
-            or end["ffn"] not in {1.0, None}
-            or (budget := end["budget"]) not in {8, 64, None}
-        ):
+    ends = [row for row in log if (row["kind"], row.get("step")) == ("validation", last)]
+    for end in (row for row in ends if row["ffn"] in {1.0, None}):
+        if (budget := end["budget"]) not in {8, 64, None}:
             continue
         cells = [f"{end[part]:.3f}" for part in ("loss", "loss_image", "loss_patch_cosine")]
         cells.append(difference(log, base) if budget != 8 else "")
