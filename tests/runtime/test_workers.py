@@ -4,15 +4,16 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from veca.runtime import workers
-from veca.runtime.workers import VARIABLES, Workers, WorkersError, join_workers
+from veca.runtime.workers import FIRST_WORKS, VARIABLES, Workers, WorkersError, join_workers
 
 TWO = """
 import os, torch, torch.distributed as dist
@@ -135,6 +136,39 @@ def test_the_group_is_left_also_after_an_error() -> None:
         with pytest.raises(KeyError), join_workers("cpu"):
             raise KeyError
         assert not dist.is_initialized()
+
+
+def test_every_kind_of_work_is_done_before_anything_can_fork(started: pytest.MonkeyPatch) -> None:
+    began: list[tuple[str, torch.dtype]] = []
+    done: list[object] = []
+    for name in ("all_reduce", "broadcast"):
+        started.setattr(dist, name, _noted(name, getattr(dist, name), began, done))
+    with join_workers("cpu"):
+        kinds = {(name, kind) for name in ("all_reduce", "broadcast")
+                 for kind in (torch.int32, torch.float32, torch.uint8)}  # fmt: skip
+        assert {kind: began.count(kind) for kind in began} == dict.fromkeys(kinds, FIRST_WORKS)
+        assert len(done) == len(began)
+
+
+def _noted(
+    name: str, speak: Any, began: list[tuple[str, torch.dtype]], done: list[object]
+) -> Callable[..., Any]:
+    """The same call, which also tells what it was given and what was waited for."""
+
+    class Work:
+        def __init__(self, work: Any) -> None:
+            self.work = work
+
+        def wait(self) -> None:
+            self.work.wait()
+            done.append(self.work)
+
+    def call(tensor: torch.Tensor, **options: Any) -> Work:
+        assert options["async_op"]  # at once, so that all threads of the group have something to do
+        began.append((name, tensor.dtype))
+        return Work(speak(tensor, **options))
+
+    return call
 
 
 def test_the_parts_of_a_batch_are_the_whole_batch() -> None:
