@@ -136,8 +136,11 @@ def test_or_only_linear_weights_and_the_patch_embedding_do(matrices: MatrixOptim
     }
 
 
+@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
 @pytest.mark.parametrize("rate", ["matrix_rate", "other_rate", "core_step_rate"])
-def test_a_factor_on_the_rate_moves_its_own_parameters_farther_and_no_others(rate: str) -> None:
+def test_a_factor_on_the_rate_moves_its_own_parameters_farther_and_no_others(
+    rate: str, matrices: MatrixOptimizer
+) -> None:
     def moved(config: OptimizerConfig) -> dict[str, float]:
         model = student()
         optimizers, before = Optimizers(model, config), weights_of(model)
@@ -146,7 +149,7 @@ def test_a_factor_on_the_rate_moves_its_own_parameters_farther_and_no_others(rat
         after = weights_of(model)
         return {name: float((after[name] - before[name]).norm()) for name in before}
 
-    still = replace(PAPER, weight_decay=0.0)
+    still = replace(PAPER, weight_decay=0.0, matrices=matrices)
     plain, found = moved(still), moved(replace(still, **{rate: 2.0}))  # type: ignore[arg-type]
     split = split_parameters(student())
     wanted = {

@@ -72,8 +72,8 @@ def test_untrained_models_are_told_as_such() -> None:
 
 def test_every_column_is_told_with_protocol_counts_and_seeds() -> None:
     assert (
-        "- pets: knn top1_k20, %: protocol dinov2, feature image; val, 888 train, 444 test; "
-        "seeds 0, 1, 2"
+        "- pets: knn top1_k20, %: protocol dinov2, feature image; val; "
+        "pictures: 888 train, 444 test; seeds: 0, 1, 2"
     ) in card_table(knn_rows()).splitlines()
 
 
@@ -83,7 +83,7 @@ def test_weights_and_pictures_are_told_by_their_hashes() -> None:
         "Weights, by their SHA-256: runs/tiny 0123456789abcdef; "
         "efficientnet-lite2 (teacher) no stored weights."
     ) in lines
-    assert any("888 train, 444 test (sha256 abababababababab); seeds 0" in line for line in lines)
+    assert any("888 train, 444 test (sha256 abababababababab); seeds: 0" in line for line in lines)
 
 
 def test_lines_are_timed_by_the_task_that_timed_most_of_them() -> None:
@@ -96,3 +96,20 @@ def test_lines_are_timed_by_the_task_that_timed_most_of_them() -> None:
     alone = row(**dense, budget=8, resolution=384, milliseconds=90.0)
     times = [line[-1] for line in table([*few, *more, alone])[1:]]
     assert times == ["40.0", "50.0", "60.0", "90.0"]
+
+
+def test_sets_that_are_not_whole_are_marked() -> None:
+    assert "pets: knn top1_k20, % (PARTIAL)" in table([row(partial=("9 of 10",))])[0]
+
+
+def test_two_features_of_one_task_are_columns_that_can_be_told_apart() -> None:
+    titles = table([row(), row(feature="patch-mean")])[0]
+    assert "pets: knn top1_k20, %, dinov2, image" in titles
+    assert "pets: knn top1_k20, %, dinov2, patch-mean" in titles
+
+
+def test_weights_of_one_name_keep_together() -> None:
+    rows = [row(budget=budget, weights=weights * 64) for budget in (8, 64) for weights in "ab"]
+    assert [line[:2] for line in table(rows)[1:]] == [
+        ["runs/tiny @aaaaaaaa", "8"], ["runs/tiny @aaaaaaaa", "64"],
+        ["runs/tiny @bbbbbbbb", "8"], ["runs/tiny @bbbbbbbb", "64"]]  # fmt: skip

@@ -117,6 +117,17 @@ def test_a_twin_with_shares_is_compared_at_the_same_ones_and_that_is_shown(tmp_p
     assert shown == [("8", "0.5", "0.5"), ("8", "1", "1"), ("64", "0.5", "0.5"), ("64", "1", "1")]
 
 
+def test_patches_for_each_core_stand_beside_a_line_where_they_are_known(tmp_path: Path) -> None:
+    rows = [
+        class_row(tmp_path, right_of(seed), **who)
+        for seed, who in enumerate(({"patches_per_core": 32.0}, TWIN))
+    ]
+    found = against(rows, tmp_path)
+    assert [line["patches/core"] for line in table(found)] == ["32"]
+    (told,) = json.loads(comparisons_as_json([found]))
+    assert [line["patches_per_core"] for line in told["lines"]] == [32.0]
+
+
 def test_a_control_that_was_measured_at_another_resolution_only_is_marked(tmp_path: Path) -> None:
     rows = [
         class_row(tmp_path, right_of(number), **who)

@@ -9,7 +9,8 @@ number, whatever its interval; "open" says that the interval holds both sides of
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,18 +40,20 @@ def main(folder: str) -> None:
     """Every target, then what more cores and more hidden units bring."""
     (comparison,) = json.loads((Path(folder) / "comparison.json").read_text("utf-8"))
     lines = [line for line in comparison["lines"] if line["ffn"] in {None, 1.0}]
-    write("cores", "px", "of the twin", "wanted", "measured", "interval", "verdict")
-    write("--:", "--:", "---", "--:", "--:", "--:", "---")
+    write(
+        "cores", "px", "patches a core", "of the twin", "wanted", "measured", "interval", "verdict"
+    )
+    write("--:", "--:", "--:", "---", "--:", "--:", "--:", "---")
     for target in TARGETS:
         for line in lines:
             if line["budget"] == target.cores:
                 judge_line(line, target)
     rows = read_report(Path(folder))
-    logistic = mean(rows, "logistic", "imagenette", 64, None)
+    logistic = mean(rows, "logistic", "imagenette", 64, None) or 0.0
     verdict = "met, and the aim of 80 too" if logistic >= AIM else "met"
     verdict = verdict if logistic >= IMAGENETTE else "missed"
     name = "logistic on imagenette, itself"
-    write("64", "256", name, f">= {IMAGENETTE:g} %", f"{logistic:.2f} %", "", verdict)
+    write("64", "256", "4", name, f">= {IMAGENETTE:g} %", f"{logistic:.2f} %", "", verdict)
     sys.stdout.write("\n")
     for sentence in rises(rows):
         sys.stdout.write(f"- {sentence}\n")
@@ -82,32 +85,47 @@ def judge(
         if less
         else (f">= {wanted:.0%}", f"{ratio:.1%}", f"{low:.1%} to {high:.1%}")
     )
-    write(str(line["budget"]), str(line["resolution"]), name, *cells, verdict)
+    place = (line["budget"], line["resolution"], round(line["patches_per_core"]))
+    write(*map(str, place), name, *cells, verdict)
 
 
 def rises(rows: list[Row]) -> Iterator[str]:
     """Whether quality rises with cores, and with the share of hidden units, task by task."""
     for task, data in dict.fromkeys((row.task, row.data) for row in rows):
-        cores = [mean(rows, task, data, budget, None) for budget in (8, 16, 32, 64)]
-        yield f"{task} on {data}, 8, 16, 32, 64 cores: {spelled(cores)}"
-        shares = [mean(rows, task, data, 64, share) for share in (0.25, 0.5, None)]
-        yield f"{task} on {data}, 64 cores, shares 0.25, 0.5, 1: {spelled(shares)}"
+        budgets, shares = (8, 16, 32, 64), (0.25, 0.5, None)
+        cores = [mean(rows, task, data, budget, None) for budget in budgets]
+        yield f"{task} on {data}, 8, 16, 32, 64 cores: {spelled(cores, task)}"
+        for budget in budgets:
+            found = [mean(rows, task, data, budget, share) for share in shares]
+            if None not in found:
+                name = f"{task} on {data}, {budget} cores, shares 0.25, 0.5, 1"
+                yield f"{name}: {spelled(found, task)}"
 
 
-def spelled(values: list[float]) -> str:
-    """Numbers in a row."""
-    return ", ".join(f"{value:.3f}" if value < 2 else f"{value:.2f}" for value in values)
+def spelled(values: Sequence[float | None], task: str) -> str:
+    """Numbers in a row, and whether each is better than the one before."""
+    known = [value for value in values if value is not None]
+    better = [
+        after < before if LEADS[task] == "rmse" else after > before
+        for before, after in pairwise(known)
+    ]
+    words = ", ".join(
+        f"{value:.3f}" if LEADS[task] == "rmse" else f"{value:.2f}" for value in known
+    )
+    ends = (known[-1] < known[0]) == (LEADS[task] == "rmse")
+    whole = "better from end to end" if ends else "NOT better from end to end"
+    return f"{words}; {sum(better)} of {len(better)} steps better, {whole}"
 
 
-def mean(rows: list[Row], task: str, data: str, budget: int, share: float | None) -> float:
-    """The mean over seeds of the number that a task is known by, at 256 px."""
+def mean(rows: list[Row], task: str, data: str, budget: int, share: float | None) -> float | None:
+    """The mean over seeds of the number that a task is known by, at 256 px, if it was measured."""
     found = [
         row.value
         for row in rows
         if (row.role, row.resolution, row.metric) == ("model", 256, LEADS[task])
         and (row.task, row.data, row.budget, row.ffn) == (task, data, budget, share)
     ]
-    return sum(found) / len(found)
+    return sum(found) / len(found) if found else None
 
 
 def write(*cells: str) -> None:

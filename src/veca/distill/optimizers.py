@@ -20,7 +20,7 @@ from veca.distill.muon import NorMuon, NorMuonConfig
 from veca.distill.sharding import sharded_like, whole
 
 MatrixOptimizer = Literal["normuon", "adamw"]
-"""What steps the matrices; 'adamw' steps every parameter alike."""
+"""What steps the matrices; 'adamw' steps them as it steps everything else, at their own rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,10 @@ class OptimizerConfig:
     """Keeps AdamW from dividing by zero."""
 
     matrix_rate: float = 1.0
-    """Factor on the schedule's rate for NorMuon."""
+    """Factor on the schedule's rate for the matrices inside the network, whatever steps them."""
 
     other_rate: float = 1.0
-    """Factor on the schedule's rate for AdamW."""
+    """Factor on the schedule's rate for all else."""
 
     core_step_rate: float = 1.0
     """Further factor, times `other_rate`, for what moves the cores: the steps of AdamW have one
@@ -76,7 +76,7 @@ class ParameterSplit(NamedTuple):
     """Parameters by name."""
 
     matrices: dict[str, nn.Parameter]
-    """For NorMuon."""
+    """For NorMuon, unless AdamW is asked to step them too."""
 
     others: dict[str, nn.Parameter]
     """For AdamW."""
@@ -111,15 +111,15 @@ class Optimizers:
     def __init__(self, student: nn.Module, config: OptimizerConfig) -> None:
         """Make them for parameters as they are now: shard a student before, not after."""
         self.config = config
-        split = split_parameters(student)
-        if config.matrices == "adamw":
-            split = ParameterSplit({}, split.matrices | split.others)
-        self._named = split.matrices | split.others
+        matrices, others = split_parameters(student)
+        self._named = matrices | others
         self._optimizers: list[tuple[Optimizer, float]] = []
-        if split.matrices:
-            self._optimizers.append((_normuon(split.matrices, config), config.matrix_rate))
-        if split.others:
-            self._optimizers.append((_adamw(student, split.others, config), config.other_rate))
+        if matrices and config.matrices == "normuon":
+            self._optimizers.append((_normuon(matrices, config), config.matrix_rate))
+        elif matrices:
+            self._optimizers.append((_adamw(student, matrices, config), config.matrix_rate))
+        if others:
+            self._optimizers.append((_adamw(student, others, config), config.other_rate))
         self._owner = {
             parameter: optimizer
             for optimizer, _ in self._optimizers
@@ -215,12 +215,12 @@ def _normuon(matrices: Mapping[str, nn.Parameter], config: OptimizerConfig) -> N
 
 
 def _adamw(
-    student: nn.Module, others: Mapping[str, nn.Parameter], config: OptimizerConfig
+    student: nn.Module, parameters: Mapping[str, nn.Parameter], config: OptimizerConfig
 ) -> AdamW:
-    """The optimiser of all else."""
+    """The optimiser of all else, and of matrices if that is asked for."""
     decaying, moving = _decaying(student, config), _moving(student)
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-    for parameter in others.values():
+    for parameter in parameters.values():
         decay = config.weight_decay if decaying is None or parameter in decaying else 0.0
         factor = config.core_step_rate if parameter in moving else 1.0
         # Sharded and plain tensors cannot be stepped in one call.

@@ -5,10 +5,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from veca.probe.averages import Average, averages, number
 from veca.probe.markdown import markdown_table, without_empty
 from veca.probe.report_text import (
-    ROLES,
+    HASH_DIGITS,
     Section,
     Who,
     cost_cells,
+    line_place,
+    metric_title,
+    pictures_and_seeds,
     sections,
     share_cell,
     with_shares,
@@ -17,9 +20,6 @@ from veca.probe.rows import Row
 
 Way = tuple[Who, int, int | None, float | None]
 """A model, the pixels it sees, its budget and its share of the hidden units."""
-
-HASH_DIGITS = 16
-"""Of a hash, as the pages of reports show it."""
 
 NOTE = (
     "Frozen features, by `veca probe`; ± is the standard deviation over seeds. ms: median time of "
@@ -42,9 +42,10 @@ def card_table(rows: Sequence[Row]) -> str:
             if item.row.metric == lead:
                 ways.setdefault(_way(item.row), {})[column] = item
     elastic, timed = with_shares(rows), _by_lines(ways.values())
-    heads = ["model", "cores", "ffn", "px", *map(_title, found), "ms", "GFLOPs", "patches/core"]
-    lines = []
-    for way, cells in sorted(ways.items(), key=lambda pair: _order(pair[0])):
+    titles = [_title(section, found) for section in found]
+    heads = ["model", "cores", "ffn", "px", *titles, "ms", "GFLOPs", "patches/core"]
+    lines, models = [], everyone.models
+    for way, cells in sorted(ways.items(), key=lambda way: _place(models, way[1])):
         cost = cells[next(column for column in timed if column in cells)]
         lines.append([
             everyone.name(way[0]),
@@ -58,7 +59,8 @@ def card_table(rows: Sequence[Row]) -> str:
     commands = dict.fromkeys(f"`{row.command}`" for row in rows if row.command)
     told = [f"Measured by {', '.join(commands)}.", ""] if commands else []
     weights = f"Weights, by their SHA-256: {'; '.join(_weights(everyone))}."
-    return "\n".join([*table, "", *map(_protocol, found), "", weights, "", *told, NOTE, ""])
+    columns = [_protocol(*column) for column in zip(titles, found, strict=True)]
+    return "\n".join([*table, "", *columns, "", weights, "", *told, NOTE, ""])
 
 
 def _by_lines(ways: Collection[Mapping[int, Average]]) -> list[int]:
@@ -82,33 +84,22 @@ def _way(row: Row) -> Way:
     return Who.of(row), row.resolution, row.budget, row.ffn
 
 
-def _order(way: Way) -> tuple[int, str, int, float, float]:
-    """Models before those that they are compared with; small sizes, budgets and shares first."""
-    who, side, budget, share = way
-    most = float("inf")
-    return (
-        ROLES.index(who.role),
-        who.model,
-        side,
-        most if budget is None else float(budget),
-        most if share is None else float(share),
-    )
+def _place(models: Sequence[Who], cells: Mapping[int, Average]) -> tuple[int, int, float, float]:
+    """Where a line stands."""
+    return line_place(models, next(iter(cells.values())).row)
 
 
-def _title(section: Section) -> str:
-    """What a column holds."""
-    row, metric = section.row, section.metrics[0]
-    unit = next(item.row.unit for item in section.averages if item.row.metric == metric)
-    return f"{row.data}: {row.task} {metric}{f', {unit}' if unit else ''}"
+def _title(section: Section, others: Sequence[Section]) -> str:
+    """What a column holds; protocol and feature only where a task on a name has several."""
+    row = section.row
+    alike = [other for other in others if (other.row.task, other.row.data) == (row.task, row.data)]
+    words = [f"{row.data}: {row.task} {metric_title(section, section.metrics[0])}"]
+    words += [row.protocol, row.feature] if len(alike) > 1 else []
+    return f"{', '.join(words)} (PARTIAL)" if row.partial else ", ".join(words)
 
 
-def _protocol(section: Section) -> str:
+def _protocol(title: str, section: Section) -> str:
     """How the numbers of a column were got."""
     row = section.row
-    counts = ", ".join(f"{count:,} {name}" for name, count in row.counts.items())
-    seeds = sorted({seed for item in section.averages for seed in item.seeds})
-    pictures = f" (sha256 {row.data_sha256[:HASH_DIGITS]})" if row.data_sha256 else ""
-    return (
-        f"- {_title(section)}: protocol {row.protocol}, feature {row.feature}; {row.split}, "
-        f"{counts}{pictures}; seeds {', '.join(map(str, seeds))}"
-    )
+    how = f"protocol {row.protocol}, feature {row.feature}"
+    return f"- {title}: {how}; {pictures_and_seeds(section)}"

@@ -47,14 +47,15 @@ def _words(comparison: Comparison) -> Iterator[str]:
 def _table(comparison: Comparison) -> Iterator[str]:
     """A line for each setting of each model."""
     dense, uneven = _labels(comparison, _dense), _uneven(comparison)
-    titles = ["model", "budget", "ffn", "px", "control's ffn", "control's px", "classes, %",
-              "control's, %", "share", "numbers", *dense]  # fmt: skip
+    titles = ["model", "budget", "patches/core", "ffn", "px", "control's ffn", "control's px",
+              "classes, %", "control's, %", "share", "numbers", *dense]  # fmt: skip
     lines, elastic = [], _with_shares(comparison)
     for line in comparison.lines:
         row, classes = line.row, line.classes
         cells = [
             line.name,
             "-" if row.budget is None else str(row.budget),
+            "-" if row.patches_per_core is None else f"{row.patches_per_core:g}",
             share_cell(row, elastic),
             str(row.resolution),
             _control_shares(line, elastic),
@@ -179,6 +180,7 @@ def _line_as_json(line: Line) -> dict[str, Any]:
         "resolution": row.resolution,
         "budget": row.budget,
         "ffn": row.ffn,
+        "patches_per_core": row.patches_per_core,
         "classes": None if classes is None else {
             "numbers": len(_of_classes(line)), "model": classes.model, "control": classes.control,
             **_ratio_as_json(classes.ratio),

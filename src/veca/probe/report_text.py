@@ -13,6 +13,9 @@ ROLES = ("model", "teacher", "control")
 MOST_PARTS = 40
 """Classes whose numbers are listed; those of more are left to the JSON file."""
 
+HASH_DIGITS = 16
+"""Of a hash, where a reader compares it by eye."""
+
 LEGEND = (
     "± is the standard deviation over seeds (n - 1). `of` a model: the mean in percent of that "
     "model's, at the same resolution, budget and share where it was measured there; of an error it "
@@ -121,7 +124,7 @@ def section_table(section: Section) -> list[str]:
     """The table of the leading metric, with retention and costs."""
     first = section.metrics[0]
     references = [who for who in section.models if who.role != "model"]
-    titles = ["model", "budget", "ffn", "px", _metric_title(section, first),
+    titles = ["model", "budget", "ffn", "px", metric_title(section, first),
               *(f"of {section.name(who)}" for who in references),
               "ms", "GFLOPs", "patches/core"]  # fmt: skip
     lines = []
@@ -140,7 +143,7 @@ def _other_metrics(section: Section) -> Iterator[str]:
     if not others:
         return
     reference = next((who for who in section.models if who.role != "model"), None)
-    titles = ["model", "budget", "ffn", "px", *(_metric_title(section, name) for name in others)]
+    titles = ["model", "budget", "ffn", "px", *(metric_title(section, name) for name in others)]
     lines = []
     for line in section.lines:
         found = {item.row.metric: item for item in line}
@@ -227,7 +230,7 @@ def _digits(value: float) -> int:
     return 0 if value >= 100 else 1 if value >= 10 else 2
 
 
-def _metric_title(section: Section, metric: str) -> str:
+def metric_title(section: Section, metric: str) -> str:
     """Name and unit of a metric."""
     unit = next(item.row.unit for item in section.averages if item.row.metric == metric)
     return f"{metric}, {unit}" if unit else metric
@@ -250,16 +253,19 @@ def _said(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _facts(section: Section) -> Iterator[str]:
-    """What holds for all numbers of a table."""
+def pictures_and_seeds(section: Section) -> str:
+    """What the numbers of a table were measured with."""
     row = section.row
     counts = ", ".join(f"{count:,} {name}" for name, count in row.counts.items())
     seeds = sorted({seed for item in section.averages for seed in item.seeds})
-    pictures = f" (sha256 {row.data_sha256[:16]})" if row.data_sha256 else ""
-    yield (
-        f"Measured on {row.split}; pictures: {counts}{pictures}; "
-        f"seeds: {', '.join(map(str, seeds))}."
-    )
+    pictures = f" (sha256 {row.data_sha256[:HASH_DIGITS]})" if row.data_sha256 else ""
+    return f"{row.split}; pictures: {counts}{pictures}; seeds: {', '.join(map(str, seeds))}"
+
+
+def _facts(section: Section) -> Iterator[str]:
+    """What holds for all numbers of a table."""
+    row = section.row
+    yield f"Measured on {pictures_and_seeds(section)}."
     said = [f"{name.replace('_', ' ')}: {_said(value)}" for name, value in row.data_facts.items()]
     if said:
         yield f"Of the set: {'; '.join(said)}."
