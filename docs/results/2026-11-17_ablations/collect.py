@@ -2,9 +2,9 @@
 
     python docs/results/2026-11-17_ablations/collect.py
 
-from the top of the repository. Runs that are in build/ablations are copied first: of a log every
-fifth training step and all validations, of probes the number that a task is known by. The table is
-made of what is kept, so it also has runs of machines that are gone.
+from the top of the repository. Runs that have ended in build/ablations are copied first: of a log
+all validations and every fifth training step, of the last ones all; of probes the number that a
+task is known by. The table is made of what is kept, so it also has runs of machines that are gone.
 """
 
 import json
@@ -25,8 +25,11 @@ PROBES = KEPT / "probes.json"
 
 BASE = "base"
 
-LAST = 100
-"""Steps at the end whose training losses are held against those of `base`."""
+STEPS, LAST = 400, 100
+"""Of a run, and those at its end whose training losses are held against those of `base`."""
+
+PARTS = ("loss_image", "loss_patch_cosine", "loss_patch_error")
+"""Of the loss, here with weights of one whatever a run was trained with."""
 
 HEADS = ("NAME", "cores", "loss", "of the image", "of patches, cosine", "training, less base",
          "20-NN imagenette", "20-NN pets", "dense kNN mIoU")  # fmt: skip
@@ -41,8 +44,9 @@ def main() -> None:
     """Copy what is new, then the table."""
     probes = json.loads(PROBES.read_text("utf-8")) if PROBES.exists() else {}
     for run in sorted(RUNS.glob("*")):
-        if (run / "last").exists():
-            keep(run)
+        log = read(run / "metrics.jsonl") if (run / "last").exists() else []
+        if any((row["kind"], row.get("step")) == ("validation", STEPS) for row in log):
+            keep(run.name, log)
             probes[run.name] = probes.get(run.name, {}) | probed(run)
     PROBES.write_text(json.dumps(probes, indent=1, sort_keys=True) + "\n", "utf-8")
     logs = {path.stem: read(path) for path in sorted(KEPT.glob("*.jsonl"))}
@@ -52,13 +56,14 @@ def main() -> None:
         table(name, log, logs[BASE], probes.get(name, {}))
 
 
-def keep(run: Path) -> None:
+def keep(name: str, log: Log) -> None:
     """Copy a log."""
-    rows = [
-        row for row in read(run / "metrics.jsonl") if row["kind"] != "train" or row["step"] % 5 == 0
-    ]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (KEPT / f"{run.name}.jsonl").write_text(text, "utf-8")
+    text = "".join(
+        json.dumps(row) + "\n"
+        for row in log
+        if row["kind"] != "train" or row["step"] % 5 == 0 or row["step"] >= STEPS - LAST
+    )
+    (KEPT / f"{name}.jsonl").write_text(text, "utf-8")
 
 
 def probed(run: Path) -> dict[str, dict[str, float]]:
@@ -79,12 +84,11 @@ def read(path: Path) -> Log:
 
 def table(name: str, log: Log, base: Log, probes: dict[str, dict[str, float]]) -> None:
     """A line for 8 cores and one for 64, as far as the run has them."""
-    last = max(row["step"] for row in log if row["kind"] == "validation")
-    ends = [row for row in log if (row["kind"], row.get("step")) == ("validation", last)]
+    ends = [row for row in log if (row["kind"], row.get("step")) == ("validation", STEPS)]
     for end in (row for row in ends if row["ffn"] in {1.0, None}):
         if (budget := end["budget"]) not in {8, 64, None}:
             continue
-        cells = [f"{end[part]:.3f}" for part in ("loss", "loss_image", "loss_patch_cosine")]
+        cells = [f"{value:.3f}" for value in (whole(end), end[PARTS[0]], end[PARTS[1]])]
         cells.append(difference(log, base) if budget != 8 else "")
         mine = probes.get(str(budget), {})
         cells += [f"{mine[task]:.2f}" if task in mine else "" for task in TASKS]
@@ -94,12 +98,17 @@ def table(name: str, log: Log, base: Log, probes: dict[str, dict[str, float]]) -
 def difference(log: Log, base: Log) -> str:
     """The mean difference of losses at the same steps, all budgets, with its standard error."""
     mine, others = (
-        {row["step"]: row["loss"] for row in rows if row["kind"] == "train"} for rows in (log, base)
+        {row["step"]: whole(row) for row in rows if row["kind"] == "train"} for rows in (log, base)
     )
-    last = max(others)
-    apart = [mine[step] - others[step] for step in others if step > last - LAST and step in mine]
+    both = sorted(mine.keys() & others.keys())
+    apart = [mine[step] - others[step] for step in both if step >= STEPS - LAST]
     error = statistics.stdev(apart) / math.sqrt(len(apart))
     return f"{statistics.mean(apart):+.4f} ± {error:.4f}"
+
+
+def whole(row: dict[str, Any]) -> float:
+    """The loss as all runs but those with other weights have it."""
+    return math.fsum(row[part] for part in PARTS)
 
 
 def write(cells: Sequence[str]) -> None:
