@@ -1,6 +1,5 @@
 """`veca bench`: time, memory and FLOPs of VECA beside its rivals."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from veca.analysis.timing import Effort
 from veca.backbone.config import BackboneConfig
 from veca.backbone.sizes import SIZES
 from veca.cli.lists import numbers, whole_numbers
+from veca.cli.typed import as_typed
 from veca.weights.description import describe
 
 DESCRIPTION = """Measure time, peak memory and FLOPs over resolutions, budgets and FFN shares.
@@ -113,7 +113,7 @@ class Flags:
 def bench(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     flags = tyro.cli(Flags, prog="veca bench", description=DESCRIPTION, args=words)
-    command = shlex.join(["veca", "bench", *words])
+    command = as_typed("bench", words)
     configs = [flags.config(name) for name in flags.names]
     for config in configs:
         out = flags.out if len(configs) == 1 else flags.out / Path(config.model).name

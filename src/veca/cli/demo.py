@@ -1,6 +1,5 @@
 """`veca demo`: photographs through several budgets, as a table and a page."""
 
-import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from veca.analysis.demo import BudgetRow, Told, run_demo
 from veca.analysis.demo_page import page
 from veca.analysis.machine import this_machine
 from veca.analysis.samples import sample_photos
+from veca.cli.typed import as_typed
 from veca.runtime.files import make_folder, replace_file
 from veca.weights.named import named_model
 
@@ -24,7 +24,7 @@ Example: veca demo holiday.jpg --budgets 8,16,64 --out build/demo"""
 
 def demo(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    command = shlex.join(["veca", "demo", *words])
+    command = as_typed("demo", words)
 
     def run(
         photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),

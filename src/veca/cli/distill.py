@@ -1,6 +1,5 @@
 """`veca distill`: train a student from a recipe; any field of it can be overridden."""
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from veca.cli.list_flags import REGISTRY
+from veca.cli.typed import as_typed
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.run import Outcome, Wishes
 from veca.distill.training import NonFiniteError
@@ -88,7 +88,7 @@ def distill(words: Sequence[str]) -> None:
         resume=flags.resume,
         cache_teacher=flags.cache_teacher,
         cache_only=flags.cache_only,
-        command=shlex.join(["veca", "distill", *words]),
+        command=as_typed("distill", words),
     )
     try:
         outcome = run_recipe(Recipe(flags.config, flags.efficiency), flags.out, wishes, print)

@@ -1,6 +1,5 @@
 """`veca embed`: features of whole collections."""
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from veca.cli.typed import as_typed
 from veca.data.fit import Fit
 from veca.embed.config import Efficiency, EmbedConfig, Precision
 from veca.embed.layout import SKIPPED_NAME
@@ -39,7 +39,7 @@ Share = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hin
 
 def embed(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    command = shlex.join(["veca", "embed", *words])
+    command = as_typed("embed", words)
 
     def run(  # noqa: PLR0913 - the flags of the command
         paths: Paths,

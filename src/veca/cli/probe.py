@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from veca.cli.lists import numbers, texts, whole_numbers
+from veca.cli.typed import as_typed
 from veca.data.sets.find import SETS
 from veca.probe.features import Place
 from veca.probe.prober import Prober
@@ -176,7 +177,7 @@ def probe(words: Sequence[str]) -> None:
             raise SystemExit(2)
         return
     task, *rest = words
-    command = shlex.join(["veca", "probe", *words])
+    command = as_typed("probe", words)
     if task == "suite":
         described = SUITE_DESCRIPTION
         _suite(
