@@ -92,6 +92,17 @@ def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:
         assert part in card, part
 
 
+@pytest.mark.parametrize("card", [BUNDLED / NAME, ROOT / TWIN])
+def test_its_card_and_that_of_its_twin_show_numbers_of_just_these_weights(card: Path) -> None:
+    lines = (card / "README.md").read_text("utf-8").splitlines()
+    (weights,) = [line for line in lines if line.startswith("Weights, by their SHA-256:")]
+    assert f"veca-tiny {describe(NAME).digest[:16]};" in weights
+    assert f"weights/veca-tiny-full (control) {describe(str(ROOT / TWIN)).digest[:16]}." in weights
+    budgets = {line.split("|")[2].strip() for line in lines if line.startswith("| veca-tiny ")}
+    assert {"8", "16", "32", "64"} <= budgets
+    assert any(line.startswith("| efficientnet-lite2@16+32@16 (teacher)") for line in lines)
+
+
 def test_the_scripts_that_its_card_names_are_there_and_begin_with_the_slices_it_tells_of() -> None:
     for stage in range(1, 6):
         assert "veca distill tiny" in (RECORD / f"stage{stage}.sh").read_text("utf-8")

@@ -5,7 +5,7 @@
         build/stage5/veca-tiny-full/last
 
 from the top of the repository; then `suite.toml`, which measures what was stored, and `times.py`;
-then the first line again with the suite's folder behind it, whose numbers go into the card. Numbers
+then both lines again with the suite's folder behind them, whose numbers go into the cards. Numbers
 of other weights are refused. Where the run is gone, the published folder itself is given instead:
 weights stay as they are, to the bit, and so do the adaptors.
 """
@@ -29,11 +29,11 @@ from veca.probe.report import read_report
 from veca.probe.rows import Row
 from veca.weights.description import describe
 
-TARGETS = {"veca-tiny": "src/veca/weights/bundled/veca-tiny"}
-"""Where a model goes whose name is no folder."""
+STUDENT, TWIN = "veca-tiny", "weights/veca-tiny-full"
+"""As the suite names them."""
 
-TWIN = "weights/veca-tiny-full"
-"""The control, as the suite names it."""
+TARGETS = {STUDENT: "src/veca/weights/bundled/veca-tiny"}
+"""Where a model goes whose name is no folder."""
 
 LICENCE = "other (research weights, Apache-2.0 as far as they are ours; see the notes)"
 
@@ -92,7 +92,7 @@ def main(name: str, source: str, report: str | None = None) -> None:
     if report is not None:
         with TemporaryDirectory() as folder:
             store(folder, None)
-            results = results_of(Path(report), name, describe(folder).digest)
+            results = results_of(Path(report), name.removeprefix("./"), describe(folder).digest)
     store(TARGETS.get(name, name), results)
     if halves:
         save_file(halves, f"weights/{Path(name).name}-adaptors.safetensors")
@@ -101,7 +101,8 @@ def main(name: str, source: str, report: str | None = None) -> None:
 def results_of(folder: Path, name: str, digest: str) -> str:
     """What a report says of these weights, and of all that they are compared with."""
     rows = read_report(folder)
-    for model, wanted in ((name, digest), (TWIN, describe(TWIN).digest)):
+    digests = {one: describe(one).digest for one in (STUDENT, TWIN)} | {name: digest}
+    for model, wanted in digests.items():
         measured = {row.weights for row in rows if row.model == model}
         if measured != {wanted}:
             raise ValueError(
