@@ -25,6 +25,9 @@ def main(name: str, target: str, seed: str = "0") -> None:
             raise ValueError(f"{name} is not stored in half precision, so nothing was rounded.")
         gap = torch.nextafter(half.abs(), torch.tensor(torch.inf).half()).float() - half.abs()
         step = (torch.rand(weight.shape, generator=draw) - 0.5) * gap
+        power = half.abs().float().log2()
+        inward = (power == power.floor()) & (step * weight < 0)  # below a power of two gaps halve
+        step = torch.where(inward, step / 2, step)
         weight.add_(step)
         moved, most = (
             moved + float((weight.half() != half).sum()),

@@ -127,7 +127,8 @@ def timed(rows: list[Row], folder: Path) -> tuple[list[Row], str]:
     }
     words = (
         f"Times: {found['threads']} threads, {found['machine']['processor']}, up to "
-        f"{found['most_rounds']} rounds in turns, one run by `times.py`. The control is the "
+        f"{found['most_rounds']} rounds in turns, one run by `times.py`. The suite ran under "
+        "`torchrun --nproc-per-node 2`, one thread a process. The control is the "
         f"full-attention twin of the same size and training, `{TWIN}` in the repository."
     )
     keys = [(row, (row.model, row.resolution, row.budget, row.ffn)) for row in rows]

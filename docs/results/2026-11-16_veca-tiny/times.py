@@ -25,6 +25,8 @@ ROUNDS = 60
 def main(folder: str) -> None:
     """Every resolution by itself."""
     rows = read_report(Path(folder))
+    if not rows:
+        raise SystemExit(f"{folder} has no report.json; the suite's command makes it of jobs/.")
     models = {name: find_probe_model(name, torch.device("cpu")) for name in {r.model for r in rows}}
     before, found = load_average(), []
     for side in sorted({row.resolution for row in rows}):

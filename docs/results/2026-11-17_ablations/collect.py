@@ -47,7 +47,7 @@ def main() -> None:
         log = read(run / "metrics.jsonl") if (run / "last").exists() else []
         if any((row["kind"], row.get("step")) == ("validation", STEPS) for row in log):
             keep(run.name, log)
-            probes[run.name] = probes.get(run.name, {}) | probed(run)
+            probes |= {run.name: found} if (found := probed(run)) else {}
     PROBES.write_text(json.dumps(probes, indent=1, sort_keys=True) + "\n", "utf-8")
     logs = {path.stem: read(path) for path in sorted(KEPT.glob("*.jsonl"))}
     write(HEADS)

@@ -22,10 +22,10 @@ Way = tuple[Who, int, int | None, float | None]
 """A model, the pixels it sees, its budget and its share of the hidden units."""
 
 NOTE = (
-    "Frozen features, by `veca probe`; ± is the standard deviation over seeds. ms: median time of "
-    "one picture alone through the backbone, without the head, in turns with all that stand beside "
-    "it: compare them between lines of one px, not with other machines. patches/core: patches for "
-    "each active core."
+    "Frozen features, by `veca probe`; ± is the standard deviation over seeds, a number without it "
+    "has one seed. ms: median time of one picture alone through the backbone, without the head, in "
+    "turns with all that stand beside it: compare them between lines of one px, not with other "
+    "machines. patches/core: patches for each active core."
 )
 
 
