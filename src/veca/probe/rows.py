@@ -67,7 +67,7 @@ class Row:
     """Whether the weights are more than random numbers."""
 
     ffn: float | None = None
-    """Share of the hidden units; None for a model without such a choice."""
+    """Share of the hidden units; None for all of them, and for a model without such a choice."""
 
     split: str
     """The part of the set that the number is measured on."""
