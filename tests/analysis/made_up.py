@@ -83,6 +83,7 @@ def report() -> Report:
             resolutions=(32, 64),
             budgets=(2, 4),
             shares=(0.25, 1.0),
+            precisions=("fp32",),
         ),
         machine=MACHINE,
         command="veca bench --model made-up",

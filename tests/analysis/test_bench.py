@@ -17,6 +17,7 @@ CONFIG = BenchConfig(
     budgets=(2, 4),
     shares=(0.25, 1.0),
     threads=1,
+    precisions=("fp32",),
     effort=Effort(rounds=2, seconds=0.0),
 )
 
@@ -75,6 +76,23 @@ def test_memory_is_left_out_if_it_is_not_wanted(asked: list[tuple[int, Contender
     report = run_bench(BenchConfig(**fields), "", lambda _: None)
     assert asked == []
     assert {row.peak_mb for row in report.rows} == {None}
+
+
+def test_both_precisions_run_in_turns_and_their_ratio_is_told(
+    asked: list[tuple[int, Contender]],
+) -> None:
+    fields = {**vars(CONFIG), "precisions": ("fp32", "bf16"), "resolutions": (32,)}
+    report = run_bench(BenchConfig(**fields), "", lambda _: None)
+    assert len(asked) == len(report.rows) == 16
+    for row in report.rows:
+        half = row.contender.precision == "bf16"
+        assert row.as_json()["precision"] == row.contender.precision
+        assert row.name.endswith(", bf16") == half
+        if row.contender.kind != "merging":
+            assert ("fp32" in row.speedups) == half
+    (told,) = [remark for remark in report.remarks if "against the same in fp32" in remark]
+    assert "VECA, 2 cores, bf16 (" in told
+    assert "full-attention twin, bf16 (" in told
 
 
 def test_the_report_says_what_its_rows_say(asked: list[tuple[int, Contender]]) -> None:

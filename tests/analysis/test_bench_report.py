@@ -41,6 +41,7 @@ def test_the_tables_hold_every_case_of_each_resolution() -> None:
         "0.96",
         "1.10",
         "1.20",
+        "-",
     ]
 
 

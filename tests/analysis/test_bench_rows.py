@@ -1,6 +1,7 @@
 """Lines of a benchmark: who is compared with whom."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -19,18 +20,35 @@ def line(found: list[Row], contender: Contender) -> Row:
 @pytest.mark.parametrize(
     ("contender", "rivals"),
     [
-        (veca(2), (TWIN, MERGED, plain(2), veca(4))),
-        (veca(4), (TWIN, MERGED, plain(4), None)),
-        (veca(2, 0.25), (TWIN, MERGED, None, veca(4))),
-        (plain(2), (TWIN, MERGED, None, None)),
-        (TWIN, (None, MERGED, None, None)),
-        (MERGED, (TWIN, None, None, None)),
+        (veca(2), (TWIN, MERGED, plain(2), veca(4), None)),
+        (veca(4), (TWIN, MERGED, plain(4), None, None)),
+        (veca(2, 0.25), (TWIN, MERGED, None, veca(4), None)),
+        (plain(2), (TWIN, MERGED, None, None, None)),
+        (TWIN, (None, MERGED, None, None, None)),
+        (MERGED, (TWIN, None, None, None, None)),
     ],
 )
 def test_each_contender_meets_the_rivals_that_make_sense(
     contender: Contender, rivals: tuple[Contender | None, ...]
 ) -> None:
     assert tuple(rival_of(contender, name, EVERYBODY) for name in RIVALS) == rivals
+
+
+def in_bf16(contender: Contender) -> Contender:
+    """The same in half precision."""
+    return replace(contender, precision="bf16")
+
+
+def test_rivals_have_the_same_precision_but_for_the_contender_itself_in_fp32() -> None:
+    among = [*EVERYBODY, *map(in_bf16, EVERYBODY)]
+    found = {name: rival_of(in_bf16(veca(2)), name, among) for name in RIVALS}
+    same = {"twin": TWIN, "merging": MERGED, "plain": plain(2), "whole": veca(4)}
+    assert found == {name: in_bf16(rival) for name, rival in same.items()} | {"fp32": veca(2)}
+    assert rival_of(veca(2), "twin", among) == TWIN
+    assert rival_of(veca(2), "fp32", among) is None
+    assert rival_of(in_bf16(TWIN), "fp32", among) == TWIN
+    other_rate = replace(in_bf16(MERGED), rate=MERGED.rate + 1)
+    assert rival_of(other_rate, "fp32", among) is None  # it does less work
 
 
 def test_a_ratio_above_one_means_faster_than_the_rival() -> None:

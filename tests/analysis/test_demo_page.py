@@ -19,6 +19,7 @@ def view(budget: int) -> View:
 DEMO = Demo(
     told=Told("a <model>", False, "a machine", "veca demo 'a<b>.png'"),
     pixels=(48, 32),
+    precision="bf16",
     rows=[
         BudgetRow(4, 10.0, (9.0, 12.0), 1.5, 1234, 0.0157, 0.9, 0.8),
         BudgetRow(8, 20.0, (19.0, 22.0), 2.5, 5678, 0.0314, 1.0, 1.0),

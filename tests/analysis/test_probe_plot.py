@@ -15,17 +15,17 @@ from veca.probe.rows import Row
 
 def test_models_with_budgets_are_lines_and_others_levels() -> None:
     (panel,) = quality_panels(knn_rows())
-    model, control = panel.lines
+    model, baseline = panel.lines
     (reference,) = panel.levels
     assert (model.label, model.x, model.y) == (
         "runs/tiny", [8, 16, 32, 64], [60.0, 64.0, 66.0, 67.0]
     )  # fmt: skip
     assert model.low == [59.0, 63.0, 65.0, 66.0]
     assert model.high == [61.0, 65.0, 67.0, 68.0]
-    assert (control.label, control.dashed) == ("runs/control (control)", True)
+    assert (baseline.label, baseline.dashed) == ("runs/baseline (baseline)", True)
     assert (reference.label, reference.y) == ("efficientnet-lite2 (teacher)", [80.0])
     assert math.isnan(reference.x[0])
-    assert [line.colour for line in (model, control, reference)] == [BLUE, VERMILION, BLACK]
+    assert [line.colour for line in (model, baseline, reference)] == [BLUE, VERMILION, BLACK]
 
 
 def test_a_panel_shows_the_leading_metric_and_says_which_way_is_better() -> None:

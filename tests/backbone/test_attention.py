@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from veca.backbone.attention import Attention, CorePeripheryAttention, FullAttention
+from veca.backbone.attention import Attention, CorePeripheryAttention, FullAttention, attend
 from veca.backbone.config import BackboneConfig
 from veca.backbone.coordinates import patch_centres
 from veca.backbone.cost import folds
@@ -77,7 +77,7 @@ def test_attention_equals_dense_attention_under_the_core_periphery_mask(
     inputs = case(budget, dtype)
     module = attention(CorePeripheryAttention, dtype)
     expected = dense(module, inputs, patches_meet=False)
-    actual = getattr(module, form)(*inputs)
+    actual = getattr(module, form)(*inputs).tokens
     scale = expected.abs().max()
     assert (actual - expected).abs().max() <= tolerance * scale
 
@@ -98,7 +98,7 @@ def test_gradients_equal_those_of_dense_attention_under_the_mask(
         return list(torch.autograd.grad((output * torch.randn_like(output)).sum(), wanted))
 
     ours, theirs = (inputs.tokens.clone().requires_grad_() for _ in range(2))
-    actual = gradients(module, getattr(module, form)(ours, *inputs[1:]), ours)
+    actual = gradients(module, getattr(module, form)(ours, *inputs[1:]).tokens, ours)
     expected = gradients(
         oracle, dense(oracle, inputs._replace(tokens=theirs), patches_meet=False), theirs
     )
@@ -109,7 +109,7 @@ def test_gradients_equal_those_of_dense_attention_under_the_mask(
 def test_full_attention_equals_dense_attention_without_a_mask() -> None:
     inputs = case(3)
     module = attention(FullAttention)
-    torch.testing.assert_close(module(*inputs), dense(module, inputs, patches_meet=True))
+    torch.testing.assert_close(module(*inputs).tokens, dense(module, inputs, patches_meet=True))
 
 
 def test_a_patch_is_blind_to_other_patches_and_to_itself_within_one_attention() -> None:
@@ -119,7 +119,7 @@ def test_a_patch_is_blind_to_other_patches_and_to_itself_within_one_attention() 
     tokens = inputs.tokens.clone()
     tokens[:, 5] += 1.0  # the fourth patch changes; only its own question can change its answer
     for form in (module.plain, module.folded):
-        before, after = form(*inputs), form(tokens, *inputs[1:])
+        before, after = form(*inputs).tokens, form(tokens, *inputs[1:]).tokens
         others = [2, 3, 4, *range(6, 2 + PATCHES)]
         torch.testing.assert_close(after[:, others], before[:, others])
         assert not torch.allclose(after[:, :2], before[:, :2])
@@ -127,7 +127,8 @@ def test_a_patch_is_blind_to_other_patches_and_to_itself_within_one_attention() 
     # With nothing to ask, a patch gets the mean of the core values whatever it holds.
     nn.init.zeros_(module.query.weight)
     nn.init.zeros_(module.query.bias)
-    torch.testing.assert_close(module(tokens, *inputs[1:])[:, 5], module(*inputs)[:, 5])
+    after, before = module(tokens, *inputs[1:]).tokens, module(*inputs).tokens
+    torch.testing.assert_close(after[:, 5], before[:, 5])
 
 
 def test_what_cores_take_sums_to_one_over_cores_and_patches() -> None:
@@ -135,6 +136,22 @@ def test_what_cores_take_sums_to_one_over_cores_and_patches() -> None:
     weights = attention(CorePeripheryAttention).core_weights(*inputs)
     assert weights.shape == (2, CONFIG.heads, 4, 4 + PATCHES)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+
+
+@pytest.mark.parametrize("form", ["plain", "folded"])
+@pytest.mark.parametrize("budget", [1, 3, 8])
+def test_reads_are_the_center_of_mass_of_what_cores_take_from_patches(
+    form: str, budget: int
+) -> None:
+    inputs = case(budget)
+    module = attention(CorePeripheryAttention)
+    points = patch_centres(GRID, torch.device("cpu"), torch.float64)
+    mixed = getattr(module, form)(*inputs, points)
+    torch.testing.assert_close(mixed.tokens, getattr(module, form)(*inputs).tokens)
+
+    taken = module.core_weights(*inputs)[..., budget:].mean(dim=1)  # over heads
+    expected = (taken @ points) / taken.sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(mixed.reads.double(), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_the_cheaper_form_is_taken_unless_one_is_asked_for() -> None:
@@ -161,8 +178,23 @@ def test_a_replaced_projection_is_really_called() -> None:
     assert isinstance(module, CorePeripheryAttention)
     module.form = "folded"
     inputs = case(3)
-    plain = module(*inputs)
+    plain = module(*inputs).tokens
     replaced = Doubled(CONFIG.width, CONFIG.width, dtype=torch.float64)
     replaced.load_state_dict(module.output.state_dict())
     module.output = replaced
-    torch.testing.assert_close(module(*inputs), plain * 2)
+    torch.testing.assert_close(module(*inputs).tokens, plain * 2)
+
+
+@pytest.mark.parametrize("scale", [None, 0.1])
+@pytest.mark.parametrize("largest", [0, 2**25])
+def test_attention_in_bf16_is_that_of_fp32_rounded_whoever_computes_it(
+    scale: float | None, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veca.backbone.attention.LARGEST_MAP", largest)
+    query, key, value = torch.randn(2, 2, 5, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
+    exact = attend(query, key, value, scale)
+    torch.testing.assert_close(
+        exact, torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
+    )
+    rounded = attend(query.bfloat16(), key.bfloat16(), value.bfloat16(), scale)
+    torch.testing.assert_close(rounded.float(), exact, atol=0.03, rtol=0.03)

@@ -43,8 +43,11 @@ def _fresh_compiler() -> None:
 
 @pytest.mark.parametrize("form", ["plain", "folded"])
 @pytest.mark.parametrize("budget", [3, None])
-def test_one_graph_holds_the_whole_forward_pass(budget: int | None, form: Any) -> None:
-    eager = model()
+@pytest.mark.parametrize("fields", [{}, {"local_kernel": 3, "core_motion": "attention"}])
+def test_one_graph_holds_the_whole_forward_pass(
+    budget: int | None, form: Any, fields: dict[str, Any]
+) -> None:
+    eager = model(**fields)
     eager.set_attention_form(form)
     counter = CompileCounter()
     compiled = torch.compile(eager, backend=counter, fullgraph=True)
@@ -124,7 +127,14 @@ class WithBudget(nn.Module):
     [
         ({}, 3, None),
         ({}, None, 0.5),
+        ({"local_kernel": 3, "core_motion": "attention"}, 3, None),
+        ({"local_kernel": 3, "core_motion": "normalized"}, None, None),
         ({"attention": "full", "budgets": BackboneConfig.budgets}, None, None),
+        (
+            {"attention": "full", "budgets": BackboneConfig.budgets, "local_kernel": 5},
+            None,
+            None,
+        ),
     ],
 )
 def test_an_exported_model_runs_at_batches_and_sizes_it_was_not_exported_with(
@@ -144,3 +154,21 @@ def test_an_exported_model_runs_at_batches_and_sizes_it_was_not_exported_with(
         answer, expected = exported(pixels), eager(pixels, budget, ffn)
         assert_same(answer, expected)
         assert tuple(answer[3]) == expected.grid
+
+
+def test_a_bf16_model_is_one_graph_and_exports() -> None:
+    eager = model()
+    eager.precision = "bf16"
+    counter = CompileCounter()
+    compiled = torch.compile(eager, backend=counter, fullgraph=True)
+    expected = eager(images(2, 16, 24), 4)
+    with torch.no_grad():
+        assert_same(compiled(images(2, 16, 24), 4), eager(images(2, 16, 24), 4))
+        assert counter.frame_count == 1
+        program = torch.export.export(eager, (images(2, 16, 24), 4))
+        found = program.module()(images(2, 16, 24), 4)
+    for mine, other in zip(found[:3], expected[:3], strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine, other, atol=2e-2, rtol=2e-2)
+    eager.precision = "fp32"
+    assert not torch.equal(found[1], eager(images(2, 16, 24), 4).patches)

@@ -1,10 +1,18 @@
 """The bank: nested, chunked, and moving."""
 
+from typing import get_args
+
 import pytest
 import torch
 
-from veca.backbone.config import BackboneConfig
-from veca.backbone.cores import CoreBank, CoreStep
+from veca.backbone.config import BackboneConfig, CoreMotion
+from veca.backbone.cores import (
+    CORE_STEPS,
+    AttentionCoreStep,
+    CoreBank,
+    CoreStep,
+    NormalizedCoreStep,
+)
 
 
 def bank(*budgets: int) -> CoreBank:
@@ -61,6 +69,38 @@ def test_cores_hardly_step_before_training() -> None:
     step = CoreStep(BackboneConfig(width=32, heads=2))
     step.reset_parameters()
     assert step.scale.item() == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("motion", get_args(CoreMotion))
+def test_cores_stay_inside_the_image_wherever_motion_takes_them(motion: CoreMotion) -> None:
+    config = BackboneConfig(width=32, heads=2, core_motion=motion)
+    step = CORE_STEPS[motion](config)
+    step.reset_parameters()
+    positions = torch.randn(2, 5, 2) * 3
+    for _ in range(20):
+        positions = step(positions, torch.randn(2, 5, 32) * 100, torch.rand(2, 5, 2) * 4 - 2)
+    assert positions.isfinite().all()
+    assert (positions.tanh().abs() <= 1).all()
+
+
+def test_a_core_that_follows_its_attention_ends_where_it_reads() -> None:
+    step = AttentionCoreStep(BackboneConfig(width=32, heads=2))
+    torch.nn.init.zeros_(step.share)  # half of the way
+    positions, reads = torch.zeros(1, 1, 2), torch.tensor([[[0.5, -0.25]]])
+    moved = step(positions, torch.randn(1, 1, 32), reads)
+    torch.testing.assert_close(moved.tanh(), reads / 2)
+    for _ in range(30):
+        moved = step(moved, torch.randn(1, 1, 32), reads)
+    torch.testing.assert_close(moved.tanh(), reads)
+
+
+def test_a_step_from_normalized_features_does_not_depend_on_their_scale() -> None:
+    step = NormalizedCoreStep(BackboneConfig(width=32, heads=2))
+    step.reset_parameters()
+    cores = torch.randn(1, 3, 32)
+    small, large = (step(torch.zeros(1, 3, 2), cores * factor, None) for factor in (1.0, 900.0))
+    torch.testing.assert_close(small, large, atol=1e-5, rtol=1e-4)
+    assert small.abs().max() > 0
 
 
 def test_prefix_tokens_of_a_full_model_stand_at_the_centre() -> None:

@@ -1,5 +1,7 @@
 """Costs against the authors' table, against torch's own counter, and against each other."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -55,9 +57,20 @@ def test_pairs_are_those_of_the_paper(side: int, budget: int, pairs: int) -> Non
 
 @pytest.mark.parametrize("form", ["plain", "folded", "auto"])
 @pytest.mark.parametrize("budget", [1, 8, 20, 64])
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_flops_are_what_torch_counts(form: str, budget: int, share: float) -> None:
-    model = veca.build("tiny", layers=3, ffn_shares=(0.5, 1.0), in_channels=4).eval()
+@pytest.mark.parametrize(
+    ("share", "fields"),
+    [
+        (1.0, {"local_kernel": 0}),
+        (0.5, {"local_kernel": 3}),
+        (1.0, {"local_kernel": 5, "core_motion": "normalized"}),
+        (1.0, {"core_motion": "attention"}),
+    ],
+)
+def test_flops_are_what_torch_counts(
+    form: str, budget: int, share: float, fields: dict[str, Any]
+) -> None:
+    shape = {"layers": 3, "ffn_shares": (0.5, 1.0), "in_channels": 4}
+    model = veca.build("tiny", **shape, **fields).eval()
     model.set_attention_form(form)  # type: ignore[arg-type]
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
@@ -75,12 +88,18 @@ def test_flops_of_the_full_twin_are_what_torch_counts() -> None:
 
 
 @pytest.mark.parametrize("attention", ["core-periphery", "full"])
-def test_parameters_by_formula_are_the_parameters_of_the_model(attention: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "motion"), [(0, "paper"), (3, "normalized"), (5, "attention"), (3, "paper")]
+)
+def test_parameters_by_formula_are_the_parameters_of_the_model(
+    attention: str, kernel: int, motion: Any
+) -> None:
     config = BackboneConfig(
         layers=3, width=40, heads=5, ffn_ratio=1.7, patch_size=4, in_channels=2,
         attention=attention,  # type: ignore[arg-type]
         budgets=(2, 7) if attention != "full" else BackboneConfig.budgets,
         prefix_tokens=3 if attention == "full" else 1,
+        local_kernel=kernel, core_motion=motion,
     )  # fmt: skip
     model = veca.VECA(config)
     assert parameters(config) == sum(parameter.numel() for parameter in model.parameters())

@@ -43,6 +43,21 @@ def test_a_quick_run_prints_tables_and_writes_its_report(
     assert len(found["rows"]) == 8
 
 
+def test_a_list_of_precisions_tells_their_ratio(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", str(model_folder), *SMALL_RUN, "--precision", "fp32,bf16"]
+    assert main(["bench", *words, "--ffn", "1", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "x fp32" in printed
+    assert "against the same in fp32: VECA, 2 cores, bf16 (" in printed
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert found["settings"]["precisions"] == ["fp32", "bf16"]
+    assert [row["precision"] for row in found["rows"]].count("bf16") == 6
+    twin = next(row for row in found["rows"] if row["name"] == "full-attention twin, bf16")
+    assert twin["speedup"]["fp32"]["median"] > 0
+
+
 def test_several_models_have_a_folder_each(
     tmp_path: Path,
     model_folder: Path,
@@ -79,6 +94,7 @@ def test_defaults_are_those_of_the_help() -> None:
     config = Flags().config("small")
     assert (config.resolutions, config.budgets) == ((256, 512, 1024), (8, 16, 32, 64))
     assert (config.shares, config.batch, config.memory) == ((0.25, 1.0), 1, True)
+    assert config.precisions == ("auto",)
     quick = Flags(quick=True).config("small")
     assert (quick.resolutions, quick.budgets, quick.effort.rounds) == ((256, 512), (8, 64), 3)
 
@@ -100,6 +116,11 @@ def test_little_time_at_most_lowers_the_time_at_least() -> None:
         (["--resolutions", "250"], "nearest that fit are 240 and 256"),
         (["--ffn", "2"], "must lie above 0 and not above 1"),
         (["--rounds", "0"], "use at least 1 round"),
+        pytest.param(
+            ["--precision", "fp32,half"],
+            "precision='half' is not known; use fp32, bf16, auto.",
+            marks=pytest.mark.compiled,  # without the shape hook, which would refuse it first
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_sentence_before_anything_runs(

@@ -55,7 +55,7 @@ def test_a_collection_is_made_and_described(
     captured = capsys.readouterr()
     assert "The weights of model are untrained" in captured.out
     assert "Embedded 10 pictures in " in captured.out
-    assert "out holds 10 vectors of 32 numbers (float32)." in captured.out
+    assert "out holds 10 vectors of 32 numbers (float32, computed in " in captured.out
     assert "Skipped 1 that could not be read (1 of them now); out/skipped.jsonl" in captured.out
     assert "Left out 1 files that are not named like pictures." in captured.out
     assert "11 of 11 images" in captured.err

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,11 @@ from tests.probe.small_sets import use_quick_protocols, write_classes, write_den
 from tests.weights.models import trained_model
 from veca.cli.main import main
 from veca.probe import features, prober
+from veca.probe.quality import read_quality
 from veca.probe.rows import TASKS
 from veca.probe.suite import Job
 from veca.runtime.workers import VARIABLES
+from veca.weights.description import describe
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ["--model", "model", "--out", "out", "--resolution", "16", "--workers", "0",
@@ -126,7 +129,7 @@ def test_a_folder_is_continued_and_the_same_rows_are_replaced(
     assert plotless.joinpath("out", "report.md").read_text().count("\n## ") == 4
 
 
-def test_a_twin_as_control_makes_a_comparison_over_all_tasks_of_the_folder(
+def test_each_baseline_has_a_comparison_over_all_tasks_of_the_folder_in_the_order_they_are_named(
     plotless: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_quick_protocols(monkeypatch)
@@ -134,15 +137,19 @@ def test_a_twin_as_control_makes_a_comparison_over_all_tasks_of_the_folder(
     (plotless / "farm" / "scored.txt").write_text("field\npond\n")
     write_dense(plotless / "rooms", "depth")
     veca.save(trained_model(7, patch_size=8, attention="full"), plotless / "twin")
-    beside = [*FLAGS, "--control", "twin", "--budgets", "2,6"]
-    assert main(["probe", "knn", "photos", *beside]) == 0
+    veca.save(trained_model(8, patch_size=8, attention="full"), plotless / "another")
+    beside = [*FLAGS, "--baseline", "twin", "--budgets", "2,6"]
+    both = [*FLAGS, "--baseline", "twin,another", "--budgets", "2,6"]
+    assert main(["probe", "knn", "photos", *both]) == 0
     assert "out/comparison.json and report.md tell how sure shares of" in capsys.readouterr().out
     assert main(["probe", "logistic", "photos", *beside]) == 0
     dense = (("segmentation", "farm", "0,1"), ("dense-knn", "farm", "0"), ("depth", "rooms", "0"))
     for task, data, seeds in dense:
         assert main(["probe", task, data, *beside, "--protocol", "quick", "--seeds", seeds]) == 0
-    (found,) = json.loads((plotless / "out" / "comparison.json").read_text())
-    assert (found["control"], found["left_out"]) == ("twin", [])
+    found, second = json.loads((plotless / "out" / "comparison.json").read_text())
+    assert second["baseline"] == "another"
+    assert [[one["task"] for one in line["numbers"]] for line in second["lines"]] == [["knn"]] * 2
+    assert (found["baseline"], found["left_out"]) == ("twin", [])
     assert [(line["budget"], line["resolution"]) for line in found["lines"]] == [(2, 16), (6, 16)]
     rows = report()
     for line in found["lines"]:
@@ -152,15 +159,67 @@ def test_a_twin_as_control_makes_a_comparison_over_all_tasks_of_the_folder(
             "depth": "rmse",
         }  # fmt: skip
         for one in line["numbers"]:
-            for role, budget in (("model", line["budget"]), ("control", None)):
+            for role, name, budget in (
+                ("model", "model", line["budget"]),
+                ("baseline", "twin", None),
+            ):
                 values = [
                     row["value"] for row in rows
                     if (row["task"], row["metric"]) == (one["task"], one["metric"])
-                    and (row["role"], row["budget"]) == (role, budget)
+                    and (row["role"], row["model"], row["budget"]) == (role, name, budget)
                 ]  # fmt: skip
                 assert one[role] == pytest.approx(sum(values) / len(values), rel=1e-12)
     text = (plotless / "out" / "report.md").read_text()
-    assert text.index("## Against twin (control)") < text.index("## knn on photos")
+    titles = ("## Against twin (baseline)", "## Against another (baseline)", "## knn on photos")
+    assert sorted(titles, key=text.index) == list(titles)
+    table = text.partition("## knn on photos")[2]
+    assert table.index("of twin (baseline)") < table.index("of another (baseline)")
+
+
+def test_a_report_becomes_quality_json_beside_the_weights_which_info_tells_of(
+    plotless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2,6"]) == 0
+    capsys.readouterr()
+    words = ["probe", "quality", "out/report.json", "--model", "model"]
+    assert main([*words, "--out", "model/quality.json"]) == 0
+    found = read_quality(plotless / "model" / "quality.json", describe("model").digest)
+    top1 = {row["budget"]: row["value"] for row in report() if row["metric"] == "top1_k20"}
+    told = {row.budget: row.value for row in found.rows if row.metric == "top1_k20"}
+    assert told == pytest.approx(top1, abs=1e-6)
+    rows, sure = len(found.rows), sum("top1" in row.metric for row in found.rows)
+    printed = capsys.readouterr().out
+    assert printed == f"model/quality.json: {rows} measurements, {sure} of them with an interval.\n"
+    assert main(["info", "model"]) == 0
+    assert re.search(rf"(?m)^quality\.json +{rows} measurements *$", capsys.readouterr().out)
+    write_model(plotless / "model", seed=1)
+    assert main(["info", "model"]) == 0
+    assert "is of the weights" in capsys.readouterr().out
+    assert main([*words, "--out", "model/quality.json"]) == 2
+    assert "hold no number of model" in capsys.readouterr().err
+
+
+def test_budgets_that_were_never_trained_and_several_resolutions_stand_beside_full_attention(
+    plotless: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_quick_protocols(monkeypatch)
+    write_dense(plotless / "farm", "masks")
+    veca.save(trained_model(1, patch_size=8, local_kernel=3), plotless / "local")
+    full = trained_model(2, patch_size=8, local_kernel=3, attention="full")
+    veca.save(full, plotless / "full")
+    words = ["--model", "local", "--baseline", "full", "--budgets", "1,2,4,5", "--resolutions"]
+    more = ["16,24", "--out", "out", "--workers", "0", "--device", "cpu", "--protocol", "quick"]
+    assert main(["probe", "dense-knn", "farm", *words, *more]) == 0
+    rows = json.loads(Path("out/report.json").read_text())
+    found = {(row["resolution"], row["budget"]) for row in rows if row["metric"] == "miou"}
+    assert found == {(side, budget) for side in (16, 24) for budget in (1, 2, 4, 5, None)}
+    assert all(row["milliseconds"] > 0 and row["gflops"] > 0 for row in rows)
+    sizes = [row for row in rows if row["metric"].startswith("recall/")]
+    assert len(sizes) == 3 * len(found)
+    (comparison,) = json.loads(Path("out/comparison.json").read_text())
+    assert {(line["resolution"], line["budget"]) for line in comparison["lines"]} == {
+        place for place in found if place[1] is not None
+    }
 
 
 def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn(

@@ -24,7 +24,7 @@ from veca.data.decode import decode
 from veca.data.errors import DataError
 from veca.data.image_index import ImageIndex, image_index
 from veca.data.reading import open_input
-from veca.data.views import ViewConfig, centre_view, training_view
+from veca.data.views import ViewConfig, centre_view, inner_view, training_view
 
 SEED = 5
 
@@ -228,3 +228,24 @@ def test_the_order_is_the_same_in_all_versions() -> None:
 def test_a_batch_that_is_none_is_refused(count: int, batch: int, step: int) -> None:
     with pytest.raises(DataError, match="at least 1"):
         global_batch(count, batch, step, 0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_margin_that_is_not_given_is_cut_off_the_same_views(
+    images: Path, training: bool, num_workers: int
+) -> None:
+    index, choices = image_index(images), {"training": training, "margin": 6}
+    outer = made(index, tasks_of(3), **choices)
+    inner = made(index, tasks_of(3), **choices, give_margin=False, num_workers=num_workers)
+    for whole, part in zip(outer, inner, strict=True):
+        assert whole.images.shape[1:] == (3, 36, 36)
+        assert torch.equal(part.images, inner_view(whole.images, 24))
+    picture, draw = decode(index[0].name), random.Random(f"view/{SEED}/0/0")
+    wanted = (
+        training_view(picture, 24, draw, ViewConfig(), margin=6)
+        if training
+        else centre_view(picture, 24, ViewConfig(), margin=6)
+    )
+    (found,) = made(index, [task_of([0], resolution=24)], **choices)
+    assert torch.equal(found.images[0], wanted)

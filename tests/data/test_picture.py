@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from tests.data import oracles
 from tests.data.corpus import PHOTO
 from veca.data.arrays import picture_of_array
-from veca.data.picture import Box
+from veca.data.picture import Box, mirrored
 
 NOISE = np.random.default_rng(5).integers(0, 256, (37, 23, 3)).astype(np.uint8)
 """The hardest picture: it overshoots everywhere, so that every pass clips."""
@@ -92,3 +92,29 @@ def test_pixels_are_a_copy_that_can_be_written() -> None:
     picture = picture_of_array(NOISE)
     picture.pixels().zero_()
     assert picture.pixels().any()
+
+
+@pytest.mark.parametrize("side", [1, 2, 5])
+@pytest.mark.parametrize("margin", [0, 1, 4, 5, 6, 23])
+def test_mirrors_repeat_the_outermost_pixels_as_numpys_symmetric_padding(
+    side: int, margin: int
+) -> None:
+    expected = np.pad(np.arange(side), margin, mode="symmetric")
+    assert np.array_equal(mirrored(-margin, side + margin, side), expected)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_beyond_its_borders_a_picture_goes_on_as_its_mirror_image(kind: type) -> None:
+    picture = NOISE if kind is np.uint8 else (NOISE / 255).astype(np.float32)
+    padded = np.pad(picture, ((60, 60), (60, 60), (0, 0)), mode="symmetric")
+    left, top, right, bottom = box = (-7.5, 4.0, 41.25, 50.5)
+    around: Box = (left + 60, top + 60, right + 60, bottom + 60)
+    found = picture_of_array(picture).resampled_beyond((20, 31), box).pixels()
+    assert torch.equal(found, picture_of_array(padded).resampled((20, 31), around).pixels())
+
+
+def test_a_box_within_the_picture_is_resampled_as_ever() -> None:
+    picture = picture_of_array(NOISE)
+    for box in BOXES:
+        found = picture.resampled_beyond((16, 16), box).pixels()
+        assert torch.equal(found, picture.resampled((16, 16), box).pixels())

@@ -20,7 +20,7 @@ from veca.data.errors import DataError
 from veca.data.normalisation import IMAGENET
 from veca.data.picture import Picture
 from veca.data.prepare import prepare
-from veca.data.views import ViewConfig, centre_view, least_side, training_view
+from veca.data.views import ViewConfig, centre_view, inner_view, least_side, training_view
 
 PLAIN = ViewConfig(flip=0.0, trivial_augment=False)
 SIDES = [(40, 56), (56, 40), (33, 33), (9, 200), (300, 211)]
@@ -250,3 +250,62 @@ def test_a_crop_that_is_none_is_refused_with_those_there_are() -> None:
     crop: Any = "centre"
     with pytest.raises(DataError, match="use 'resized' or 'random-resized'"):
         ViewConfig(crop=crop)
+
+
+UNSCALED = ViewConfig(flip=0.0, trivial_augment=False, margin=2.0)
+"""Views of 32 pixels show a picture of 64 as it is."""
+
+
+@pytest.mark.parametrize(("place", "start"), [(MIDDLE, 16), (0.0, 0), (0.999999, 32)])
+def test_a_margin_shows_the_pixels_of_the_picture_and_mirrors_it_where_it_ends(
+    place: float, start: int
+) -> None:
+    pixels = photo(64, 64)
+    padded = np.pad(pixels, ((40, 40), (40, 40), (0, 0)), mode="symmetric")
+    around = slice(40 + start - 12, 40 + start + 32 + 12)
+    found = training_view(picture_of_array(pixels), 32, Fixed(place), UNSCALED, margin=12)
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), padded[around, around])
+    if place == MIDDLE:  # nothing of this one is mirrored
+        assert np.array_equal(found.permute(1, 2, 0).numpy(), pixels[4:60, 4:60])
+
+
+def test_a_margin_may_be_wider_than_the_picture() -> None:
+    pixels = photo(32, 32)
+    config = ViewConfig(flip=0.0, trivial_augment=False, margin=1.0)
+    found = centre_view(picture_of_array(pixels), 32, config, margin=80)
+    expected = np.pad(pixels, ((80, 80), (80, 80), (0, 0)), mode="symmetric")
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), expected)
+
+
+def test_a_margin_away_from_the_border_is_what_pillow_makes_of_the_larger_box() -> None:
+    pixels = photo(300, 211)
+    config = ViewConfig(flip=0.0, trivial_augment=False, margin=3.0)  # 211 pixels become 96
+    found = centre_view(picture_of_array(pixels), 32, config, margin=16)
+    scale = 211 / 96
+    top, left = ((round(side / scale) - 32) // 2 - 16 for side in (300, 211))
+    box = (left * scale, top * 300 / 136, (left + 64) * scale, (top + 64) * 300 / 136)
+    expected = Image.fromarray(pixels).resize((64, 64), Image.Resampling.BICUBIC, box=box)
+    difference = found.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected)
+    assert np.abs(difference).max() <= 1
+
+
+@pytest.mark.parametrize("crop", ["resized", "random-resized"])
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_within_its_margin_a_view_is_the_one_without_but_for_rounding(
+    crop: Any, flip: float
+) -> None:
+    picture = picture_of_array(photo(200, 260))
+    config = ViewConfig(crop=crop, flip=flip, trivial_augment=False, area=(0.1, 0.3))
+    for seed in range(5):
+        outer = training_view(picture, 32, random.Random(seed), config, margin=8)
+        alone = training_view(picture, 32, random.Random(seed), config)
+        assert outer.shape == (3, 48, 48)
+        assert torch.equal(inner_view(outer, 32), outer[:, 8:40, 8:40])
+        # At the border of the picture the filter sees mirror images now.
+        difference = (inner_view(outer, 32).int() - alone.int()).abs()[:, 2:-2, 2:-2]
+        assert difference.max() <= 2
+
+
+def test_views_without_a_margin_have_nothing_to_cut_off() -> None:
+    views = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    assert inner_view(views, 32).shape == views.shape

@@ -44,7 +44,15 @@ class Built(NamedTuple):
         )
         cached = training.cache is not None
         seed = training.config.cache.seed if cached else training.config.seed
-        return training_batches(self.pictures, found, training.config, training.efficiency, seed)
+        return training_batches(
+            self.pictures,
+            found,
+            training.config,
+            training.efficiency,
+            seed,
+            margin=training.source.margin,
+            give_margin=not cached,
+        )
 
     def advance(self, steps: int) -> list[StepReport]:
         """Take some steps."""

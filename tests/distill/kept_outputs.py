@@ -21,12 +21,15 @@ from veca.data.views import ViewConfig
 from veca.distill.cache_fill import LiveOutputs
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import CacheConfig
+from veca.distill.margin import Margin
 from veca.distill.teacher_cache import TeacherCache
 from veca.runtime.workers import Workers
+from veca.teacher.strided import cut
 from veca.teacher.teacher import Targets, Teacher
 
 CPU = torch.device("cpu")
 SIZE = 32
+NO_MARGIN = Margin()
 PATCH_SIZE = 8
 PLAIN = ViewConfig(trivial_augment=False)
 SMALL = CacheConfig(crops=2, dtype="float16", channels=6)
@@ -49,12 +52,16 @@ class CellTeacher(Teacher):
         """Images that it was asked about."""
         self.before_answer: Callable[[], None] = lambda: None
 
-    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
-        """Four points of every cell, mixed and bent."""
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
+        """Four points of every cell, mixed and bent; with a margin blurred, to depend on it."""
         self.asked += len(images)
         self.before_answer()
-        rows, columns = grid
+        rows, columns = (side + 2 * margin for side in grid)
         points = F.adaptive_avg_pool2d(images.float() / 255, (2 * rows, 2 * columns))
+        if margin:
+            points = cut(F.avg_pool2d(points, 5, stride=1, padding=2), 2 * margin)
         cells = F.unfold(points, kernel_size=2, stride=2).transpose(1, 2)
         patches = torch.tanh((cells - 0.5) @ self.get_buffer("weight")) + self.get_buffer("offset")
         return Targets(patches.mean(1)[:, : self.image_width], patches)
@@ -82,6 +89,7 @@ def opened(
         "views": PLAIN,
         "sizes": [SIZE],
         "patch_size": PATCH_SIZE,
+        "precision": "fp32",
         "num_workers": 0,
         "teacher_batch": 1,  # at 32 pixels 64 views go together
         "workers": Workers(device=CPU),
@@ -101,6 +109,7 @@ def live_outputs(index: ImageIndex, **changes: Any) -> LiveOutputs:
         config=SMALL,
         views=PLAIN,
         patch_size=PATCH_SIZE,
+        precision="fp32",
         num_workers=0,
         teacher_batch=1,
         device=CPU,
@@ -115,15 +124,27 @@ def task_of(images: Sequence[int], crops: Sequence[int], size: int = SIZE) -> Vi
 
 
 def live_targets(
-    cache: TeacherCache, task: ViewTask, index: ImageIndex, teacher: Teacher, seed: int = 0
+    cache: TeacherCache,
+    task: ViewTask,
+    index: ImageIndex,
+    teacher: Teacher,
+    *,
+    seed: int = 0,
+    margin: Margin = NO_MARGIN,
 ) -> Targets:
     """What the teacher says of exactly the views that a training would get."""
     replacements: NDArray[np.int64] = np.arange(len(index))
     (batch,) = batches(
-        index, [task], seed=seed, config=PLAIN, num_workers=0, replacements=replacements
+        index,
+        [task],
+        seed=seed,
+        config=PLAIN,
+        num_workers=0,
+        replacements=replacements,
+        margin=margin.loaded,
     )
     side = task.resolution // PATCH_SIZE
-    found: Targets = teacher(batch.images, (side, side))
+    found = margin.ask(teacher, batch.images, (side, side))
     (projection,) = cache.projections
     patches = found.patches if projection is None else projection(found.patches)
     return Targets(found.image, patches)

@@ -47,7 +47,7 @@ def speed(step: int, **changes: Any) -> dict[str, Any]:
     return {"step": step, "seconds": 0.1 * step, **told, **changes}
 
 
-BASELINE = {"kind": "baseline", "loss": 2.0, "resolution": 128}
+CONSTANT = {"kind": "baseline", "loss": 2.0, "resolution": 128}
 
 
 def write_run(
@@ -58,7 +58,7 @@ def write_run(
     def level(step: int) -> float:
         return 1 + 3 * math.exp(-10 * step / steps)
 
-    rows = [BASELINE]
+    rows = [CONSTANT]
     for step in range(0, steps + 1, max(1, steps // 10)):
         rows += [
             validation(step, level(step) + 1 / budget + 0.1 / share, budget, ffn=share)

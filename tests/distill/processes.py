@@ -35,6 +35,8 @@ FLAGS = [
     "8",
     "--device",
     "cpu",
+    "--precision",
+    "fp32",
     "--schedule.warmup-steps",
     "2",
     "--seed",

@@ -16,6 +16,7 @@ from veca.backbone.config import BackboneConfig
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.run import Outcome, Wishes, distill
 from veca.distill.schedules import ResolutionPhase, ScheduleConfig
+from veca.teacher.strided import cut
 from veca.teacher.teacher import Targets, Teacher
 
 TINY = BackboneConfig(
@@ -23,7 +24,7 @@ TINY = BackboneConfig(
 )
 
 QUIET = Wishes(shown=False)
-ALONE = Efficiency(device="cpu", workers=0, save_every=4)
+ALONE = Efficiency(device="cpu", precision="fp32", workers=0, save_every=4)
 
 
 class PixelTeacher(Teacher):
@@ -39,11 +40,18 @@ class PixelTeacher(Teacher):
         self.register_buffer("image", torch.randn(3 * 4, image_width, generator=draw))
         self.register_buffer("patch", torch.randn(3, patch_width, generator=draw))
 
-    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
-        """Quarters of the image, and cells of the grid."""
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
+        """Quarters of the image, and cells of the grid; with a margin blurred, to depend on it."""
         colours = images.float() / 255
+        rows, columns = grid
+        cells = F.adaptive_avg_pool2d(colours, (rows + 2 * margin, columns + 2 * margin))
+        if margin:
+            colours = cut(colours, margin * images.shape[2] // (rows + 2 * margin))
+            cells = cut(F.avg_pool2d(cells, 3, stride=1, padding=1), margin)
         quarters = F.adaptive_avg_pool2d(colours, 2).flatten(1)
-        cells = F.adaptive_avg_pool2d(colours, grid).flatten(2).transpose(1, 2)
+        cells = cells.flatten(2).transpose(1, 2)
         return Targets(quarters @ self.get_buffer("image"), cells @ self.get_buffer("patch"))
 
 
@@ -54,10 +62,12 @@ class PoisonedTeacher(PixelTeacher):
         super().__init__()
         self.calls = 0
 
-    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
         """The features, or at the fifth call none."""
         self.calls += 1
-        found = super().forward(images, grid)
+        found = super().forward(images, grid, margin)
         bad = self.calls == 5 and os.environ.get("RANK") == "1"
         return Targets(found.image * float("nan"), found.patches) if bad else found
 

@@ -16,6 +16,7 @@ from veca.distill.cache_fill import LiveOutputs, Sample, as_kept, draw_sample, f
 from veca.distill.cache_records import RecordLayout, Records
 from veca.distill.cache_store import CacheError, Chunks, Kept, Measured
 from veca.distill.config import CacheConfig
+from veca.distill.margin import Margin
 from veca.distill.projection import Projection
 from veca.distill.validation import StoppedError
 from veca.runtime.workers import Workers
@@ -71,6 +72,13 @@ def test_every_chunk_holds_the_outputs_of_its_views(index: ImageIndex, tmp_path:
     found, wanted = kept.read(np.arange(12), CPU), lives(live, range(12))
     torch.testing.assert_close(found.image, wanted.image, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(found.patches, wanted.patches, rtol=1e-3, atol=1e-4)
+
+
+def test_lots_are_smaller_where_the_teacher_sees_a_margin(index: ImageIndex) -> None:
+    plain = live_outputs(index, teacher_batch=8)
+    wide = live_outputs(index, teacher_batch=8, margin=Margin(patches=16, pixels=128))
+    assert [len(lot) for lot in plain.lots(range(12), 256)] == [8, 4]
+    assert [len(lot) for lot in wide.lots(range(12), 256)] == [2] * 6
 
 
 def test_processes_share_the_chunks_and_write_what_one_would(

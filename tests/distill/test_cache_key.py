@@ -11,6 +11,7 @@ from tests.distill.kept_outputs import PLAIN, SMALL, CellTeacher, pictures
 from veca.data.image_index import image_index
 from veca.distill.cache_key import cache_facts, kept_channels, key_of, teacher_facts
 from veca.distill.cache_store import CacheError
+from veca.distill.margin import Margin
 
 
 @pytest.fixture(name="wanted")
@@ -24,6 +25,7 @@ def fixture_wanted(tmp_path: Path) -> dict[str, Any]:
         "views": PLAIN,
         "sizes": [32],
         "patch_size": 8,
+        "precision": "fp32",
     }
 
 
@@ -51,6 +53,8 @@ def test_the_same_wish_has_the_same_key(wanted: dict[str, Any]) -> None:
         {"views": dataclasses.replace(PLAIN, flip=0.25)},
         {"sizes": [32, 48]},
         {"patch_size": 16},
+        {"precision": "bf16"},
+        {"margin": Margin(patches=1, pixels=8)},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -58,6 +62,17 @@ def test_whatever_outputs_depend_on_changes_the_key(
     wanted: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     assert key(wanted, **changes) != key(wanted)
+
+
+def test_size_and_kind_of_a_margin_change_the_key_and_no_margin_leaves_it_as_it_was(
+    wanted: dict[str, Any],
+) -> None:
+    narrow, wide = Margin(patches=1, pixels=8), Margin(patches=2, pixels=16)
+    margins = [narrow, wide, dataclasses.replace(wide, surroundings="contextual")]
+    assert len({key(wanted, margin=margin) for margin in margins} | {key(wanted)}) == 4
+    assert key(wanted, margin=Margin(surroundings="contextual")) == key(wanted)
+    facts = cache_facts(wanted.pop("teacher"), **wanted)
+    assert "margin" not in facts
 
 
 def test_another_image_or_an_image_of_another_size_changes_the_key(

@@ -27,6 +27,8 @@ from veca.data.image_index import ImageIndex, image_index
 from veca.distill import cache_store
 from veca.distill.cache_records import mean_cosine
 from veca.distill.cache_store import CacheError
+from veca.distill.config import Surroundings
+from veca.distill.margin import Margin
 from veca.distill.validation import StoppedError
 from veca.runtime.tensor_files import read_tensors
 
@@ -49,11 +51,28 @@ def test_half_precision_is_what_the_teacher_says_to_three_digits(
     cache = opened(tmp_path / "cache", index, config=config)
 
     (found,) = cache.lookup(EVERY, CPU)
-    wanted = live_targets(cache, EVERY, index, CellTeacher(), seed)
+    wanted = live_targets(cache, EVERY, index, CellTeacher(), seed=seed)
     assert cache.crops == 2
     assert (cache.projections[0] is None) == (channels is None)
     torch.testing.assert_close(found.image, wanted.image, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(found.patches, wanted.patches, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("surroundings", ["reflected", "contextual"])
+def test_outputs_within_a_margin_are_kept_as_the_teacher_gives_them(
+    index: ImageIndex, tmp_path: Path, surroundings: Surroundings
+) -> None:
+    margin = Margin(patches=2, pixels=16, surroundings=surroundings)
+    cache = opened(tmp_path / "cache", index, margin=margin)
+
+    (found,) = cache.lookup(EVERY, CPU)
+    wanted = live_targets(cache, EVERY, index, CellTeacher(), margin=margin)
+    torch.testing.assert_close(found.image, wanted.image, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.patches, wanted.patches, rtol=1e-3, atol=1e-4)
+    without = live_targets(cache, EVERY, index, CellTeacher())
+    assert not torch.allclose(found.patches, without.patches, atol=0.05)
+    opened(tmp_path / "cache", index)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 @pytest.mark.parametrize("channels", [6, None])

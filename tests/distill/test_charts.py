@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.distill.made_up_log import BASELINE, speed, train, validation, write_log, write_run
+from tests.distill.made_up_log import CONSTANT, speed, train, validation, write_log, write_run
 from veca.distill.charts import (
     BINS,
     MOST_MARKS,
@@ -57,7 +57,7 @@ def test_charts_of_several_sizes_are_told_apart(tmp_path: Path) -> None:
 
 def test_the_loss_of_the_untrained_student_does_not_squash_the_rest(tmp_path: Path) -> None:
     losses = [30.0, 1.9, 1.8, 1.7, 1.6]
-    rows = [BASELINE, *(validation(100 * n, loss) for n, loss in enumerate(losses))]
+    rows = [CONSTANT, *(validation(100 * n, loss) for n, loss in enumerate(losses))]
     (chart,) = validation_charts(read_log(write_log(tmp_path, rows)))
     assert 2.0 < chart.values[1] < 2.1
     assert chart.curves[0].y.tolist() == losses

@@ -66,7 +66,7 @@ def steps_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "checkpoints").glob("step-*"))
 
 
-def test_a_save_writes_the_logs_then_a_checkpoint_then_the_model(
+def test_a_save_writes_the_logs_then_the_model_and_a_checkpoint(
     images: Path, tmp_path: Path
 ) -> None:
     seen: list[list[str]] = []
@@ -82,6 +82,21 @@ def test_a_save_writes_the_logs_then_a_checkpoint_then_the_model(
     found.publish_best()
     assert veca.load(tmp_path / "best").config == model.config
     assert said == []
+
+
+def test_a_kill_before_the_checkpoint_leaves_the_new_model_and_no_finished_run(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = checkpoints_of(images, tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(found.snapshots), "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        found.save()
+    assert steps_in(tmp_path) == []  # a resume takes these steps again and publishes anew
+    assert (tmp_path / "last" / "model.safetensors").is_file()
 
 
 def test_the_average_is_what_is_published_and_the_weights_are_what_is_resumed(

@@ -1,6 +1,7 @@
 """Configurations: what they derive, and what they refuse in which words."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -35,6 +36,13 @@ from veca.distill.schedules import ResolutionPhase
         ("teacher_weights", (1.0, 1.0), r"do not fit 1 teachers; give one number of 0 or more"),
         ("teacher_weights", (-1.0,), "do not fit 1 teachers"),
         ("teacher_weights", (0.0,), "at least one above 0"),
+        ("teacher_margin", -32, "teacher_margin=-32 is not usable; use 0 or more"),
+        pytest.param(
+            "teacher_surroundings",
+            "real",
+            "'real' is unknown; use 'reflected' or 'contextual'",
+            marks=pytest.mark.compiled,  # without the shape hook, which would refuse it first
+        ),
         ("resolution", 36, r"resolution 36 is not a multiple of the patch size 8; use 32"),
         ("resolution", 4, r"resolution 4 is not a multiple of the patch size 8; use 8"),
         ("resolutions", (ResolutionPhase(sizes=(32, 33)),), "resolution 33 is not a multiple"),
@@ -69,7 +77,7 @@ def test_counts_below_their_least_are_refused_with_it(field: str, least: int) ->
         Efficiency(**bad)
 
 
-def test_the_control_has_the_same_sizes_but_no_budgets_of_its_own() -> None:
+def test_the_baseline_has_the_same_sizes_but_no_budgets_of_its_own() -> None:
     config = DistillConfig(backbone=TINY, attention="full")
     assert config.student.attention == "full"
     assert config.student.budgets == PAPER_BUDGETS
@@ -78,9 +86,9 @@ def test_the_control_has_the_same_sizes_but_no_budgets_of_its_own() -> None:
     assert DistillConfig(backbone=TINY).student == TINY
 
 
-def test_a_control_may_be_given_as_it_is() -> None:
-    control = BackboneConfig(layers=1, width=32, heads=2, attention="full", prefix_tokens=3)
-    assert DistillConfig(backbone=control, attention="full").student == control
+def test_a_baseline_may_be_given_as_it_is() -> None:
+    baseline = BackboneConfig(layers=1, width=32, heads=2, attention="full", prefix_tokens=3)
+    assert DistillConfig(backbone=baseline, attention="full").student == baseline
 
 
 @given(st.integers(1, 10**7), st.integers(1, 4096), st.floats(0.01, 300.0), st.integers(1, 10**6))
@@ -119,3 +127,17 @@ def test_the_defaults_are_the_first_stage_of_the_paper() -> None:
     assert (config.clip, config.ema, config.scale_targets) == (None, None, False)
     assert (config.loss.patches, config.loss.error) == (1.0, 1.0)
     assert config.views.trivial_augment
+
+
+def test_larger_budgets_join_one_by_one_over_the_ramp() -> None:
+    config = DistillConfig(backbone=TINY, budget_ramp=0.5)
+    budgets = config.student.budgets
+    seen = [{config.draw_budget(step, 400) for step in range(start, start + 50)}
+            for start in range(0, 400, 50)]  # fmt: skip
+    assert seen[0] == {budgets[0]}
+    assert seen[-1] == set(budgets)
+    assert all(max(filter(None, one)) <= max(filter(None, two))
+               for one, two in itertools.pairwise(seen))  # fmt: skip
+    flat = dataclasses.replace(config, budget_ramp=0.0)
+    late = range(200, 400)
+    assert [config.draw_budget(s, 400) for s in late] == [flat.draw_budget(s, 400) for s in late]

@@ -7,7 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.distill.further_losses import class_divergence, further_parts, relation_error
+from veca.distill.further_losses import (
+    anchor_divergence,
+    class_divergence,
+    further_parts,
+    relation_error,
+)
 from veca.distill.losses import LossConfig
 
 
@@ -76,3 +81,17 @@ def test_only_parts_with_a_weight_are_switched_on() -> None:
     assert [part.name for part in further_parts(LossConfig(relations=0.5))] == ["relations"]
     both = further_parts(LossConfig(relations=0.5, classes=2.0))
     assert [(part.name, part.weight) for part in both] == [("classes", 2.0), ("relations", 0.5)]
+
+
+def test_anchor_divergence_is_the_kl_of_likeness_to_each_anchor_by_hand() -> None:
+    said, wanted, anchors = torch.randn(3, 6), torch.randn(3, 6), torch.randn(5, 6)
+    slow = 0.0
+    for one, other in zip(said, wanted, strict=True):
+        logs, aims = (
+            (torch.cosine_similarity(image[None], anchors) / 0.2).softmax(0).log()
+            for image in (one, other)
+        )
+        slow += float((aims.exp() * (aims - logs)).sum()) / 3
+    found = anchor_divergence(said, wanted, anchors, temperature=0.2)
+    assert float(found) == pytest.approx(slow, rel=1e-4)
+    assert float(anchor_divergence(2 * wanted, wanted, anchors, 0.2)) == pytest.approx(0, abs=1e-6)

@@ -123,7 +123,7 @@ def test_a_validation_is_logged_told_and_drawn(tmp_path: Path) -> None:
     assert "0.7124" in (tmp_path / "summary.html").read_text("utf-8")
 
 
-def test_a_control_is_told_without_cores(tmp_path: Path) -> None:
+def test_a_baseline_is_told_without_cores(tmp_path: Path) -> None:
     journal, text = journal_of(tmp_path)
     journal.validation([validation(0, None, 0.9)])
     journal.close()

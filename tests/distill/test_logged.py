@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.distill.made_up_log import BASELINE, speed, train, validation, write_log
+from tests.distill.made_up_log import CONSTANT, speed, train, validation, write_log
 from veca.distill.logged import read_log
 
 
@@ -64,23 +64,23 @@ def test_a_model_without_budgets_has_a_score_too(tmp_path: Path) -> None:
 
 
 def test_the_gain_is_the_share_below_the_constant(tmp_path: Path) -> None:
-    rows = [BASELINE, validation(0, 3.0), validation(5, 1.5)]
+    rows = [CONSTANT, validation(0, 3.0), validation(5, 1.5)]
     (score,) = read_log(write_log(tmp_path, rows)).scores()
     assert score.name == "8 cores"
     assert score.gain == pytest.approx(0.25)
 
 
 def test_each_image_size_has_its_own_constant(tmp_path: Path) -> None:
-    rows = [BASELINE, {**BASELINE, "resolution": 256, "loss": 4.0}]
+    rows = [CONSTANT, {**CONSTANT, "resolution": 256, "loss": 4.0}]
     log = read_log(write_log(tmp_path, rows))
-    assert [log.baseline_at(size) for size in (128, 256, 512)] == [2.0, 4.0, None]
+    assert [log.constant_at(size) for size in (128, 256, 512)] == [2.0, 4.0, None]
 
 
 def test_the_only_constant_serves_all_sizes(tmp_path: Path) -> None:
-    log = read_log(write_log(tmp_path, [BASELINE]))
-    assert log.baseline_at(256) == 2.0
-    assert log.baseline_at(None) == 2.0
-    assert read_log(write_log(tmp_path, [])).baseline_at(128) is None
+    log = read_log(write_log(tmp_path, [CONSTANT]))
+    assert log.constant_at(256) == 2.0
+    assert log.constant_at(None) == 2.0
+    assert read_log(write_log(tmp_path, [])).constant_at(128) is None
 
 
 def test_torn_lines_foreign_rows_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:

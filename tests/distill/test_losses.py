@@ -126,5 +126,5 @@ def test_a_weight_that_rewards_being_wrong_is_refused(weight: float) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_temperature_that_divides_by_nothing_is_refused(temperature: float) -> None:
-    with pytest.raises(ValueError, match="is not usable for scores of classes"):
+    with pytest.raises(ValueError, match="is not usable; use a finite number above 0"):
         LossConfig(temperature=temperature)

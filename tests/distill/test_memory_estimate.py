@@ -12,7 +12,8 @@ from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import folds, parameters
 from veca.backbone.model import VECA
 from veca.backbone.sizes import SIZES
-from veca.distill.memory_estimate import MemoryEstimate, Precision, estimate
+from veca.distill.memory_estimate import MemoryEstimate, estimate
+from veca.runtime.precision import ResolvedPrecision
 
 PLAIN = BackboneConfig(layers=2, width=96, heads=2, ffn_ratio=3.0, budgets=(48,))
 FOLDED = replace(PLAIN, budgets=(4,))
@@ -25,7 +26,7 @@ def estimated(config: BackboneConfig, **changes: Any) -> MemoryEstimate:
         "batch": 2,
         "resolution": 128,
         "optimizer": "adamw",
-        "precision": "float32",
+        "precision": "fp32",
         "checkpointing": False,
         "teacher_parameters": 0,
         "ema": False,
@@ -33,7 +34,9 @@ def estimated(config: BackboneConfig, **changes: Any) -> MemoryEstimate:
     return estimate(config, **{**given, **changes})
 
 
-def saved_bytes(config: BackboneConfig, precision: Precision, checkpointing: bool = False) -> int:
+def saved_bytes(
+    config: BackboneConfig, precision: ResolvedPrecision, checkpointing: bool = False
+) -> int:
     """Memory that autograd holds after the forward pass of such a run, beside the weights."""
     model = VECA(config).train()
     model.checkpoint_activations = checkpointing
@@ -44,7 +47,7 @@ def saved_bytes(config: BackboneConfig, precision: Precision, checkpointing: boo
         kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    half = precision == "bfloat16"
+    half = precision == "bf16"
     cast = torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext()
     with cast, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(torch.randn(2, 3, 128, 128))
@@ -60,10 +63,10 @@ def test_the_small_models_run_in_the_forms_they_stand_for() -> None:
     assert not folds(PLAIN, 48)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("config", [PLAIN, FOLDED, FULL], ids=["plain", "folded", "full"])
 def test_activations_are_those_that_torch_saves(
-    config: BackboneConfig, precision: Precision
+    config: BackboneConfig, precision: ResolvedPrecision
 ) -> None:
     guess = estimated(config, precision=precision)
     half_copies = guess.weights - 4 * parameters(config)  # torch saves them with the rest
@@ -74,16 +77,16 @@ def test_activations_are_those_that_torch_saves(
 @pytest.mark.parametrize("config", [PLAIN, FOLDED, FULL], ids=["plain", "folded", "full"])
 def test_checkpoints_keep_the_inputs_of_all_blocks_and_one_block(config: BackboneConfig) -> None:
     config = replace(config, layers=6)
-    one_more = saved_bytes(replace(config, layers=7), "float32")
-    one_block = one_more - saved_bytes(config, "float32")
-    saved = saved_bytes(config, "float32", checkpointing=True)
+    one_more = saved_bytes(replace(config, layers=7), "fp32")
+    one_block = one_more - saved_bytes(config, "fp32")
+    saved = saved_bytes(config, "fp32", checkpointing=True)
     guess = estimated(config, checkpointing=True).activations
     assert guess == pytest.approx(saved + one_block, rel=0.15)
     assert guess < estimated(config).activations / 2
 
 
 def test_an_image_costs_a_base_model_what_was_measured_with_the_authors_code() -> None:
-    given = {"resolution": 256, "precision": "bfloat16"}
+    given = {"resolution": 256, "precision": "bf16"}
     base = SIZES["base"]
     images = [estimated(base, batch=batch, **given).activations for batch in (1, 2)]
     assert images[1] - images[0] == pytest.approx(160e6, rel=0.3)
@@ -113,7 +116,7 @@ def test_half_precision_adds_copies_of_the_weights_of_products() -> None:
         for name, parameter in VECA(PLAIN).named_parameters()
         if name.endswith("weight") and "norm" not in name and "patch" not in name
     )
-    half = estimated(PLAIN, precision="bfloat16").weights - estimated(PLAIN).weights
+    half = estimated(PLAIN, precision="bf16").weights - estimated(PLAIN).weights
     assert half == 2 * products
 
 

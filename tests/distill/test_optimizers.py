@@ -7,8 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import veca
+from veca.distill import muon
 from veca.distill.adaptors import Adaptor
 from veca.distill.optimizers import MatrixOptimizer, OptimizerConfig, Optimizers, split_parameters
+from veca.distill.polar import PolarConfig, polar_express
+from veca.runtime.precision import ResolvedPrecision
 
 PAPER = OptimizerConfig()
 TINY = veca.BackboneConfig(layers=2, width=32, heads=2, budgets=(4, 8), ffn_shares=(0.5, 1.0))
@@ -249,3 +252,21 @@ def test_a_student_without_matrices_or_without_others_is_stepped_too() -> None:
         assert not any(
             torch.equal(before[name], value) for name, value in weights_of(model).items()
         )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_matrix_products_of_a_step_take_the_precision_of_the_run(
+    precision: ResolvedPrecision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    def watched(matrices: Tensor, config: PolarConfig) -> Tensor:
+        seen.add(config.dtype)
+        return polar_express(matrices, config)
+
+    monkeypatch.setattr(muon, "polar_express", watched)
+    model = student()
+    optimizers = Optimizers(model, PAPER, precision)
+    run(model, optimizers, range(1))
+    assert seen == {torch.bfloat16 if precision == "bf16" else torch.float32}
+    assert {tensor.dtype for tensor in optimizers.tensors().values()} == {torch.float32}

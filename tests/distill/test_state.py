@@ -252,3 +252,15 @@ def test_a_run_that_is_counted_in_epochs_keeps_the_length_it_was_begun_with(
     run.training.length = 99  # as more images would make it
     restore(run.training, stored, "")
     assert run.training.length == 11
+
+
+def test_checkpoints_that_do_not_tell_their_precision_were_fp32_on_a_cpu() -> None:
+    cpu = torch.device("cpu")
+    old = Stored({}, {"cached_teacher": True})
+    assert (old.precision(cpu), old.kept_in(cpu)) == ("fp32", "fp32")
+    new = Stored({}, {"cached_teacher": True, "precision": "fp32", "kept_in": "bf16"})
+    assert (new.precision(cpu), new.kept_in(cpu)) == (
+        "fp32",
+        "bf16",
+    )
+    assert Stored({}, {"cached_teacher": False}).kept_in(cpu) is None

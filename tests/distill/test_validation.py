@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.distill.built import CPU, Built, build, place_of
 from tests.distill.runs import TINY, pictures
 from veca.data.decode import decode
-from veca.data.views import centre_view
+from veca.data.views import centre_view, inner_view
 from veca.distill import validation as module
 from veca.distill.losses import distillation_losses
 from veca.distill.moments import Moments
@@ -68,7 +68,12 @@ def views_of(run: Built, resolution: int) -> Tensor:
     """The middle of every validation image."""
     index, config = run.pictures.validation_index, run.training.config
     return torch.stack([
-        centre_view(decode(Path(index[int(number)].name)), resolution, config.views)
+        centre_view(
+            decode(Path(index[int(number)].name)),
+            resolution,
+            config.views,
+            run.training.source.margin.loaded,
+        )
         for number in run.pictures.validation
     ])  # fmt: skip
 
@@ -82,7 +87,7 @@ def slow_rows(run: Built, resolution: int = 32) -> list[dict[str, Any]]:
         losses = []
         for view in views_of(run, resolution):
             with torch.no_grad():
-                (said,) = student(view[None], budget, share)
+                (said,) = student(inner_view(view[None], resolution), budget, share)
                 (wanted,) = training.source(view[None], (side, side))
             losses.append(
                 [float(part) for part in distillation_losses(said.image, said.patches, wanted)]
@@ -120,6 +125,18 @@ def test_every_resolution_is_validated(images: Path, judged: Path, tmp_path: Pat
     wanted = slow_rows(run, 16) + slow_rows(run, 32)
     assert_close(validation.rows(), wanted)
     assert_close(validation.rows(), wanted)  # now from memory
+
+
+@pytest.mark.parametrize("surroundings", ["reflected", "contextual"])
+def test_teachers_see_a_margin_around_what_is_validated_on(
+    images: Path, judged: Path, tmp_path: Path, surroundings: str
+) -> None:
+    changes = {"teacher_margin": 16, "teacher_surroundings": surroundings}
+    run = built(images, judged, tmp_path, **changes)
+    validation = validation_of(run)
+    assert run.training.source.margin.pixels == 8
+    assert_close(validation.rows(), slow_rows(run))
+    assert_close(validation.rows(), slow_rows(run))  # now from memory
 
 
 @given(st.integers(1, 60), st.integers(1, 9))
@@ -280,7 +297,7 @@ def test_every_budget_is_scored_whole_and_every_share_with_all_cores() -> None:
     assert cells(dataclasses.replace(config, ffn_shares=(1.0,)))[3:] == []
 
 
-def test_a_control_has_one_score_for_each_share() -> None:
+def test_a_baseline_has_one_score_for_each_share() -> None:
     config = dataclasses.replace(
         TINY, attention="full", budgets=(8, 16, 24, 32, 40, 48, 56, 64), ffn_shares=(0.5, 1.0)
     )

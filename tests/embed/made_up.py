@@ -19,7 +19,7 @@ WIDTH = small_model().config.width
 def wanted(**fields: Any) -> Record:
     """The record of a collection that is to be made."""
     model = ModelRecord(name="m", digest="d" * 64, untrained=True, config=small_model().config)
-    config = EmbedConfig(budget=4, patches=True, dtype="float32")
+    config = EmbedConfig(budget=4, patches=True, precision="fp32", dtype="float32")
     return dataclasses.replace(Record(model=model, config=config), **fields)
 
 

@@ -102,7 +102,7 @@ def test_a_reader_sees_only_what_was_committed(tmp_path: Path) -> None:
 
 def test_a_collection_without_maps_says_how_to_get_them(tmp_path: Path) -> None:
     config = wanted().config
-    plain = wanted(config=type(config)(budget=4, dtype="float32"))
+    plain = wanted(config=type(config)(budget=4, precision="fp32", dtype="float32"))
     writer = CollectionWriter(tmp_path, plain)
     writer.commit(content(0, 0)._replace(maps=[]))
     with pytest.raises(CollectionError, match=r"has no patch maps; embed .* with --patches"):

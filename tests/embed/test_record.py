@@ -11,10 +11,12 @@ from veca.embed.config import EmbedConfig
 from veca.embed.errors import CollectionError
 from veca.embed.record import RECORD_NAME, ModelRecord, Record, read_record, write_record
 
+CONFIG = EmbedConfig(budget=4, ffn=0.5, precision="bf16", patches=True)
+
 
 def record(**fields: Any) -> Record:
     model = ModelRecord(name="m", digest="d", untrained=True, config=small_model().config)
-    return Record(model=model, config=EmbedConfig(budget=4, ffn=0.5, patches=True), **fields)
+    return Record(model=model, config=CONFIG, **fields)
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -34,6 +36,14 @@ def test_the_file_tells_people_what_they_ask_first(tmp_path: Path) -> None:
         "count": 5, "budget": 4, "ffn": 0.5, "size": 256, "fit": "resize", "dtype": "float16",
     }  # fmt: skip
     assert content["model"]["weights_sha256"] == "d"
+
+
+def test_collections_of_before_there_was_a_choice_are_fp32(tmp_path: Path) -> None:
+    write_record(tmp_path, record())
+    content = json.loads((tmp_path / RECORD_NAME).read_text())
+    assert content.pop("precision") == "bf16"
+    (tmp_path / RECORD_NAME).write_text(json.dumps(content))
+    assert read_record(tmp_path).config.precision == "fp32"
 
 
 def test_a_folder_without_a_record_is_no_collection(tmp_path: Path) -> None:
@@ -57,7 +67,8 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("shards", [-1]), ("shards", [True]), ("shards", 3), ("shards", ["3"]), ("skipped", 1.5),
+        ("precision", "auto"), ("precision", 16), ("shards", [-1]), ("shards", [True]),
+        ("shards", 3), ("shards", ["3"]), ("skipped", 1.5),
         ("index_bytes", None), ("complete", 1), ("command", 7), ("dtype", "int8"), ("fit", 3),
         ("size", "x"), ("budget", 1.5), ("model", []), ("model", {}), ("veca_version", None),
         ("patches", "no"),

@@ -1,5 +1,6 @@
 """Embedding a collection gives what the model gives, once, in order, however it was interrupted."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -19,12 +20,13 @@ from veca.embed import windows
 from veca.embed.collection import Collection, open_collection
 from veca.embed.config import Efficiency, EmbedConfig
 from veca.embed.errors import CollectionError
+from veca.embed.record import RECORD_NAME
 from veca.embed.run import Summary, embed_collection
 from veca.embed.store import CollectionWriter
 from veca.runtime.lock import OccupiedError
 
 HERE = Efficiency(workers=0, batch=4, device="cpu")
-SMALL = EmbedConfig(size=32, budget=3, dtype="float32")
+SMALL = EmbedConfig(size=32, budget=3, precision="fp32", dtype="float32")
 
 
 @pytest.fixture
@@ -70,8 +72,8 @@ def alone(path: Path, config: EmbedConfig = SMALL) -> veca.Features:
     "config",
     [
         SMALL,
-        EmbedConfig(size=32, fit="crop", dtype="float32", patches=True),
-        EmbedConfig(size=64, fit="pad", ffn=0.5, dtype="float32", patches=True),
+        EmbedConfig(size=32, fit="crop", precision="fp32", dtype="float32", patches=True),
+        EmbedConfig(size=64, fit="pad", ffn=0.5, precision="fp32", dtype="float32", patches=True),
     ],
 )
 def test_every_picture_has_the_features_that_the_model_gives_it_alone(
@@ -101,7 +103,7 @@ def test_the_index_tells_the_original_size_of_every_picture(photos: Path, tmp_pa
 
 def test_results_do_not_depend_on_the_number_of_workers(photos: Path, tmp_path: Path) -> None:
     (photos / "0007.png").write_bytes(b"bad")
-    config = EmbedConfig(size=32, patches=True)
+    config = EmbedConfig(size=32, precision="fp32", patches=True)
     for workers in (0, 1, 3):
         efficiency = Efficiency(workers=workers, batch=4, device="cpu")
         embed(photos, tmp_path / str(workers), config, efficiency)
@@ -120,7 +122,7 @@ def test_results_do_not_depend_on_the_size_of_a_batch(photos: Path, tmp_path: Pa
 
 def test_half_precision_is_the_full_one_rounded(photos: Path, tmp_path: Path) -> None:
     embed(photos, tmp_path / "full")
-    embed(photos, tmp_path / "half", EmbedConfig(size=32, budget=3, dtype="float16"))
+    embed(photos, tmp_path / "half", dataclasses.replace(SMALL, dtype="float16"))
     full = open_collection(tmp_path / "full").vectors[:]
     half = open_collection(tmp_path / "half").vectors[:]
     assert half.dtype == np.float16
@@ -185,7 +187,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     stopped_at: int, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (photos / "0003.png").write_bytes(b"")
-    config = EmbedConfig(size=32, patches=True)
+    config = EmbedConfig(size=32, precision="fp32", patches=True)
     embed(photos, tmp_path / "whole", config)
     real = CollectionWriter.commit
 
@@ -259,7 +261,7 @@ def test_a_file_that_changed_after_it_was_embedded_is_told(photos: Path, tmp_pat
 def test_other_settings_in_the_same_folder_are_refused(photos: Path, tmp_path: Path) -> None:
     embed(photos, tmp_path / "out")
     with pytest.raises(CollectionError, match="made with budget 3, but asked for was budget 2"):
-        embed(photos, tmp_path / "out", EmbedConfig(size=32, budget=2, dtype="float32"))
+        embed(photos, tmp_path / "out", dataclasses.replace(SMALL, budget=2))
     with pytest.raises(CollectionError, match=r"model in memory \(SHA-256"):
         embed_collection([photos], small_model(seed=1), tmp_path / "out", SMALL, HERE)
 
@@ -300,7 +302,7 @@ def test_the_usual_budget_is_sixteen_or_all_cores_of_a_smaller_model(
     photos: Path, tmp_path: Path
 ) -> None:
     first = [photos / "0000.png"]
-    config = EmbedConfig(size=32)
+    config = EmbedConfig(size=32, precision="fp32")
     assert embed(first, tmp_path / "small", config).record.config.budget == 4
     sizes: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2}
     larger = veca.build("tiny", **sizes)
@@ -355,3 +357,42 @@ def test_progress_counts_every_input(
     (photos / "0003.png").write_bytes(b"")
     embed(photos, tmp_path / "out", show_progress=True)
     assert "20 of 20 images" in capsys.readouterr().err
+
+
+def native(monkeypatch: pytest.MonkeyPatch, bf16: bool) -> None:
+    """Let this CPU compute bf16 natively, or not."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+
+
+@pytest.mark.parametrize(("bf16", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_a_collection_records_the_precision_that_auto_became(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bf16: bool, expected: str
+) -> None:
+    native(monkeypatch, bf16)
+    auto = dataclasses.replace(SMALL, precision="auto")
+    embed(photos, tmp_path / "auto", auto)
+    written = json.loads((tmp_path / "auto" / RECORD_NAME).read_text())
+    assert written["precision"] == expected
+    embed(photos, tmp_path / "fp32", SMALL)
+    found, exact = (open_collection(tmp_path / name).vectors[:] for name in ("auto", "fp32"))
+    assert np.array_equal(found, exact) == (not bf16)
+    np.testing.assert_allclose(found, exact, rtol=0.05, atol=0.05)
+
+
+def test_auto_continues_a_collection_in_its_own_precision_and_another_is_refused(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native(monkeypatch, bf16=True)
+    embed([photos / "0000.png"], tmp_path / "out", SMALL)
+    for precision in ("bf16", "fp32", "auto"):
+        config = dataclasses.replace(SMALL, precision=precision)
+        if precision == "bf16":
+            with pytest.raises(CollectionError, match=r"made with precision fp32, but .* bf16;"):
+                embed(photos, tmp_path / "out", config)
+        else:
+            embed(photos, tmp_path / "out", config)
+    collection = open_collection(tmp_path / "out")
+    assert collection.record.config.precision == "fp32"
+    expected = alone(photos / "0019.png").image[0].numpy()
+    np.testing.assert_allclose(collection.vectors[19], expected, rtol=1e-5, atol=1e-5)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
 from veca.data.errors import PictureError
+from veca.data.prepare import prepare
 from veca.embed.collection import Collection, open_collection
 from veca.embed.config import Efficiency, EmbedConfig
 from veca.embed.errors import CollectionError
@@ -15,14 +17,17 @@ from veca.embed.models import ModelSource
 from veca.embed.neighbours import nearest
 from veca.embed.run import embed_collection
 from veca.embed.wanted import find_wanted
+from veca.runtime.precision import Precision
 
 
-def embedded(folder: Path, model: ModelSource | None = None) -> Collection:
+def embedded(
+    folder: Path, model: ModelSource | None = None, precision: Precision = "fp32"
+) -> Collection:
     """A collection of files and of a shard's members, made with a model on the disk."""
     write_pictures(folder / "photos", 8)
     write_shard(folder / "s.tar", [("x/9.png", encoded(9)), ("x/10.png", encoded(10))])
     source = model or saved_model(folder / "model")
-    config = EmbedConfig(size=32, budget=3, ffn=0.5, dtype="float32")
+    config = EmbedConfig(size=32, budget=3, ffn=0.5, precision=precision, dtype="float32")
     inputs = [folder / "photos", folder / "s.tar"]
     embed_collection(inputs, source, folder / "out", config, Efficiency(workers=0))
     return open_collection(folder / "out")
@@ -49,6 +54,21 @@ def test_a_copy_elsewhere_gets_the_vector_of_the_original(tmp_path: Path) -> Non
         assert not wanted.is_member
         np.testing.assert_allclose(wanted.vector, opened.vectors[5], atol=1e-5)
         assert nearest(opened, wanted.vector)[0].entry.index == 5
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_new_picture_is_embedded_in_the_precision_of_the_collection(
+    tmp_path: Path, precision: Precision
+) -> None:
+    opened = embedded(tmp_path, precision=precision)
+    (tmp_path / "copy.png").write_bytes(encoded(5))
+    found = find_wanted(opened, tmp_path / "copy.png").vector
+    model = small_model()
+    model.precision = precision
+    pixels = prepare(tmp_path / "copy.png", 32, "resize").pixels
+    with torch.inference_mode():
+        expected = model(pixels[None], 3, 0.5).image[0].numpy()
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_member_that_changed_is_embedded_anew(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ MISSING = (
 """Why a number is left out."""
 
 TWIN: dict[str, Any] = {
-    "model": "runs/twin", "role": "control", "weights": "e" * 64, "budget": None,
+    "model": "runs/twin", "role": "baseline", "weights": "e" * 64, "budget": None,
 }  # fmt: skip
 LOGISTIC: dict[str, Any] = {"task": "logistic", "metric": "top1"}
 DOGS: dict[str, Any] = {"data": "dogs", "data_sha256": "4" * 64}
@@ -132,6 +132,6 @@ def every_task(folder: Path) -> list[Row]:
 
 
 def against(rows: Sequence[Row], cases: Path, rounds: int = 400) -> Comparison:
-    """The comparison with the only control."""
+    """The comparison with the only baseline."""
     (found,) = compare(rows, cases, rounds)
     return found

@@ -34,13 +34,13 @@ def teacher(**changes: Any) -> Row:
     return row(**facts | changes)
 
 
-def control(**changes: Any) -> Row:
-    """A row of the control, which has budgets too."""
-    return row(**{"model": "runs/control", "role": "control", "weights": "e" * 64} | changes)
+def baseline(**changes: Any) -> Row:
+    """A row of the baseline, which has budgets too."""
+    return row(**{"model": "runs/baseline", "role": "baseline", "weights": "e" * 64} | changes)
 
 
 def knn_rows() -> list[Row]:
-    """Two budgets and three seeds, with a teacher and a control, and the costs of all."""
+    """Two budgets and three seeds, with a teacher and a baseline, and the costs of all."""
     found = []
     for seed, noise in ((0, -1.0), (1, 0.0), (2, 1.0)):
         for budget, top in ((8, 60.0), (16, 64.0), (32, 66.0), (64, 67.0)):
@@ -49,7 +49,7 @@ def knn_rows() -> list[Row]:
             found += [
                 row(budget=budget, value=top + noise, **cost),
                 row(budget=budget, value=top + noise - 2, metric="top1_k10", **cost),
-                control(budget=budget, value=top + noise / 2 - 6, **cost),
+                baseline(budget=budget, value=top + noise / 2 - 6, **cost),
             ]
         found.append(teacher(value=80.0, milliseconds=31.0, gflops=1.7, seed=seed))
         found.append(teacher(value=78.0, metric="top1_k10", seed=seed))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.probe.made_up_rows import control, depth_rows, knn_rows, row, teacher
+from tests.probe.made_up_rows import baseline, depth_rows, knn_rows, row, teacher
 from veca.probe.averages import averages, number, reference_of, retention
 from veca.probe.rows import Row
 
@@ -49,7 +49,7 @@ def test_numbers_have_the_digits_that_papers_print(rows: list[Row], told: str) -
 def test_a_reference_is_taken_at_the_same_resolution_and_budget() -> None:
     mine = averages([row(budget=8), row(budget=64, resolution=160)])
     candidates = averages(
-        [control(budget=budget, resolution=side) for budget in (8, 64) for side in (128, 160)]
+        [baseline(budget=budget, resolution=side) for budget in (8, 64) for side in (128, 160)]
     )
     for item in mine:
         found = reference_of(item, candidates)
@@ -69,7 +69,7 @@ def test_a_reference_without_budgets_serves_for_all_at_its_resolution() -> None:
 
 
 def test_a_reference_with_shares_but_without_budgets_is_taken_at_the_same_share() -> None:
-    twins = averages([control(budget=None, ffn=share) for share in (0.25, 0.5, None)])
+    twins = averages([baseline(budget=None, ffn=share) for share in (0.25, 0.5, None)])
     for item in averages([row(budget=b, ffn=share) for b in (8, 64) for share in (0.25, None)]):
         found = reference_of(item, twins)
         assert found is not None
@@ -80,7 +80,7 @@ def test_a_reference_with_shares_but_without_budgets_is_taken_at_the_same_share(
 
 def test_a_reference_with_budgets_but_without_shares_is_taken_at_the_same_budget() -> None:
     (mine,) = averages([row(budget=8, ffn=0.5)])
-    found = reference_of(mine, averages([control(budget=8), control(budget=64)]))
+    found = reference_of(mine, averages([baseline(budget=8), baseline(budget=64)]))
     assert found is not None
     assert found.row.setting == (8, None)
 
@@ -92,7 +92,7 @@ def test_a_reference_at_one_other_resolution_serves_too() -> None:
 
 def test_where_it_is_not_clear_which_number_is_meant_there_is_no_reference() -> None:
     (mine,) = averages([row(budget=16)])
-    assert reference_of(mine, averages([control(budget=8), control(budget=64)])) is None
+    assert reference_of(mine, averages([baseline(budget=8), baseline(budget=64)])) is None
     assert reference_of(mine, averages([teacher(metric="top1_k10")])) is None
 
 

@@ -27,7 +27,7 @@ def test_every_way_to_run_has_one_line_with_all_tasks() -> None:
     assert found[2][1:5] == ["16", "128", "64.00 ± 1.00", "-"]
     assert found[4][1:5] == ["64", "128", "67.00 ± 1.00", "104.00"]
     assert found[5][:5] == ["efficientnet-lite2 (teacher)", "-", "128", "80.00 ± 0.00", "58.50"]
-    assert [line[0] for line in found[6:]] == ["runs/control (control)"] * 4
+    assert [line[0] for line in found[6:]] == ["runs/baseline (baseline)"] * 4
 
 
 def test_other_resolutions_and_shares_are_other_lines() -> None:
@@ -42,7 +42,7 @@ def test_other_resolutions_and_shares_are_other_lines() -> None:
 def test_names_tell_roles_and_a_note_ends_it() -> None:
     names = {line[0] for line in table([*knn_rows(), row(model="runs/other")])[1:]}
     assert names == {
-        "runs/tiny", "runs/other", "efficientnet-lite2 (teacher)", "runs/control (control)",
+        "runs/tiny", "runs/other", "efficientnet-lite2 (teacher)", "runs/baseline (baseline)",
     }  # fmt: skip
     assert card_table(knn_rows()).rstrip().endswith(NOTE)
 

@@ -54,7 +54,7 @@ def test_several_seeds_make_the_mean_of_their_numbers(tmp_path: Path) -> None:
 
 def test_role_and_name_of_a_model_do_not_matter_but_its_weights_do(tmp_path: Path) -> None:
     one = class_row(tmp_path, right_of(0), model="runs/best")
-    assert statistic(tmp_path, replace(one, role="control", model="./runs/best"))
+    assert statistic(tmp_path, replace(one, role="baseline", model="./runs/best"))
     with pytest.raises(CasesError, match="on disk"):
         statistic(tmp_path, replace(one, weights="b" * 64))
     nameless = class_row(tmp_path, right_of(1), model="a", weights=None)

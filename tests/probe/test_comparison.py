@@ -1,4 +1,4 @@
-"""A model beside its control: the reported ratios, with the intervals of drawing by hand."""
+"""A model beside its baseline: the reported ratios, with the intervals of drawing by hand."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +46,12 @@ def test_every_ratio_is_that_of_the_reported_numbers(tmp_path: Path) -> None:
         assert len(line.numbers) == 6
         for number in line.numbers:
             own, where = number.pair.row, (number.pair.row.task, number.pair.row.data)
-            model, control = means[*where, "model", own.budget], means[*where, "control", None]
+            model, baseline = means[*where, "model", own.budget], means[*where, "baseline", None]
             assert number.ratio is not None
-            assert number.ratio.value == model.mean / control.mean  # bit for bit
+            assert number.ratio.value == model.mean / baseline.mean  # bit for bit
             told = f"{100 * number.ratio.value:.1f} %"
             told = f"x{number.ratio.value:.3f}" if own.task == "depth" else told
-            assert retention(model, control) == told
+            assert retention(model, baseline) == told
             assert number.ratio.low is not None
             assert number.ratio.high is not None
             assert number.ratio.low < number.ratio.value < number.ratio.high
@@ -73,9 +73,9 @@ def test_classes_are_the_mean_over_tasks_and_sets_of_the_means_over_seeds(tmp_pa
 
     assert line.classes is not None
     assert line.classes.model == pytest.approx(by_hand("model", 8), rel=1e-12)
-    assert line.classes.control == pytest.approx(by_hand("control", None), rel=1e-12)
+    assert line.classes.baseline == pytest.approx(by_hand("baseline", None), rel=1e-12)
     assert line.classes.ratio is not None
-    assert line.classes.ratio.value == line.classes.model / line.classes.control
+    assert line.classes.ratio.value == line.classes.model / line.classes.baseline
 
 
 def test_the_interval_of_classes_is_that_of_drawing_the_pictures_of_each_set_by_hand(
@@ -83,11 +83,11 @@ def test_the_interval_of_classes_is_that_of_drawing_the_pictures_of_each_set_by_
 ) -> None:
     kinds: list[dict[str, Any]] = [{}, {**LOGISTIC, "seed": 0}, {**LOGISTIC, "seed": 1}, DOGS]
     weights = (1.0, 0.5, 0.5, 1.0)  # in the mean: two seeds make one number
-    right: dict[str, list[np.ndarray]] = {"model": [], "control": []}
+    right: dict[str, list[np.ndarray]] = {"model": [], "baseline": []}
     rows = []
     for number, kind in enumerate(kinds):
         pictures = 25 if kind is DOGS else 40
-        for role, who in (("model", {}), ("control", TWIN)):
+        for role, who in (("model", {}), ("baseline", TWIN)):
             told = right_of(number + (0 if role == "model" else 10), pictures=pictures)
             rows.append(class_row(tmp_path, told, **kind, **who))
             right[role].append(told.numpy())
@@ -103,7 +103,7 @@ def test_the_interval_of_classes_is_that_of_drawing_the_pictures_of_each_set_by_
             means[role] = sum(
                 weight * share.mean() for weight, share in zip(weights, shares, strict=True)
             )
-        ratios.append(means["model"] / means["control"])
+        ratios.append(means["model"] / means["baseline"])
     low, high = np.quantile(ratios, [0.025, 0.975])
     assert found is not None
     assert found.ratio is not None
@@ -124,7 +124,7 @@ def test_tasks_on_one_set_are_drawn_together(tmp_path: Path) -> None:
     assert classes.ratio == pytest.approx((0.5, 0.5, 0.5))
 
 
-def test_a_copy_of_the_control_is_all_of_it_without_any_doubt(tmp_path: Path) -> None:
+def test_a_copy_of_the_baseline_is_all_of_it_without_any_doubt(tmp_path: Path) -> None:
     rows = []
     for who in ({}, TWIN):
         rows += [
@@ -136,7 +136,7 @@ def test_a_copy_of_the_control_is_all_of_it_without_any_doubt(tmp_path: Path) ->
     assert [number.ratio for number in line.numbers] == [pytest.approx((1.0, 1.0, 1.0))] * 3
 
 
-def test_a_control_with_budgets_is_compared_at_the_same_ones_and_at_each_resolution(
+def test_a_baseline_with_budgets_is_compared_at_the_same_ones_and_at_each_resolution(
     tmp_path: Path,
 ) -> None:
     rows = []
@@ -150,7 +150,7 @@ def test_a_control_with_budgets_is_compared_at_the_same_ones_and_at_each_resolut
     ]  # fmt: skip
     for line in found.lines:
         (number,) = line.numbers
-        reference = number.pair.control.row
+        reference = number.pair.baseline.row
         assert (reference.resolution, reference.setting) == (line.row.resolution, line.row.setting)
 
 
@@ -167,7 +167,7 @@ def test_a_twin_with_one_share_serves_for_every_budget_and_share(tmp_path: Path)
     found = against([twin, other, *models], tmp_path)  # now 0.5 has no one match
     assert [line.row.setting for line in found.lines] == [(8, 1.0), (64, 1.0)]
     assert set(reasons(found)) == {
-        "no one number of the control has its resolution, budget and share"
+        "no one number of the baseline has its resolution, budget and share"
     }
 
 
@@ -181,7 +181,7 @@ def test_numbers_without_cases_are_left_out_and_why_is_told(tmp_path: Path) -> N
     own = class_row(tmp_path, right_of(4), task="linear", metric="top1", budget=8)
     changed = replace(twin, value=twin.value + 1)
     found = against([*rows, own, changed], tmp_path)
-    assert reasons(found) == ["the control: the cases on disk give another number than the report"]
+    assert reasons(found) == ["the baseline: the cases on disk give another number than the report"]
 
 
 def test_models_on_other_pictures_are_not_compared_and_that_is_told(tmp_path: Path) -> None:
@@ -190,11 +190,11 @@ def test_models_on_other_pictures_are_not_compared_and_that_is_told(tmp_path: Pa
     found = against([pets, twin], tmp_path)
     assert not found.lines
     assert reasons(found) == [
-        "the control was measured on other pictures of the set: their hashes differ"
+        "the baseline was measured on other pictures of the set: their hashes differ"
     ]
     twin = class_row(tmp_path, right_of(1), **TWIN, feature="patch-mean")
     assert reasons(against([pets, twin], tmp_path)) == [
-        "the control was measured by another protocol, feature or count"
+        "the baseline was measured by another protocol, feature or count"
     ]
     twin = class_row(tmp_path, right_of(1), **TWIN, **DOGS)
     assert compare([pets, twin], tmp_path) == []  # nothing was asked of both
@@ -205,7 +205,7 @@ def test_cases_of_another_number_of_pictures_are_not_drawn_in_pairs(tmp_path: Pa
     pets = class_row(tmp_path, right_of(0), **told)
     twin = class_row(tmp_path, right_of(1, pictures=50), **TWIN, **told)
     found = against([pets, twin], tmp_path)
-    assert reasons(found) == ["the cases are of 60 pictures, those of the control of 50"]
+    assert reasons(found) == ["the cases are of 60 pictures, those of the baseline of 50"]
 
 
 def test_precision_over_a_whole_set_is_left_out(tmp_path: Path) -> None:
@@ -220,16 +220,16 @@ def test_precision_over_a_whole_set_is_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_a_control_that_tells_nothing_rightly_leaves_nothing_to_divide_by(tmp_path: Path) -> None:
+def test_a_baseline_that_tells_nothing_rightly_leaves_nothing_to_divide_by(tmp_path: Path) -> None:
     none = torch.zeros(60, dtype=torch.bool)
     rows = [class_row(tmp_path, right_of(0)), class_row(tmp_path, none, **TWIN)]
     (line,) = against(rows, tmp_path).lines
     assert line.numbers[0].ratio is None
     assert line.classes is not None
-    assert (line.classes.control, line.classes.ratio) == (0.0, None)
+    assert (line.classes.baseline, line.classes.ratio) == (0.0, None)
 
 
-def test_every_control_has_a_comparison_of_its_own_and_without_one_there_is_none(
+def test_every_baseline_has_a_comparison_of_its_own_and_without_one_there_is_none(
     tmp_path: Path,
 ) -> None:
     pets = class_row(tmp_path, right_of(0))
@@ -239,14 +239,14 @@ def test_every_control_has_a_comparison_of_its_own_and_without_one_there_is_none
     ]
     first, second = compare([pets, *twins], tmp_path, 100)
     assert (first.name, second.name) == (
-        "runs/twin @11111111 (control)",
-        "runs/twin @22222222 (control)",
+        "runs/twin @11111111 (baseline)",
+        "runs/twin @22222222 (baseline)",
     )
-    assert first.lines[0].numbers[0].pair.control.row == twins[0]
-    assert second.lines[0].numbers[0].pair.control.row == twins[1]
+    assert first.lines[0].numbers[0].pair.baseline.row == twins[0]
+    assert second.lines[0].numbers[0].pair.baseline.row == twins[1]
 
 
-def test_a_model_that_is_its_own_control_elsewhere_is_not_compared_with_itself(
+def test_a_model_that_is_its_own_baseline_elsewhere_is_not_compared_with_itself(
     tmp_path: Path,
 ) -> None:
     pets, twin = (class_row(tmp_path, right_of(seed), **who) for seed, who in ((0, {}), (1, TWIN)))

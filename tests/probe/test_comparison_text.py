@@ -39,7 +39,7 @@ def table(comparison: Comparison) -> list[dict[str, str]]:
 def test_a_line_has_the_mean_of_classes_and_the_shares_of_dense_tasks(tmp_path: Path) -> None:
     found = against(every_task(tmp_path), tmp_path)
     text = list(comparison_lines(found))
-    assert text[0] == "## Against runs/twin (control)"
+    assert text[0] == "## Against runs/twin (baseline)"
     assert "95 % interval over 400 draws of the test pictures" in text[2]
     assert "not what another training would" in text[2]
     assert text[3] == (
@@ -47,7 +47,7 @@ def test_a_line_has_the_mean_of_classes_and_the_shares_of_dense_tasks(tmp_path: 
     )
     first, second = table(found)
     assert list(first) == [
-        "model", "budget", "px", "classes, %", "control's, %", "share",
+        "model", "budget", "px", "classes, %", "baseline's, %", "share",
         "segmentation on farm, miou", "dense-knn on farm, miou", "depth on rooms, rmse",
     ]  # fmt: skip
     assert (first["model"], first["budget"], first["px"]) == ("runs/tiny", "8", "128")
@@ -57,7 +57,7 @@ def test_a_line_has_the_mean_of_classes_and_the_shares_of_dense_tasks(tmp_path: 
     assert classes.ratio is not None
     value, low, high = (100 * (number or 0) for number in classes.ratio)
     assert first["classes, %"] == f"{classes.model:.2f}"
-    assert first["control's, %"] == f"{classes.control:.2f}"
+    assert first["baseline's, %"] == f"{classes.baseline:.2f}"
     assert first["share"] == f"{value:.1f} % [{low:.1f}, {high:.1f}]"
     depth = next(number for number in found.lines[0].numbers if number.pair.row.task == "depth")
     assert depth.ratio is not None
@@ -113,7 +113,7 @@ def test_a_twin_with_shares_is_compared_at_the_same_ones_and_that_is_shown(tmp_p
         )
     ]
     found = against(rows, tmp_path)
-    shown = [(line["budget"], line["ffn"], line["control's ffn"]) for line in table(found)]
+    shown = [(line["budget"], line["ffn"], line["baseline's ffn"]) for line in table(found)]
     assert shown == [("8", "0.5", "0.5"), ("8", "1", "1"), ("64", "0.5", "0.5"), ("64", "1", "1")]
 
 
@@ -128,15 +128,15 @@ def test_patches_for_each_core_stand_beside_a_line_where_they_are_known(tmp_path
     assert [line["patches_per_core"] for line in told["lines"]] == [32.0]
 
 
-def test_a_control_that_was_measured_at_another_resolution_only_is_marked(tmp_path: Path) -> None:
+def test_a_baseline_that_was_measured_at_another_resolution_only_is_marked(tmp_path: Path) -> None:
     rows = [
         class_row(tmp_path, right_of(number), **who)
         for number, who in enumerate([{"resolution": 384}, TWIN | {"resolution": 128}])
     ]
     (line,) = table(against(rows, tmp_path))
-    assert (line["px"], line["control's px"]) == ("384", "128")
+    assert (line["px"], line["baseline's px"]) == ("384", "128")
     rows[0] = class_row(tmp_path, right_of(2), resolution=128)
-    assert "control's px" not in table(against(rows, tmp_path))[0]
+    assert "baseline's px" not in table(against(rows, tmp_path))[0]
 
 
 def test_two_sets_of_one_name_are_told_apart_by_the_start_of_their_hashes(tmp_path: Path) -> None:
@@ -168,20 +168,20 @@ def test_what_was_left_out_is_told_once_for_all_its_lines(tmp_path: Path) -> Non
 def test_where_all_is_left_out_there_is_no_table(tmp_path: Path) -> None:
     rows = every_task(tmp_path)
     text = list(comparison_lines(against(rows, tmp_path / "nowhere")))
-    assert text[:3] == ["## Against runs/twin (control)", "", "Left out of the comparison:"]
+    assert text[:3] == ["## Against runs/twin (baseline)", "", "Left out of the comparison:"]
     assert not any(line.startswith("|") for line in text)
 
 
-def test_a_ratio_without_an_interval_or_without_a_control_is_told_as_it_is(tmp_path: Path) -> None:
+def test_a_ratio_without_an_interval_or_without_a_baseline_is_told_as_it_is(tmp_path: Path) -> None:
     right = right_of(0)
     few = right & (right.cumsum(0) == 1)
 
-    def told(control: Any) -> dict[str, str]:
-        twin = class_row(tmp_path, control, **TWIN)
+    def told(baseline: Any) -> dict[str, str]:
+        twin = class_row(tmp_path, baseline, **TWIN)
         return table(against([class_row(tmp_path, right), twin], tmp_path))[0]
 
     assert told(few)["share"] == f"{100 * int(right.sum()):.1f} %"
-    assert told(right & False)["control's, %"] == "0.00"
+    assert told(right & False)["baseline's, %"] == "0.00"
     assert "share" not in told(right & False)
 
 
@@ -198,20 +198,20 @@ def test_two_measurements_of_one_kind_stand_in_one_cell(tmp_path: Path) -> None:
 def test_the_file_has_every_number_with_what_it_is_of(tmp_path: Path) -> None:
     found = against(every_task(tmp_path), tmp_path)
     (read,) = json.loads(comparisons_as_json([found]))
-    assert (read["control"], read["weights"]) == ("runs/twin", "e" * 64)
+    assert (read["baseline"], read["weights"]) == ("runs/twin", "e" * 64)
     assert (read["level"], read["rounds"], read["seed"]) == (0.95, 400, 0)
     assert read["left_out"] == []
     for line, own in zip(read["lines"], found.lines, strict=True):
         assert (line["resolution"], line["budget"], line["ffn"]) == (128, own.row.budget, None)
         assert line["classes"]["numbers"] == 3
-        assert line["classes"]["ratio"] == line["classes"]["model"] / line["classes"]["control"]
+        assert line["classes"]["ratio"] == line["classes"]["model"] / line["classes"]["baseline"]
         assert [(one["task"], one["data"]) for one in line["numbers"]] == [
             (number.pair.row.task, number.pair.row.data) for number in own.numbers
         ]
         for one in line["numbers"]:
-            assert one["ratio"] == pytest.approx(one["model"] / one["control"])
+            assert one["ratio"] == pytest.approx(one["model"] / one["baseline"])
             assert one["low"] < one["ratio"] < one["high"]
-            assert one["control_budget"] is None
+            assert one["baseline_budget"] is None
             assert one["seeds"] == ([0] if one["task"] == "knn" else [0, 1])
 
 

@@ -32,6 +32,13 @@ def test_a_model_is_known_by_its_digest_and_not_by_its_name() -> None:
     assert model_facts(one) != model_facts(CellModel(digest="others"))
 
 
+def test_features_in_another_precision_are_other_features_and_old_ones_stay_known() -> None:
+    whole, half = CellModel(), CellModel()
+    half.precision = "bf16"
+    assert model_facts(half) == {**model_facts(whole), "precision": "bf16"}
+    assert "precision" not in model_facts(whole)  # as in stores of before there was a choice
+
+
 def test_a_model_without_a_digest_is_refused() -> None:
     with pytest.raises(StoreError, match="features of cells cannot be kept, since it has no dig"):
         model_facts(CellModel(digest=None))

@@ -1,5 +1,6 @@
 """From the words of a job to rows: checked first, computed once, and the same every time."""
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from veca.probe.averages import averages
 from veca.probe.case_files import KeptCases
 from veca.probe.frozen import ProbeModelError
 from veca.probe.prober import KINDS, MOST_MODELS, PROTOCOLS, Prober, usual_protocol
-from veca.probe.rows import TASKS
+from veca.probe.rows import TASKS, merge_rows
 from veca.probe.saved_heads import load_head
 from veca.probe.setting import Setting
 from veca.probe.suite import Job
@@ -117,19 +118,27 @@ def test_several_seeds_of_what_has_no_chance_in_it_are_one_and_that_is_told(tmp_
     assert told[1] == "knn of cells on colours at 16 px (c2, c8), protocol dinov2."
 
 
-def test_teacher_and_control_are_measured_beside_the_model(tmp_path: Path) -> None:
+def test_teacher_and_baselines_are_measured_beside_the_model_in_the_order_they_are_named(
+    tmp_path: Path,
+) -> None:
     prober, _ = prepared(tmp_path)
-    for name in ("taught", "twin"):
+    for name in ("taught", "twin", "other"):
         prober.models[name] = CellModel(seed=len(name), digest=name)
-    rows = prober.rows(job(teacher="taught", control="twin", budgets=(2, 8)))
+    rows = prober.rows(job(teacher="taught", baseline=("twin", "other"), budgets=(2, 8)))
     found = {(row.role, row.model, row.budget) for row in rows}
     assert found == {
         ("model", "cells", 2), ("model", "cells", 8),
-        ("teacher", "taught", None), ("control", "twin", None),
+        ("teacher", "taught", None), ("baseline", "twin", None), ("baseline", "other", None),
     }  # fmt: skip
-    assert {row.weights for row in rows} == {"cells", "taught", "twin"}
+    assert list(dict.fromkeys(row.weights for row in rows)) == ["cells", "taught", "twin", "other"]
     assert all((row.patches_per_core is None) == (row.budget is None) for row in rows)
-    assert [role for role, _ in prober.heads] == ["model", "model", "teacher", "control"]
+    assert [role for role, _ in prober.heads] == [
+        "model",
+        "model",
+        "teacher",
+        "baseline",
+        "baseline",
+    ]
     assert all(load_head(folder).metrics for _, folder in prober.heads)
 
 
@@ -151,7 +160,7 @@ def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Pa
     prober, _ = prepared(tmp_path)
     prober.models["twin"] = CellModel(seed=4, digest="twin")
     prober.sets["v2", False] = colour_set(tmp_path, name="v2", train=None, head_of="colours")
-    asked = job("logistic", control="twin", budgets=(2, 8), also=("v2",))
+    asked = job("logistic", baseline=("twin",), budgets=(2, 8), also=("v2",))
     rows = prober.rows(asked, (0, 1))
     cases = KeptCases(tmp_path / "out" / "cases")
     leading = [one for one in averages(rows) if one.row.metric == "top1"]
@@ -262,6 +271,19 @@ def test_facts_tell_what_a_finished_job_depends_on(tmp_path: Path) -> None:
     assert {name for name in first if second[name] != third[name]} == {"pictures", "labels"}
 
 
+def test_facts_tell_the_weights_of_every_baseline(tmp_path: Path) -> None:
+    prober, _ = prepared(tmp_path)
+    for name in ("twin", "other"):
+        prober.models[name] = CellModel(digest=name)
+
+    def models(*names: str) -> dict[str, Any]:
+        return prober.facts(job(baseline=names))["models"]
+
+    assert models() == {"model": "cells"}
+    assert models("twin") == {"model": "cells", "control": "twin"}  # as older suites have it
+    assert models("twin", "other") == {"model": "cells", "control": ["twin", "other"]}
+
+
 def test_facts_tell_a_protocol_that_is_another_one_for_a_model(tmp_path: Path) -> None:
     folder = write_dense(tmp_path / "set", "masks")
     prober = prober_in(tmp_path)
@@ -308,3 +330,24 @@ def test_one_model_at_several_resolutions_keeps_all_its_rows_and_heads(tmp_path:
     rows = [row for side in (12, 16, 23) for row in prober.rows(job(resolution=side))]
     assert {row.resolution for row in rows} == {12, 16, 20}
     assert len({folder for _, folder in prober.heads}) == 6
+
+
+def test_a_run_in_bf16_says_so_and_stands_beside_one_in_fp32(tmp_path: Path) -> None:
+    write_classes(tmp_path / "data", train=4, val=2)
+    write_model(tmp_path / "model")
+    wanted = Job(
+        task="knn", data=str(tmp_path / "data"), model=str(tmp_path / "model"), resolution=32
+    )
+    found, facts = {}, {}
+    for precision in ("fp32", "bf16"):
+        prober = prober_in(tmp_path)
+        prober.place = dataclasses.replace(prober.place, precision=precision)
+        found[precision] = prober.rows(wanted)
+        facts[precision] = prober.facts(wanted)
+        assert {row.precision for row in found[precision]} == {precision}
+    assert len(merge_rows(found["fp32"], found["bf16"])) == 2 * len(found["fp32"])
+    assert facts["bf16"] == {**facts["fp32"], "precision": "bf16"}
+    heads = sorted(path.name for path in (tmp_path / "out" / "heads").iterdir())
+    halves = [name for name in heads if "_dinov2_bf16_" in name]
+    assert len(halves) == len(heads) / 2 > 0
+    assert load_head(tmp_path / "out" / "heads" / halves[0]).precision == "bf16"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.probe.made_up_cases import class_row, right_of
-from tests.probe.made_up_rows import control, depth_rows, knn_rows, row
+from tests.probe.made_up_rows import baseline, depth_rows, knn_rows, row
 from veca.probe.report import ReportError, read_report, write_report
 from veca.probe.rows import Row
 
@@ -59,16 +59,16 @@ def test_a_plot_that_is_older_than_its_tables_does_not_stay(tmp_path: Path) -> N
         assert "report.png" not in (tmp_path / "report.md").read_text("utf-8")
 
 
-def test_with_a_control_the_page_begins_with_the_comparison_that_a_file_has_too(
+def test_with_a_baseline_the_page_begins_with_the_comparison_that_a_file_has_too(
     tmp_path: Path,
 ) -> None:
-    twin = {"role": "control", "model": "runs/twin", "weights": "e" * 64, "budget": None}
+    twin = {"role": "baseline", "model": "runs/twin", "weights": "e" * 64, "budget": None}
     cases = tmp_path / "cases"
     rows = [class_row(cases, right_of(0)), class_row(cases, right_of(1), **twin)]
     written = write_report(rows, tmp_path, lambda rows: b"png")
     text = (tmp_path / "report.md").read_text("utf-8")
     titles = [line for line in text.splitlines() if line.startswith("## ")]
-    assert titles[0] == "## Against runs/twin (control)"
+    assert titles[0] == "## Against runs/twin (baseline)"
     assert titles[1].startswith("## knn on pets")
     assert "10,000 draws" in text
     (found,) = json.loads((tmp_path / "comparison.json").read_text("utf-8"))
@@ -81,7 +81,7 @@ def test_a_comparison_that_no_longer_belongs_to_the_rows_does_not_stay(tmp_path:
     (tmp_path / "comparison.json").write_text("old")
     write_report([row()], tmp_path)
     assert not (tmp_path / "comparison.json").exists()
-    write_report([control()], tmp_path)
+    write_report([baseline()], tmp_path)
     text = (tmp_path / "report.md").read_text("utf-8")
     assert "- knn on pets, top1_k20, 1 line: the model: no cases on disk belong to it" in text
     assert json.loads((tmp_path / "comparison.json").read_text("utf-8"))[0]["lines"] == []

@@ -1,9 +1,9 @@
-"""The page for people: one table over budgets, teacher and control in it, and what they cost."""
+"""The page for people: one table over budgets, teacher and baseline in it, and what they cost."""
 
 import re
 from typing import Any
 
-from tests.probe.made_up_rows import DIGEST, control, depth_rows, knn_rows, row, teacher
+from tests.probe.made_up_rows import DIGEST, baseline, depth_rows, knn_rows, row, teacher
 from veca.probe.report_text import report_markdown, report_tables, section_table, sections
 from veca.probe.rows import Row
 
@@ -20,23 +20,23 @@ def table(rows: list[Row]) -> list[list[str]]:
     return [cells(title), *map(cells, lines)]
 
 
-def test_one_table_over_budgets_has_teacher_and_control_beside() -> None:
+def test_one_table_over_budgets_has_teacher_and_baseline_beside() -> None:
     assert table(knn_rows()) == [
         ["model", "budget", "px", "top1_k20, %", "of efficientnet-lite2 (teacher)",
-         "of runs/control (control)", "ms", "GFLOPs", "patches/core"],
+         "of runs/baseline (baseline)", "ms", "GFLOPs", "patches/core"],
         ["runs/tiny", "8", "128", "60.00 ± 1.00", "75.0 %", "111.1 %", "2.00", "0.80", "8.00"],
         ["runs/tiny", "16", "128", "64.00 ± 1.00", "80.0 %", "110.3 %", "4.00", "1.60", "4.00"],
         ["runs/tiny", "32", "128", "66.00 ± 1.00", "82.5 %", "110.0 %", "8.00", "3.20", "2.00"],
         ["runs/tiny", "64", "128", "67.00 ± 1.00", "83.8 %", "109.8 %", "16.0", "6.40", "1.00"],
         ["efficientnet-lite2 (teacher)", "-", "128", "80.00 ± 0.00", "-", "-", "31.0", "1.70",
          "-"],
-        ["runs/control (control)", "8", "128", "54.00 ± 0.50", "67.5 %", "-", "2.00", "0.80",
+        ["runs/baseline (baseline)", "8", "128", "54.00 ± 0.50", "67.5 %", "-", "2.00", "0.80",
          "8.00"],
-        ["runs/control (control)", "16", "128", "58.00 ± 0.50", "72.5 %", "-", "4.00", "1.60",
+        ["runs/baseline (baseline)", "16", "128", "58.00 ± 0.50", "72.5 %", "-", "4.00", "1.60",
          "4.00"],
-        ["runs/control (control)", "32", "128", "60.00 ± 0.50", "75.0 %", "-", "8.00", "3.20",
+        ["runs/baseline (baseline)", "32", "128", "60.00 ± 0.50", "75.0 %", "-", "8.00", "3.20",
          "2.00"],
-        ["runs/control (control)", "64", "128", "61.00 ± 0.50", "76.2 %", "-", "16.0", "6.40",
+        ["runs/baseline (baseline)", "64", "128", "61.00 ± 0.50", "76.2 %", "-", "16.0", "6.40",
          "1.00"],
     ]  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_numbers_of_single_classes_have_a_line_each() -> None:
 def test_very_many_classes_are_left_to_the_json_file() -> None:
     rows = [row(task="segmentation", metric=f"iou/{n}", value=1.0) for n in range(150)]
     text = report_markdown([row(task="segmentation", metric="miou"), *rows], None)
-    assert "The 150 numbers for single classes are in report.json." in text
+    assert "The 150 numbers for classes and sizes are in report.json." in text
     assert "iou/7" not in text
 
 
@@ -107,12 +107,12 @@ def test_partial_sets_say_so_loudly_and_what_is_missing() -> None:
 
 
 def test_models_of_one_name_are_told_apart_by_their_weights() -> None:
-    (section,) = sections([row(), row(weights="a" * 64), teacher(), control(trained=False)])
+    (section,) = sections([row(), row(weights="a" * 64), teacher(), baseline(trained=False)])
     assert [section.name(who) for who in section.models] == [
         "runs/tiny @01234567",
         "runs/tiny @aaaaaaaa",
         "efficientnet-lite2 (teacher)",
-        "runs/control, untrained (control)",
+        "runs/baseline, untrained (baseline)",
     ]
 
 

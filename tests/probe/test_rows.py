@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.probe.made_up_rows import control, row, teacher
+from tests.probe.made_up_rows import baseline, row, teacher
 from veca.probe.rows import Row, RowError, headline, merge_rows, row_from_json
 from veca.probe.setting import Setting
 from veca.runtime.version import VERSION
@@ -16,7 +16,7 @@ WANTED = {
     "task", "model", "data", "budget", "resolution", "metric", "value", "seed", "weights", "split",
     "counts", "protocol", "feature", "version", "command", "milliseconds", "gflops", "partial",
     "role", "ffn", "unit", "chosen", "patches_per_core", "trained", "data_sha256",
-    "data_facts", "protocol_sha256",
+    "data_facts", "protocol_sha256", "precision",
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_a_row_that_tells_what_it_was_fitted_on_replaces_one_that_does_not() -> 
 @pytest.mark.parametrize(
     "change",
     [
-        {"task": "linear"}, {"model": "other"}, {"role": "control"}, {"weights": None},
+        {"task": "linear"}, {"model": "other"}, {"role": "baseline"}, {"weights": None},
         {"data": "other"}, {"split": "test"}, {"counts": {"train": 1, "test": 444}},
         {"budget": 16}, {"ffn": 0.5}, {"resolution": 160}, {"metric": "top1_k10"}, {"seed": 1},
         {"protocol": "other"}, {"feature": "patch-mean"}, {"partial": ("some are missing.",)},
@@ -75,13 +75,19 @@ def test_all_else_makes_another_number(change: dict[str, Any]) -> None:
 
 def test_new_rows_replace_old_ones_of_the_same_number_in_their_place() -> None:
     old = [row(budget=8), row(budget=64), teacher()]
-    new = [row(budget=64, value=99.0), control()]
+    new = [row(budget=64, value=99.0), baseline()]
     assert merge_rows(old, new) == [old[0], new[0], old[2], new[1]]
 
 
 def test_seeds_are_other_numbers_unless_they_are_set_apart() -> None:
     assert row(seed=1).identity() != row().identity()
     assert row(seed=1).identity("seed") == row().identity("seed")
+
+
+def test_a_control_of_an_older_report_is_read_as_a_baseline() -> None:
+    old = {**baseline().as_json(), "role": "control"}
+    assert row_from_json(old) == baseline()
+    assert old["role"] == "control"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

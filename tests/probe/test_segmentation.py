@@ -80,6 +80,11 @@ def test_counts_are_those_of_the_head_on_each_picture(data: LabelledSet, place: 
     assert torch.equal(result.intersections.sum(0), result.confusion.diagonal())
     value = mean_iou(result.intersections.sum(0), result.unions.sum(0))
     assert result.metrics["miou"] == float(value)
+    for index in range(5):  # every object of these scenes is large enough to count
+        own = result.objects[result.objects[:, 0] == index]
+        right = [int(own[own[:, 1] == number, 3].sum()) for number in range(len(CLASSES))]
+        assert right == result.intersections[index].tolist()
+    assert {"recall/small", "recall/medium", "recall/large"} <= set(result.metrics)
     labelled = sum(int((scene(50 + index)[1] != 255).sum()) for index in range(5))
     assert int(result.confusion.sum()) == labelled
 

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from veca.data.labelled import IGNORED
 from veca.probe.segmentation_metrics import (
+    MaskObjects,
     confusion,
+    connected_parts,
     intersections,
     mean_iou,
     segmentation_metrics,
+    size_recalls,
     unions,
 )
 
@@ -123,3 +126,92 @@ def test_miou_is_that_of_torchmetrics() -> None:
 def test_classes_beyond_the_last_are_refused(label: int, told: int) -> None:
     with pytest.raises(ValueError, match="there are 2 classes"):
         confusion(torch.tensor([[label]]), torch.tensor([[told]]), 2)
+
+
+def flooded(mask: NDArray[np.uint8]) -> list[set[tuple[int, int]]]:
+    """Parts of one value that touch by their sides, by walking through each of them."""
+    found, seen = [], set[tuple[int, int]]()
+    for start in np.ndindex(*mask.shape):
+        if start in seen:
+            continue
+        part, todo = set[tuple[int, int]](), [start]
+        while todo:
+            row, column = todo.pop()
+            inside = 0 <= row < mask.shape[0] and 0 <= column < mask.shape[1]
+            if inside and (row, column) not in part and mask[row, column] == mask[start]:
+                part.add((row, column))
+                todo += [(row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)]
+        found.append(part)
+        seen |= part
+    return found
+
+
+def test_parts_of_random_masks_are_those_of_a_walk_through_them() -> None:
+    draw = np.random.default_rng(3)
+    for _ in range(200):
+        sides = tuple(draw.integers(1, 14, 2))
+        mask = draw.integers(0, int(draw.integers(1, 4)), sides).astype(np.uint8)
+        wanted = np.empty(sides, int)
+        for number, part in enumerate(flooded(mask)):
+            for place in part:
+                wanted[place] = number
+        assert np.array_equal(connected_parts(mask), wanted)
+
+
+def test_a_winding_part_is_one() -> None:
+    mask = np.zeros((41, 41), np.uint8)
+    mask[1::4, :-1] = mask[3::4, 1:] = 1
+    mask[2::4, -2] = mask[4::4, 1] = 1  # a snake through all rows
+    mask[2::4, -1] = mask[4::4, 0] = 0
+    assert len(np.unique(connected_parts(mask)[mask == 1])) == 1
+
+
+def test_objects_are_counted_one_by_one_without_specks_and_ignored_pixels() -> None:
+    mask = np.zeros((50, 50), np.uint8)
+    mask[5:15, 5:15] = 1
+    mask[20:24, 20:25] = mask[30:32, 30:40] = 2
+    mask[40:50] = IGNORED
+    mask[0, 0] = mask[0, 2] = 1  # below a thousandth of 2,500 pixels
+    found = mask.copy()
+    found[5:10, 5:15] = 0
+    found[30:32, 30:40] = 1
+    told = MaskObjects(torch.from_numpy(mask)).told(torch.from_numpy(found)).tolist()
+    background = int((mask == 0).sum())
+    assert sorted(told) == [
+        [0, background, background, 2500],
+        [1, 100, 50, 2500],
+        [2, 20, 0, 2500],
+        [2, 20, 20, 2500],
+    ]
+
+
+def test_recall_by_size_is_the_mean_over_each_third_of_the_objects() -> None:
+    draw = np.random.default_rng(0)
+    objects = [
+        [picture, int(draw.integers(0, 4)), area, int(draw.integers(0, area + 1)), 1000]
+        for picture, area in enumerate(draw.permutation(np.arange(10, 100)).tolist())
+    ]
+    names = ("background", "b", "c", "d")
+    kept = sorted(one[2:4] for one in objects if one[1] in {1, 2})
+    third = len(kept) / 3
+    wanted = {}
+    for place, name in enumerate(("small", "medium", "large")):
+        some = kept[math.ceil(place * third) : math.ceil((place + 1) * third)]
+        wanted[f"recall/{name}"] = 100 * sum(right / area for area, right in some) / len(some)
+    assert size_recalls(torch.tensor(objects), names, (0, 1, 2)) == pytest.approx(wanted)
+
+
+def test_the_size_of_an_object_is_its_share_of_the_picture() -> None:
+    objects = torch.tensor([[0, 0, 50, 50, 100], [1, 0, 60, 30, 1000], [2, 0, 70, 0, 10000]])
+    assert size_recalls(objects, NAMES) == {
+        "recall/large": 100.0,
+        "recall/medium": 50.0,
+        "recall/small": 0.0,
+    }
+
+
+def test_without_objects_there_is_no_recall() -> None:
+    assert size_recalls(torch.zeros(0, 5).long(), NAMES) == {}
+    one = torch.tensor([[0, 0, 50, 25, 100]])
+    assert size_recalls(one, ("background", "b")) == {}
+    assert size_recalls(one, NAMES) == {"recall/small": 50.0}

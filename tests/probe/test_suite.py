@@ -40,7 +40,7 @@ seeds = [0, 1]
 task = "segmentation"
 data = "voc2012=data/VOC2012"
 model = "runs/other"
-control = "runs/tiny"
+baseline = "runs/tiny"
 resolutions = [256, 512]
 allow-partial = true
 protocol = "paper"
@@ -62,7 +62,7 @@ def test_a_toml_file_gives_every_combination_of_its_lists(tmp_path: Path) -> Non
             task="segmentation",
             data="voc2012=data/VOC2012",
             model="runs/other",
-            control="runs/tiny",
+            baseline=("runs/tiny",),
             resolution=side,
             allow_partial=True,
             protocol="paper",
@@ -87,6 +87,18 @@ def test_further_sets_belong_to_one_job_in_their_order(tmp_path: Path) -> None:
     assert found.also == tuple(also)
     assert found.as_json()["also"] == also
     assert job().as_json()["also"] == []
+
+
+@pytest.mark.parametrize("name", ["baseline", "baselines"])
+def test_baselines_of_a_job_keep_their_order_and_one_needs_no_list(
+    tmp_path: Path, name: str
+) -> None:
+    several = {**ENTRY, name: ["local", "full", "local"]}
+    (found,) = read_suite(written(tmp_path, [several]))
+    assert found == job(baseline=("local", "full"))
+    (found,) = read_suite(written(tmp_path, [{**ENTRY, name: "full"}]))
+    assert found == job(baseline=("full",))
+    assert found.as_json()["baseline"] == ["full"]
 
 
 def test_a_field_of_a_job_beats_the_default(tmp_path: Path) -> None:
@@ -114,6 +126,8 @@ def test_a_field_of_a_job_beats_the_default(tmp_path: Path) -> None:
         ({"seeds": [-1]}, "seed is -1"),
         ({"seed": False}, "seed is False"),
         ({"teacher": ["a", "b"]}, "teacher is \\['a', 'b'\\]; it must be the name"),
+        ({"baseline": []}, "baseline is \\[\\]; it must be the name of a model, or a list"),
+        ({"baseline": ["a", 5]}, "baseline is \\['a', 5\\]"),
         ({"allow_partial": 1}, "allow_partial is 1; it must be true or false"),
         ({"also": "v2=x"}, "also is 'v2=x'; it must be a list of sets, each NAME=FOLDER"),
         ({"also": []}, "also is \\[\\]"),
@@ -163,7 +177,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"task": "linear"}, {"data": "cars"}, {"model": "base"}, {"teacher": "t"}, {"control": "c"},
+    {"task": "linear"}, {"data": "cars"}, {"model": "base"}, {"teacher": "t"}, {"baseline": ("c",)},
     {"budgets": (8,)}, {"ffn": (0.5,)}, {"resolution": 160}, {"protocol": "paper"},
     {"feature": "f"}, {"seed": 1}, {"allow_partial": True}, {"also": ("v2=x",)},
 ]  # fmt: skip
@@ -173,6 +187,18 @@ def test_everything_in_a_job_is_part_of_its_identity() -> None:
     assert {name for change in CHANGES for name in change} == set(FIELDS)
     identities = {job(**change).identity({}) for change in [{}, *CHANGES]}
     assert len(identities) == 1 + len(CHANGES)
+
+
+def test_a_job_of_an_older_suite_whose_baseline_was_a_control_stays_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("veca.probe.suite.VERSION", "0.1.0")
+    identities = {None: "94eed9efc1510a2c", "c": "5a12a8cc4f2a200a"}
+    for name, digest in identities.items():  # as version 0.1.0 made them with control=name
+        one = job(baseline=() if name is None else (name,))
+        assert one.identity({"models": {"model": "1"}})[:16] == digest
+    several = [job(baseline=names) for names in (("c", "d"), ("d", "c"))]
+    assert len({one.identity({}) for one in [job(baseline=("c",)), *several]}) == 3
 
 
 def test_other_weights_or_pictures_make_another_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_the_largest_resolution_begins_at_step_7000() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("attention", ["core-periphery", "full"])
-def test_every_recipe_and_its_control_can_be_built(
+def test_every_recipe_and_its_baseline_can_be_built(
     name: str, stage: int, attention: AttentionKind
 ) -> None:
     config = dataclasses.replace(RECIPES[name](stage).config, attention=attention)

@@ -12,7 +12,7 @@ from veca.distill.config import Efficiency
 from veca.distill.run import distill
 from veca.recipes.distill import RECIPES
 
-ONE_BY_ONE = Efficiency(device="cpu", workers=0)
+ONE_BY_ONE = Efficiency(device="cpu", precision="fp32", workers=0)
 
 
 def two_steps(name: str, stage: int, folder: Path, start: Path | None = None) -> Path:

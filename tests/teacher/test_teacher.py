@@ -22,7 +22,9 @@ class Colours(Teacher):
         factor = torch.randn(3, generator=torch.Generator().manual_seed(seed))
         self.factor = nn.Parameter(factor, requires_grad=False)
 
-    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
         """The same for every patch."""
         colour = images.float().mean(dim=(2, 3)) * self.factor
         return Targets(colour, colour[:, None].expand(-1, grid[0] * grid[1], -1))

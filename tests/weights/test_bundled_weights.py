@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import veca
 from tests.rules import ROOT
 from veca.analysis.samples import sample_photos
+from veca.probe.quality import QUALITY_NAME, read_quality
 from veca.weights.description import describe
 from veca.weights.sources import BUNDLED, bundled_names, locate
 
@@ -72,7 +73,19 @@ def test_its_file_is_small_half_precision_and_what_its_hash_says() -> None:
 
 def test_nothing_but_models_lies_beside_it() -> None:
     files = {path.name for path in BUNDLED.rglob("*") if path.is_file()}
-    assert files == {"README.md", "config.json", "model.safetensors"}
+    assert files == {"README.md", "config.json", "model.safetensors", "quality.json"}
+
+
+@pytest.mark.parametrize("model", [*bundled_names(), TWIN])
+def test_what_it_was_measured_to_be_worth_lies_beside_it_for_programs(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    facts = describe(model)
+    found = read_quality(facts.path.with_name(QUALITY_NAME), facts.digest)
+    full = facts.config.attention == "full"
+    assert {row.budget is None for row in found.rows} == {full}
+    assert {"knn", "dense-knn"} <= {row.task for row in found.rows}
 
 
 def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:

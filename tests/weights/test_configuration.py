@@ -1,14 +1,18 @@
 """A configuration as JSON, and what a stranger's JSON can do wrong."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.sizes import SIZES
+from veca.weights.checkpoint import load_with_digest
 from veca.weights.configuration import (
+    FIRST_FIELDS,
     FORMAT,
     MOST_BYTES,
     canonical,
@@ -19,6 +23,9 @@ from veca.weights.configuration import (
 )
 from veca.weights.errors import WeightsError
 
+STORED = Path(__file__).parents[1] / "goldens" / "format-1"
+"""A model that veca 0.1.0 wrote before `local_kernel` existed."""
+
 
 @pytest.mark.parametrize(
     "config",
@@ -26,6 +33,7 @@ from veca.weights.errors import WeightsError
         *SIZES.values(),
         BackboneConfig(budgets=(1, 7), ffn_shares=(0.25, 1.0)),
         BackboneConfig(attention="full", prefix_tokens=5),
+        BackboneConfig(local_kernel=5, core_motion="attention", default_budget=16),
     ],
 )
 def test_a_configuration_survives_the_way_through_json(config: BackboneConfig) -> None:
@@ -36,6 +44,27 @@ def test_one_configuration_has_one_text() -> None:
     one = BackboneConfig(layers=2, width=64, heads=1)
     assert canonical(one) == canonical(BackboneConfig(heads=1, width=64, layers=2))
     assert canonical(one) != canonical(BackboneConfig(layers=3, width=64, heads=1))
+
+
+def test_fields_that_came_later_are_told_only_where_they_differ_from_their_defaults() -> None:
+    later = {item.name for item in fields(BackboneConfig)} - FIRST_FIELDS
+    assert later == {"local_kernel", "core_motion", "default_budget"}
+    assert set(json.loads(canonical(BackboneConfig()))) == FIRST_FIELDS
+    changed = json.loads(canonical(BackboneConfig(local_kernel=3)))
+    assert set(changed) == {*FIRST_FIELDS, "local_kernel"}
+
+
+def test_a_model_stored_before_the_later_fields_loads_with_the_hash_it_has() -> None:
+    loaded = load_with_digest(STORED)
+    told = json.loads((STORED / "config.json").read_text())
+    assert loaded.digest == told["weights_sha256"]
+    assert loaded.model.config == BackboneConfig(
+        layers=2, width=32, heads=2, patch_size=4, budgets=(2, 4, 8), ffn_shares=(0.5, 1.0)
+    )
+    features = loaded.model(torch.linspace(-1, 1, 3 * 12 * 16).reshape(1, 3, 12, 16), 4, 0.5)
+    first = [-0.6526057124137878, 1.620331048965454, -1.7273602485656738, 1.1036865711212158]
+    assert features.image[0, :4].tolist() == pytest.approx(first, rel=1e-5)
+    assert features.patches.abs().sum().item() == pytest.approx(295.0491943359375, rel=1e-5)
 
 
 def test_missing_fields_have_their_defaults_so_that_older_files_load() -> None:

@@ -1,6 +1,7 @@
 """What a card and `veca info` tell of a model."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ def facts_of(config: BackboneConfig, provenance: Provenance | None, untrained: b
     """Facts with made-up files."""
     return Facts(
         config=config,
+        path=Path("model.safetensors"),
         dtype="float32",
         file_bytes=10,
         digest="0" * 64,

@@ -38,7 +38,7 @@ def test_missing_and_extra_tensors_are_listed() -> None:
 
 def test_long_lists_are_shortened() -> None:
     shapes = {name: shape for name, shape in SHAPES.items() if not name.startswith("blocks.1")}
-    with pytest.raises(WeightsError, match="and 10 more") as caught:
+    with pytest.raises(WeightsError, match="and 11 more") as caught:
         check_fit(MODEL.config, shapes, "here")
     assert len(str(caught.value)) < 700
 

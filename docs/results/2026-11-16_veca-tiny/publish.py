@@ -20,11 +20,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import veca
-from veca.distill.publish import ADAPTORS_NAME
+from veca.distill.publish import ADAPTORS_NAME, today
 from veca.probe.card_table import card_table
 from veca.probe.case_files import CASES_FOLDER
 from veca.probe.comparison import compare
 from veca.probe.comparison_text import comparison_lines
+from veca.probe.quality import QUALITY_NAME, quality_of, report_files, write_quality
 from veca.probe.report import read_report
 from veca.probe.rows import Row
 from veca.weights.description import describe
@@ -93,7 +94,13 @@ def main(name: str, source: str, report: str | None = None) -> None:
         with TemporaryDirectory() as folder:
             store(folder, None)
             results = results_of(Path(report), name.removeprefix("./"), describe(folder).digest)
-    store(TARGETS.get(name, name), results)
+    target = TARGETS.get(name, name)
+    store(target, results)
+    if report is not None:
+        rows, cases = report_files([Path(report)])
+        told_of = {"model": name.removeprefix("./"), "weights": describe(target).digest}
+        found = quality_of(rows, cases, **told_of, date=today())
+        write_quality(found, Path(target) / QUALITY_NAME)
     if halves:
         save_file(halves, f"weights/{Path(name).name}-adaptors.safetensors")
 
@@ -128,7 +135,7 @@ def timed(rows: list[Row], folder: Path) -> tuple[list[Row], str]:
     words = (
         f"Times: {found['threads']} threads, {found['machine']['processor']}, up to "
         f"{found['most_rounds']} rounds in turns, one run by `times.py`. The suite ran under "
-        "`torchrun --nproc-per-node 2`, one thread a process. The control is the "
+        "`torchrun --nproc-per-node 2`, one thread a process. The baseline is the "
         f"full-attention twin of the same size and training, `{TWIN}` in the repository."
     )
     keys = [(row, (row.model, row.resolution, row.budget, row.ffn)) for row in rows]

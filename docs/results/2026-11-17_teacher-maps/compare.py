@@ -120,7 +120,7 @@ def main(side: int, train: int, val: int) -> None:
             parts = (slice(None), border, ~border)
             values = (mean_iou(told[part], truth.flatten()[part]) for part in parts)
             words.append(f"{fit.__name__} {' / '.join(f'{value:.1f}' for value in values)}")
-        print(*words, flush=True)  # noqa: T201 - a script
+        print(*words, flush=True)
 
 
 if __name__ == "__main__":

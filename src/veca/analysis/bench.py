@@ -8,7 +8,7 @@ it takes about as long as VECA with the fewest cores (`merging_rate.py`).
 import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,6 +20,7 @@ from veca.analysis.machine import Machine, load_average, this_machine
 from veca.analysis.memory import peak_bytes
 from veca.analysis.merging_rate import Choice, choose_rate
 from veca.analysis.timing import OUT_OF_MEMORY, Effort, Tell, Timing, measure, speedup
+from veca.runtime.precision import ResolvedPrecision
 
 SEARCH_EFFORT = Effort(rounds=5, seconds=0.5, most_seconds=4.0)
 """At most, for each candidate of the search for a rate of merging."""
@@ -88,10 +89,13 @@ def _run_at(config: BenchConfig, resolution: int, tell: Tell) -> list[Row]:
     """One interleaved run of all contenders."""
     lineup = Lineup(config.setup(resolution))
     where = f"{config.model}, {resolution} px"
-    tell(f"{where}: looking for the rate of merging that takes as long as VECA")
-    merging, choice = _merging(lineup, config)
-    contenders = [*config.contenders(), merging]
-    details = {merging: _merging_detail(lineup, merging, choice)}
+    contenders, details = config.contenders(), {}
+    for precision in config.resolved:
+        told = f"{where}: looking for the rate of merging that takes as long as VECA in {precision}"
+        tell(told)
+        merging, choice = _merging(lineup, config, precision)
+        contenders.append(merging)
+        details[merging] = _merging_detail(lineup, merging, choice)
     peaks: dict[Contender, int | None] = {}
     if config.memory:
         tell(f"{where}: memory of {len(contenders)} contenders, a process for each")
@@ -120,9 +124,11 @@ def _run_at(config: BenchConfig, resolution: int, tell: Tell) -> list[Row]:
     )
 
 
-def _merging(lineup: Lineup, config: BenchConfig) -> tuple[Contender, Choice]:
+def _merging(
+    lineup: Lineup, config: BenchConfig, precision: ResolvedPrecision
+) -> tuple[Contender, Choice]:
     """Token merging at the rate at which it takes as long as VECA with the fewest cores."""
-    reference = config.contenders()[0]
+    reference = replace(config.contenders()[0], precision=precision)
     effort = Effort(
         warmups=config.effort.warmups,
         rounds=min(config.effort.rounds, SEARCH_EFFORT.rounds),
@@ -131,7 +137,7 @@ def _merging(lineup: Lineup, config: BenchConfig) -> tuple[Contender, Choice]:
     )
 
     def ratio_of(rate: int) -> float:
-        rival = Contender(kind="merging", rate=rate)
+        rival = Contender(kind="merging", rate=rate, precision=precision)
         cases = {item.name: lineup.call(item) for item in (reference, rival)}
         timings = measure(cases, effort, seed=rate)
         ours, theirs = timings[reference.name], timings[rival.name]
@@ -140,7 +146,7 @@ def _merging(lineup: Lineup, config: BenchConfig) -> tuple[Contender, Choice]:
         return speedup(ours, theirs).median
 
     choice = choose_rate(ratio_of, most=lineup.setup.patches // 2)
-    return Contender(kind="merging", rate=choice.rate), choice
+    return Contender(kind="merging", rate=choice.rate, precision=precision), choice
 
 
 def _merging_detail(lineup: Lineup, merging: Contender, choice: Choice) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from veca.analysis.contenders import DTYPES, Contender, Setup
+from veca.analysis.contenders import Contender, Setup
 from veca.analysis.timing import Effort
 from veca.backbone.arguments import checked_budget, grid_of
 from veca.backbone.config import BackboneConfig
 from veca.runtime.devices import pick_device
+from veca.runtime.precision import Precision, ResolvedPrecision, resolve_precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,8 @@ class BenchConfig:
     device: str = "cpu"
     """Where to run, as `pick_device` takes it."""
 
-    dtype: str = "float32"
-    """Precision."""
+    precisions: tuple[Precision, ...] = ("auto",)
+    """What all contenders compute with, each in every one of them."""
 
     memory: bool = True
     """Whether to measure peak memory, with a process for each case."""
@@ -60,7 +61,7 @@ class BenchConfig:
                 f"{self.model} is a full-attention model, which every benchmark has beside VECA "
                 "anyway; name a VECA model or a size."
             )
-        for name in ("resolutions", "budgets", "shares"):
+        for name in ("resolutions", "budgets", "shares", "precisions"):
             _check_listed(name, getattr(self, name))
         for resolution in self.resolutions:
             grid_of(self.backbone, resolution, resolution)
@@ -68,13 +69,18 @@ class BenchConfig:
             checked_budget(self.backbone, budget)
         if any(not 0 < share <= 1 for share in self.shares):
             raise ValueError(f"FFN shares {self.shares} must lie above 0 and not above 1.")
+        _ = self.resolved
         if self.batch < 1 or (self.threads is not None and self.threads < 1):
             raise ValueError(
                 f"batch={self.batch} and threads={self.threads} must be whole numbers of 1 or more."
             )
-        pick_device(self.device)
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype {self.dtype!r} is not known; pick one of {', '.join(DTYPES)}.")
+
+    @property
+    def resolved(self) -> tuple[ResolvedPrecision, ...]:
+        """The precisions without 'auto'."""
+        device = pick_device(self.device)
+        found = (resolve_precision(precision, device) for precision in self.precisions)
+        return tuple(dict.fromkeys(found))
 
     def setup(self, resolution: int) -> Setup:
         """What all contenders at a resolution share."""
@@ -84,7 +90,6 @@ class BenchConfig:
             resolution=resolution,
             batch=self.batch,
             device=str(pick_device(self.device)),
-            dtype=self.dtype,
             threads=self.threads,
             seed=self.seed,
         )
@@ -93,7 +98,7 @@ class BenchConfig:
         """All but token merging, whose rate is not known yet; the reference comes first."""
         shares = sorted(self.shares, reverse=True)
         budgets = sorted(self.budgets)
-        return [
+        once = [
             *(
                 Contender(kind="veca", budget=budget, ffn=ffn)
                 for ffn in shares
@@ -102,6 +107,7 @@ class BenchConfig:
             *(Contender(kind="plain", budget=budget) for budget in budgets),
             Contender(kind="twin"),
         ]
+        return [replace(item, precision=precision) for precision in self.resolved for item in once]
 
 
 def _check_listed(name: str, values: Sequence[object]) -> None:

@@ -45,7 +45,7 @@ def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
 def weak_spots(rows: Sequence[Row]) -> list[str]:
     """A sentence on every case in which VECA is not clearly faster, or needs more memory."""
     found: list[str] = []
-    for resolution, here in _by_resolution(rows):
+    for resolution, here in _by_run(rows):
         for rival, name in CONTESTED.items():
             found += _not_faster(here, rival, f"{resolution} px, against {name}")
         found += _more_memory(here, resolution)
@@ -53,9 +53,11 @@ def weak_spots(rows: Sequence[Row]) -> list[str]:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """What token merging gives up, what a budget is worth, and where nothing is folded."""
+    """What token merging gives up, what a budget and bf16 are worth, where nothing is folded."""
     found: list[str] = []
     for resolution, here in _by_resolution(rows):
+        found += _half_saves(here, resolution)
+    for resolution, here in _by_run(rows):
         found += _merging_takes(here, resolution)
         found += _budget_saves(here, resolution)
         found += _same_as_plain(here, resolution)
@@ -81,6 +83,13 @@ def _by_resolution(rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
     """The rows of each interleaved run."""
     for resolution in sorted({row.resolution for row in rows}):
         yield resolution, [row for row in rows if row.resolution == resolution]
+
+
+def _by_run(rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+    """The rows of each resolution and precision, which can be compared with each other."""
+    for resolution, here in _by_resolution(rows):
+        for precision in dict.fromkeys(row.contender.precision for row in here):
+            yield resolution, [row for row in here if row.contender.precision == precision]
 
 
 def _of_kind(here: Sequence[Row], kind: Kind) -> list[Row]:
@@ -118,6 +127,13 @@ def _more_memory(here: Sequence[Row], resolution: int) -> Iterator[str]:
                 f"{resolution} px: more memory than the full-attention twin "
                 f"({twin.peak_mb:.0f} MB): {', '.join(more)}."
             )
+
+
+def _half_saves(here: Sequence[Row], resolution: int) -> Iterator[str]:
+    """How much faster bf16 is than fp32."""
+    told = [_told(row, "fp32") for row in here if "fp32" in row.speedups]
+    if told:
+        yield f"{resolution} px, against the same in fp32: {', '.join(told)}."
 
 
 def _merging_takes(here: Sequence[Row], resolution: int) -> Iterator[str]:

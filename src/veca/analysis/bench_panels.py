@@ -1,6 +1,7 @@
 """The figure of a benchmark: time over resolution, and how much faster than full attention."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from veca.analysis.bench_rows import Row
@@ -39,6 +40,7 @@ def bench_panels(rows: Sequence[Row]) -> list[Panel]:
 
 def _shown(contenders: Sequence[Contender]) -> dict[str, _Look]:
     """Who is drawn, and how; names tell contenders apart, also where rates of merging differ."""
+    precision = contenders[0].precision  # one figure has one; the others are in the table
     veca = [item for item in contenders if item.kind == "veca"]
     shares = sorted({item.ffn for item in veca})
     budgets = sorted({item.budget or 0 for item in veca})
@@ -50,7 +52,7 @@ def _shown(contenders: Sequence[Contender]) -> dict[str, _Look]:
         Contender(kind="veca", budget=budgets[0], ffn=shares[-1]): _Look(SKY, "D"),
         Contender(kind="veca", budget=budgets[0], ffn=shares[0]): _Look(GREEN, "^"),
     }
-    return {item.name: look for item, look in looks.items()}
+    return {replace(item, precision=precision).name: look for item, look in looks.items()}
 
 
 def _time(row: Row) -> Quartiles | None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from veca.analysis.bench import Report
+from veca.analysis.bench_config import BenchConfig
 from veca.analysis.bench_findings import Growth
 from veca.analysis.bench_panels import bench_panels
 from veca.analysis.bench_rows import Row
@@ -18,18 +19,19 @@ from veca.analysis.timing import Quartiles
 from veca.runtime.files import make_folder, replace_file
 from veca.runtime.version import VERSION
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON file; rises when a field changes its meaning."""
 
 NO_PLOT = "The plot was left out: it needs matplotlib, which `pip install 'veca[figures]'` brings."
 
-COLUMNS = ("contender", "ms", "spread", "MB", "GFLOPs", "attention", "x twin", "x plain", "x whole")
+COLUMNS = ("contender", "ms", "spread", "MB", "GFLOPs", "attention", "x twin", "x plain", "x whole",
+           "x fp32")  # fmt: skip
 
 LEGEND = (
     "ms: median of one image; spread: quartiles. MB: peak above the loaded model, of one call. "
     "attention: its share of the FLOPs, projections included. x twin, x plain, x whole: times as "
-    "fast as full attention, as VECA unfolded, as VECA with the most cores and all hidden units "
-    "(median over rounds)."
+    "fast as full attention, as VECA unfolded, as VECA with the most cores and all hidden units, "
+    "all in the same precision; x fp32: as the same in fp32 (medians over rounds)."
 )
 UNTRAINED = (
     "The weights are untrained: time, memory and FLOPs depend on the configuration, not on them."
@@ -90,7 +92,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "ffn": list(config.shares),
             "batch": config.batch,
             "device": config.device,
-            "dtype": config.dtype,
+            "precisions": list(config.resolved),
             "seed": config.seed,
             "memory": config.memory,
             **asdict(config.effort),
@@ -138,7 +140,7 @@ def plot(report: Report) -> bytes:
     from veca.analysis.figure import draw  # noqa: PLC0415 - matplotlib is an extra
 
     config, machine = report.config, report.machine
-    title = f"veca {config.model}: batch {config.batch}, {config.dtype}, untrained weights"
+    title = f"veca {config.model}: batch {config.batch}, {_precisions(config)}, untrained weights"
     footnote = f"{machine}. {report.started[:10]}. Shaded: quartiles over interleaved rounds."
     return draw(bench_panels(report.rows), title, footnote)
 
@@ -159,9 +161,9 @@ def _circumstances(report: Report) -> Iterator[str]:
     yield f"- Model: {config.model}{source}. {UNTRAINED}"
     yield f"- Machine: {report.machine}."
     yield (
-        f"- Protocol: {config.dtype}, batch {config.batch}, inference mode, seed {config.seed}; "
-        f"all contenders in turns within one process, {effort.warmups} warm-up, at least "
-        f"{effort.rounds} rounds and {effort.seconds:g} s each, no new round after "
+        f"- Protocol: {_precisions(config)}, batch {config.batch}, inference mode, seed "
+        f"{config.seed}; all contenders in turns within one process, {effort.warmups} warm-up, at "
+        f"least {effort.rounds} rounds and {effort.seconds:g} s each, no new round after "
         f"{effort.most_seconds:g} s."
     )
     yield f"- Load average before and after: {report.load[0]}, {report.load[1]}."
@@ -192,8 +194,13 @@ def _cells(row: Row) -> list[str]:
         f"{row.peak_mb:.0f}" if row.peak_mb is not None else "-",
         f"{row.work.gflops:.1f}",
         f"{100 * row.work.attention_share:.0f} %",
-        *(_times(row.speedups.get(rival)) for rival in ("twin", "plain", "whole")),
+        *(_times(row.speedups.get(rival)) for rival in ("twin", "plain", "whole", "fp32")),
     ]
+
+
+def _precisions(config: BenchConfig) -> str:
+    """What was computed with, in words."""
+    return " and ".join(config.resolved)
 
 
 def _number(value: float) -> str:

@@ -1,15 +1,17 @@
 """One line of a benchmark: a contender at a resolution, what it took, and how it compares."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_args
 
 from veca.analysis.contenders import Contender, Work
 from veca.analysis.timing import Quartiles, Timing, quartiles, speedup
 
-Rival = Literal["twin", "merging", "plain", "whole"]
-"""Full attention, full attention with token merging, VECA unfolded, VECA with all that was run."""
+Rival = Literal["twin", "merging", "plain", "whole", "fp32"]
+"""Full attention, full attention with token merging, VECA unfolded, VECA with all that was run, all
+in the same precision; and the same contender in fp32."""
 
-RIVALS: tuple[Rival, ...] = ("twin", "merging", "plain", "whole")
+RIVALS: tuple[Rival, ...] = get_args(Rival)
 
 
 class Measured(NamedTuple):
@@ -63,6 +65,7 @@ class Row(NamedTuple):
             "contender": contender.kind,
             "budget": contender.budget,
             "ffn": contender.ffn,
+            "precision": contender.precision,
             "merged_per_layer": contender.rate if contender.kind == "merging" else None,
             "folded": self.work.folded,
             "ms": time._asdict() if time else None,
@@ -101,6 +104,10 @@ def rival_of(contender: Contender, rival: Rival, among: Sequence[Contender]) -> 
     """The contender that another one is to be compared with, if it takes part."""
     if rival in ("plain", "whole") and contender.kind != "veca":
         return None
+    if rival == "fp32":
+        like = replace(contender, precision="fp32")
+        return like if like != contender and like in among else None
+    among = [item for item in among if item.precision == contender.precision]
     if rival == "plain":
         fits = [item for item in among if item.kind == "plain" and _same_mode(item, contender)]
     elif rival == "whole":

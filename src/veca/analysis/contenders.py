@@ -18,12 +18,10 @@ from veca.backbone.config import PAPER_BUDGETS, BackboneConfig
 from veca.backbone.cost import folded_flops
 from veca.backbone.features import Features
 from veca.backbone.model import VECA
+from veca.runtime.precision import ResolvedPrecision, autocast
 
 Kind = Literal["veca", "plain", "twin", "merging"]
 """'plain' is VECA with attention unfolded, 'merging' the full-attention twin with token merging."""
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Precisions by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +39,20 @@ class Contender:
     rate: int = 0
     """Pairs of patches merged in each layer, r in the paper of token merging."""
 
+    precision: ResolvedPrecision = "fp32"
+    """What it computes with; weights are fp32 in any case."""
+
     @property
     def name(self) -> str:
         """What a table calls it."""
+        end = "" if self.precision == "fp32" else f", {self.precision}"
         if self.kind == "twin":
-            return "full-attention twin"
+            return f"full-attention twin{end}"
         if self.kind == "merging":
-            return "twin, merging tokens"
+            return f"twin, merging tokens{end}"
         form = "plain form" if self.kind == "plain" else "VECA"
         share = "" if self.ffn == 1 else f", FFN {self.ffn:g}"
-        return f"{form}, {self.budget} core{'' if self.budget == 1 else 's'}{share}"
+        return f"{form}, {self.budget} core{'' if self.budget == 1 else 's'}{share}{end}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +70,6 @@ class Setup:
 
     device: str = "cpu"
     """Where to run, as torch names it."""
-
-    dtype: str = "float32"
-    """Precision of weights and images, by its name in DTYPES."""
 
     threads: int | None = None
     """Threads of a CPU; None leaves torch's choice."""
@@ -117,7 +116,7 @@ class Lineup:
         side, channels = setup.resolution, setup.backbone.in_channels
         draw = torch.Generator().manual_seed(setup.seed)
         images = torch.randn(setup.batch, channels, side, side, generator=draw)
-        return images.to(setup.device, DTYPES[setup.dtype])
+        return images.to(setup.device)
 
     @cached_property
     def veca(self) -> VECA:
@@ -126,7 +125,7 @@ class Lineup:
 
     @cached_property
     def twin(self) -> VECA:
-        """Its control: the same blocks with full attention and one class token."""
+        """Its baseline: the same blocks with full attention and one class token."""
         config = replace(
             self.setup.backbone, attention="full", budgets=PAPER_BUDGETS, ffn_shares=(1.0,)
         )
@@ -137,7 +136,8 @@ class Lineup:
         model, images = self._encoder(contender), self.images
 
         def encode() -> Features:
-            features = model(images)
+            with autocast(images.device, contender.precision):
+                features = model(images)
             if images.device.type != "cpu":
                 torch.accelerator.synchronize(images.device)
             return features
@@ -195,4 +195,4 @@ class Lineup:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.setup.seed)
             model = VECA(config)
-        return model.eval().to(self.setup.device, DTYPES[self.setup.dtype])
+        return model.eval().to(self.setup.device)

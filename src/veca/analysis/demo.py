@@ -72,6 +72,8 @@ class Demo(NamedTuple):
     told: Told
     pixels: tuple[int, int]
     """Width and height of the image that was timed."""
+    precision: str
+    """What the model computed with."""
     rows: list[BudgetRow]
     photos: list[PhotoViews]
 
@@ -99,7 +101,7 @@ def run_demo(
         views = [_views(model, one, budgets, basis) for one in seen]
     rows = _rows(model, seen, budgets)
     height, width = seen[0].pixels.shape[2:]
-    return Demo(told, (width, height), rows, views)
+    return Demo(told, (width, height), model.precision, rows, views)
 
 
 def _look(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Seen:

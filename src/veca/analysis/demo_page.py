@@ -39,6 +39,7 @@ def page(demo: Demo) -> str:
         rows=_rows(demo.rows),
         width=width,
         height=height,
+        precision=demo.precision,
         cores=demo.rows[-1].budget,
         photos="\n".join(map(_photo, range(len(demo.photos)), demo.photos)),
     )

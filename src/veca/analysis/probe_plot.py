@@ -1,7 +1,7 @@
 """Quality against budget, a panel for each task and set: what fewer cores cost, at a glance.
 
 A model with budgets is a line over them, with a band of a standard deviation over seeds; a teacher,
-a control or any model without budgets is a level from side to side. Needs matplotlib, an extra:
+a baseline or any model without budgets is a level from side to side. Needs matplotlib, an extra:
 import this where it is needed.
 """
 
@@ -32,7 +32,7 @@ PURPLE, OLIVE = "#CC79A7", "#8C8120"
 COLOURS = {
     "model": (BLUE, GREEN, SKY, ORANGE, PURPLE, OLIVE),
     "teacher": (BLACK, QUIET),
-    "control": (VERMILION, ORANGE),
+    "baseline": (VERMILION, ORANGE),
 }
 """By the role of a model; used again from the start where there are more."""
 

@@ -11,9 +11,9 @@ from veca.backbone.config import BackboneConfig
 
 
 def checked_budget(config: BackboneConfig, budget: int | None) -> int:
-    """The number of cores to use."""
+    """The number of cores to use; None uses the configuration's default, else all of them."""
     if budget is None:
-        return config.cores
+        return config.cores if config.default_budget is None else config.default_budget
     if config.attention == "full":
         raise ValueError(
             f"budget={budget} means nothing to a full-attention model, which has no cores to "

@@ -14,7 +14,7 @@ that is cheaper.
 Shapes: B images, C cores, N patches, T = C + N tokens, D width, H heads, K channels of a head.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -22,11 +22,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.backbone.config import BackboneConfig
-from veca.backbone.cost import folds
+from veca.backbone.cost import ANCHOR_CHANNELS, folds
 from veca.backbone.rotary import Turn, rotate
 
 Form = Literal["auto", "plain", "folded"]
 """How attention is computed: 'auto' takes the cheaper form for the budget at hand."""
+
+
+LARGEST_MAP = 2**25
+"""Weights that may be written out at once: 64 MB in bf16."""
+
+
+class Mixed(NamedTuple):
+    """What attention answers with."""
+
+    tokens: Float[Tensor, "B T D"]
+
+    reads: Float[Tensor, "B C 2"] | None
+    """Center of mass of what each core took from the patches; None where nobody asked."""
 
 
 def split(tokens: Tensor, budget: int, dim: int) -> tuple[Tensor, Tensor]:
@@ -37,6 +50,30 @@ def split(tokens: Tensor, budget: int, dim: int) -> tuple[Tensor, Tensor]:
     """
     cores, patches = tokens.split((budget, tokens.shape[dim] - budget), dim=dim)
     return cores, patches
+
+
+def attend(
+    query: Float[Tensor, "B H Q K"],
+    key: Float[Tensor, "B H T K"],
+    value: Float[Tensor, "B H T K"],
+    scale: float | None = None,
+) -> Float[Tensor, "B H Q K"]:
+    """Scaled dot-product attention.
+
+    On a CPU in bf16 two batched products are up to twice as fast as torch's fused kernel, and three
+    to five times as fast backward (docs/decisions.md); they write a map of weights, so a large one
+    is left to the fused kernel.
+    """
+    by_hand = query.dtype == torch.bfloat16 and query.device.type == "cpu"
+    if not by_hand or torch.compiler.is_compiling() or _map_size(query, key) > LARGEST_MAP:
+        return F.scaled_dot_product_attention(query, key, value, scale=scale)
+    scores = (query * (scale or query.shape[3] ** -0.5)) @ key.transpose(-1, -2)
+    return scores.softmax(dim=-1) @ value
+
+
+def _map_size(query: Tensor, key: Tensor) -> int:
+    """Weights that attention has."""
+    return query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
 
 
 class Attention(nn.Module):
@@ -88,11 +125,19 @@ class CorePeripheryAttention(Attention):
     form: Form = "auto"
 
     def forward(
-        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
-    ) -> Float[Tensor, "B T D"]:
-        """Mix tokens, the first `budget` of which are cores, in the form that costs less."""
+        self,
+        tokens: Float[Tensor, "B T D"],
+        budget: int,
+        core_turn: Turn,
+        patch_turn: Turn,
+        patch_points: Float[Tensor, "N 2"] | None = None,
+    ) -> Mixed:
+        """Mix tokens, the first `budget` of which are cores, in the form that costs less.
+
+        With `patch_points` the answer tells where each core's attention lies, too.
+        """
         form = self.folded if self.takes_folded_form(budget) else self.plain
-        return form(tokens, budget, core_turn, patch_turn)
+        return form(tokens, budget, core_turn, patch_turn, patch_points)
 
     def takes_folded_form(self, budget: int) -> bool:
         """Whether a call with this many cores is computed in the folded form.
@@ -105,20 +150,37 @@ class CorePeripheryAttention(Attention):
         return folds(self.config, budget) if self.form == "auto" else self.form == "folded"
 
     def plain(
-        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
-    ) -> Float[Tensor, "B T D"]:
+        self,
+        tokens: Float[Tensor, "B T D"],
+        budget: int,
+        core_turn: Turn,
+        patch_turn: Turn,
+        patch_points: Float[Tensor, "N 2"] | None = None,
+    ) -> Mixed:
         """The paper's form: project every token, then two ordinary attentions."""
         queries = self.turned(self.query(tokens), budget, core_turn, patch_turn)
         keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
         values = self.heads(self.value(tokens)).transpose(1, 2)
 
-        cores = F.scaled_dot_product_attention(queries[0], torch.cat(keys, dim=2), values)
-        patches = F.scaled_dot_product_attention(queries[1], keys[0], values.narrow(2, 0, budget))
-        return self.output(torch.cat((cores, patches), dim=2).transpose(1, 2).flatten(2))
+        if patch_points is None:
+            cores = attend(queries[0], torch.cat(keys, dim=2), values)
+            reads = None
+        else:
+            cores, reads = self._read_with_anchors(
+                queries[0], torch.cat(keys, dim=2), values, _anchors(patch_points)
+            )
+        patches = attend(queries[1], keys[0], values.narrow(2, 0, budget))
+        mixed = torch.cat((cores, patches), dim=2).transpose(1, 2).flatten(2)
+        return Mixed(self.output(mixed), reads)
 
     def folded(
-        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
-    ) -> Float[Tensor, "B T D"]:
+        self,
+        tokens: Float[Tensor, "B T D"],
+        budget: int,
+        core_turn: Turn,
+        patch_turn: Turn,
+        patch_points: Float[Tensor, "N 2"] | None = None,
+    ) -> Mixed:
         """The same numbers with no value or output projection of a patch."""
         core_query, patch_query = self.turned(self.query(tokens), budget, core_turn, patch_turn)
         core_key, patch_key = self.turned(self.key(tokens), budget, core_turn, patch_turn)
@@ -128,7 +190,36 @@ class CorePeripheryAttention(Attention):
         scores = (core_key * self.config.head_width**-0.5) @ patch_query.transpose(-1, -2)
         given = scores.softmax(dim=2)  # (B, H, C, N), over the cores
         patches = self._mix_outputs(given, self.heads(self.value(tokens.narrow(1, 0, budget))))
-        return torch.cat((cores, patches), dim=1)
+        reads = None
+        if patch_points is not None:
+            from_patches = split(taken, budget, dim=3)[1].flatten(1, 2)  # (B, HC, N)
+            sums = from_patches @ _anchors(patch_points).to(from_patches.dtype)
+            reads = _centers(sums.unflatten(1, taken.shape[1:3]))
+        return Mixed(torch.cat((cores, patches), dim=1), reads)
+
+    def _read_with_anchors(
+        self,
+        query: Float[Tensor, "B H C K"],
+        key: Float[Tensor, "B H T K"],
+        values: Float[Tensor, "B H T K"],
+        anchors: Float[Tensor, "N 3"],
+    ) -> tuple[Float[Tensor, "B H C K"], Float[Tensor, "B C 2"]]:
+        """What cores read, and where: anchors ride along as value channels, no map is made.
+
+        Fused kernels want queries, keys and values of one width, so the first two get channels of
+        zeros, which change no score.
+        """
+        cores = values.shape[2] - anchors.shape[0]
+        padded = F.pad(anchors, (0, ANCHOR_CHANNELS - anchors.shape[1], cores, 0))  # (T, 8)
+        rider = padded.to(values.dtype).expand(*values.shape[:2], -1, -1)
+        found = attend(
+            F.pad(query, (0, ANCHOR_CHANNELS)),
+            F.pad(key, (0, ANCHOR_CHANNELS)),
+            torch.cat((values, rider), dim=3),
+            scale=self.config.head_width**-0.5,
+        )
+        read, sums = found.split((values.shape[3], ANCHOR_CHANNELS), dim=3)
+        return read, _centers(sums.narrow(3, 0, anchors.shape[1]))
 
     def _project_sums(
         self, weights: Float[Tensor, "B H C T"], tokens: Float[Tensor, "B T D"]
@@ -150,17 +241,32 @@ class CorePeripheryAttention(Attention):
 
 
 class FullAttention(Attention):
-    """The control: every token reads every token."""
+    """The baseline: every token reads every token."""
 
     def forward(
-        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
-    ) -> Float[Tensor, "B T D"]:
-        """Mix tokens, the first `budget` of which are prefix tokens."""
+        self,
+        tokens: Float[Tensor, "B T D"],
+        budget: int,
+        core_turn: Turn,
+        patch_turn: Turn,
+        patch_points: Float[Tensor, "N 2"] | None = None,
+    ) -> Mixed:
+        """Mix tokens, the first `budget` of which are prefix tokens, which stand nowhere."""
+        del patch_points
         queries = self.turned(self.query(tokens), budget, core_turn, patch_turn)
         keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
         values = self.heads(self.value(tokens)).transpose(1, 2)
 
-        mixed = F.scaled_dot_product_attention(
-            torch.cat(queries, dim=2), torch.cat(keys, dim=2), values
-        )
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        mixed = attend(torch.cat(queries, dim=2), torch.cat(keys, dim=2), values)
+        return Mixed(self.output(mixed.transpose(1, 2).flatten(2)), None)
+
+
+def _anchors(patch_points: Float[Tensor, "N 2"]) -> Float[Tensor, "N 3"]:
+    """Where patches are, and a one that counts how much of a core's attention they get."""
+    return F.pad(patch_points, (0, 1), value=1.0)
+
+
+def _centers(sums: Float[Tensor, "B H C 3"]) -> Float[Tensor, "B C 2"]:
+    """Centers of mass over all heads, from sums of weighted anchors."""
+    places, mass = sums.float().sum(dim=1).split((2, 1), dim=2)
+    return places / mass.clamp(min=torch.finfo(torch.float32).tiny)

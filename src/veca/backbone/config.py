@@ -2,10 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 AttentionKind = Literal["core-periphery", "full"]
-"""Who reads whom: cores in the middle (VECA), or everybody everybody (its control)."""
+"""Who reads whom: cores in the middle (VECA), or everybody everybody (the baseline)."""
+
+CoreMotion = Literal["paper", "normalized", "attention"]
+"""What moves a core from layer to layer: 'paper' reads a step from the core's raw feature and
+scales it by a learned factor; 'normalized' reads it from the normalized feature, with a fixed
+factor that cannot shrink to nothing; 'attention' steps toward the center of mass of what the core
+reads."""
 
 PAPER_BUDGETS = (8, 16, 24, 32, 40, 48, 56, 64)
 
@@ -39,7 +45,7 @@ class BackboneConfig:
     """Shares of the hidden units to train with, rising to 1.0; (1.0,) is the paper's model."""
 
     attention: AttentionKind = "core-periphery"
-    """'full' builds the control: the same blocks, every token reading every token."""
+    """'full' builds the baseline: the same blocks, with every token reading every token."""
 
     prefix_tokens: int = 1
     """Learned tokens before the patches of a 'full' model; the first is the image feature."""
@@ -55,6 +61,16 @@ class BackboneConfig:
 
     coordinate_rescale: float = 2.0
     """Largest factor by which patch coordinates are scaled in training; 1 switches it off."""
+
+    local_kernel: int = 0
+    """Side of the depthwise convolution on the patch grid before each attention, such as 3 or 5;
+    0 is the paper's model, whose patches exchange nothing locally."""
+
+    core_motion: CoreMotion = "paper"
+    """What moves the cores; of no effect in a 'full' model."""
+
+    default_budget: int | None = None
+    """Cores to use when a call names no budget; None uses all of them."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built, in words that say what can."""
@@ -78,6 +94,7 @@ class BackboneConfig:
                 f"width={self.width}; use a ratio such as 2.66667."
             )
         self._check_budgets()
+        self._check_local_mixing()
         self._check_shares()
         self._check_constants()
 
@@ -103,6 +120,30 @@ class BackboneConfig:
                 f"prefix_tokens={self.prefix_tokens} is only used with attention='full'; "
                 "set budgets to change the number of cores."
             )
+
+    def _check_local_mixing(self) -> None:
+        """Refuse kernels without a center, unknown motions, and a default that is no budget."""
+        kernel, budget = self.local_kernel, self.default_budget
+        if type(kernel) is not int or kernel < 0 or (kernel and kernel % 2 == 0) or kernel == 1:
+            raise ValueError(
+                f"local_kernel={kernel!r} has no neighbors around a center; use 0 for none, or an "
+                "odd side such as 3 or 5."
+            )
+        if self.core_motion not in get_args(CoreMotion):
+            raise ValueError(
+                f"core_motion={self.core_motion!r} is not known; use "
+                f"{', '.join(map(repr, get_args(CoreMotion)))}."
+            )
+        if budget is None:
+            return
+        _check_count("default_budget", budget)
+        if self.attention == "full" or budget > self.cores:
+            most = (
+                "None, since a full-attention model has no cores"
+                if self.attention == "full"
+                else f"at most {self.cores}, the cores of this model"
+            )
+            raise ValueError(f"default_budget={budget} cannot be used; it must be {most}.")
 
     def _check_shares(self) -> None:
         """Refuse shares that do not nest or do not end with the whole."""

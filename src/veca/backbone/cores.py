@@ -10,12 +10,23 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from veca.backbone.config import BackboneConfig
+from veca.backbone.config import BackboneConfig, CoreMotion
 from veca.backbone.coordinates import spread_points
 
 FIRST_STEP_SCALE = 0.01
 """Cores hardly move until training finds a use for it."""
+
+NORMALIZED_STEP = 0.1
+"""Factor of a step that is read from a normalized feature, whose norm is the root of the width: a
+head as it is drawn moves a core by about 0.03."""
+
+FIRST_SHARE = -2.944
+"""Log-odds of one in twenty."""
+
+FARTHEST = 0.999
+"""Cores that follow their attention stay within this, where atanh is finite."""
 
 
 class CoreBank(nn.Module):
@@ -67,20 +78,94 @@ class CoreBank(nn.Module):
 
 
 class CoreStep(nn.Module):
-    """How far each core moves before a layer, read from its own raw feature."""
+    """The paper's motion: each core's step is read from its own raw feature.
+
+    Raw features grow with training, so that the learned scale shrinks and cores stop moving
+    (docs/decisions.md); the motions below were made for that.
+    """
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.head = nn.Linear(config.width, 2)
         self.scale = nn.Parameter(torch.empty(1))  # not a scalar: fully_shard takes none
 
-    def forward(self, cores: Float[Tensor, "B C D"]) -> Float[Tensor, "B C 2"]:
-        """Steps in the unbounded plane, x then y."""
-        return self.scale * self.head(cores)
+    def forward(
+        self,
+        positions: Float[Tensor, "B C 2"],
+        cores: Float[Tensor, "B C D"],
+        reads: Float[Tensor, "B C 2"] | None,
+    ) -> Float[Tensor, "B C 2"]:
+        """Positions in the unbounded plane after a step."""
+        del reads
+        return positions + (self.scale * self.head(cores)).to(positions.dtype)
 
     def reset_parameters(self) -> None:
         """Start with small steps; the head is drawn with all linear layers."""
         nn.init.constant_(self.scale, FIRST_STEP_SCALE)
+
+
+class NormalizedCoreStep(nn.Module):
+    """A step read from the normalized feature, with a factor that training cannot shrink."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.head = nn.Linear(config.width, 2)
+
+    def forward(
+        self,
+        positions: Float[Tensor, "B C 2"],
+        cores: Float[Tensor, "B C D"],
+        reads: Float[Tensor, "B C 2"] | None,
+    ) -> Float[Tensor, "B C 2"]:
+        """Positions in the unbounded plane after a step."""
+        del reads
+        step = self.head(F.layer_norm(cores, cores.shape[-1:]))
+        return positions + NORMALIZED_STEP * step.to(positions.dtype)
+
+    def reset_parameters(self) -> None:
+        """The head is drawn with all linear layers."""
+
+
+class AttentionCoreStep(nn.Module):
+    """A step toward the center of mass of what the core read in the layer before.
+
+    A share of the way, between 0 and 1 and learned for each layer, so that a core stays inside the
+    image wherever its attention is.
+    """
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        del config
+        self.share = nn.Parameter(torch.empty(1))
+
+    def forward(
+        self,
+        positions: Float[Tensor, "B C 2"],
+        cores: Float[Tensor, "B C D"],
+        reads: Float[Tensor, "B C 2"] | None,
+    ) -> Float[Tensor, "B C 2"]:
+        """Positions in the unbounded plane after a step."""
+        del cores
+        if reads is None:
+            return positions
+        points = positions.tanh()
+        share = self.share.to(points.dtype).sigmoid()
+        moved = points + share * (reads.to(points.dtype) - points)
+        return moved.clamp(-FARTHEST, FARTHEST).atanh()
+
+    def reset_parameters(self) -> None:
+        """Start with a twentieth of the way: attention of an untrained layer is everywhere."""
+        nn.init.constant_(self.share, FIRST_SHARE)
+
+
+CORE_STEPS: dict[CoreMotion, type[CoreStep | NormalizedCoreStep | AttentionCoreStep]] = {
+    "paper": CoreStep,
+    "normalized": NormalizedCoreStep,
+    "attention": AttentionCoreStep,
+}
+"""What moves cores, by the name in the configuration."""
+
+AnyCoreStep = CoreStep | NormalizedCoreStep | AttentionCoreStep
 
 
 def _first_rows(chunks: nn.ParameterList, count: int) -> Tensor:

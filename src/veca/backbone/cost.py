@@ -14,6 +14,11 @@ FOLDING_GAIN = 0.8
 which the fused plain form does not. Break-even measured on two CPU cores (docs/decisions.md)."""
 
 
+ANCHOR_CHANNELS = 8
+"""Value channels that carry anchors through fused attention: three, filled up to what kernels like.
+"""
+
+
 class Cost(NamedTuple):
     """Cost of one image."""
 
@@ -44,12 +49,12 @@ def cost(
     embedding = 2 * patches * width * config.in_channels * config.patch_size**2
     attention = folded_flops if folded else plain_flops
     feedforward = 6 * tokens * width * hidden
-    core_steps = 0 if config.attention == "full" else 4 * cores * width * (config.layers - 1)
-    block = attention(config, patches, cores) + feedforward
+    local_mixing = 2 * patches * width * config.local_kernel**2
+    block = attention(config, patches, cores) + feedforward + local_mixing
     return Cost(
         pairs=tokens**2 if config.attention == "full" else 2 * patches * cores + cores**2,
         attention_flops=plain_flops(config, patches, cores),
-        flops=embedding + config.layers * block + core_steps,
+        flops=embedding + config.layers * block + _motion_flops(config, patches, cores, folded),
         parameters=parameters(config),
     )
 
@@ -85,15 +90,28 @@ def folds(config: BackboneConfig, cores: int) -> bool:
     return folded < FOLDING_GAIN * plain
 
 
+def _motion_flops(config: BackboneConfig, patches: int, cores: int, folded: bool) -> int:
+    """FLOPs of all that moves cores."""
+    if config.attention == "full":
+        return 0
+    if config.core_motion != "attention":
+        return 4 * cores * config.width * (config.layers - 1)
+    if folded:  # weighted anchors of every head
+        return 6 * config.heads * cores * patches * config.layers
+    padding = 2 * ANCHOR_CHANNELS  # of keys and of values
+    return 2 * padding * config.heads * cores * (patches + cores) * config.layers
+
+
 def parameters(config: BackboneConfig) -> int:
     """Parameters of a model."""
     width = config.width
     embedding = width * config.in_channels * config.patch_size**2 + width
     attention = 4 * (width * width + width)
     feedforward = 3 * width * config.hidden + 2 * config.hidden + width
-    block = attention + feedforward + 4 * width
+    block = attention + feedforward + 4 * width + config.local_kernel**2 * width
+    step = {"paper": 2 * width + 2 + 1, "normalized": 2 * width + 2, "attention": 1}
     if config.attention == "full":
         bank = config.prefix_tokens * width
     else:
-        bank = config.cores * (width + 2) + (config.layers - 1) * (2 * width + 2 + 1)
+        bank = config.cores * (width + 2) + (config.layers - 1) * step[config.core_motion]
     return embedding + bank + config.layers * block + 2 * width

@@ -25,6 +25,7 @@ class FamiliarNames:
     config: BackboneConfig
     checkpoint_activations: bool
     final_norm: nn.LayerNorm
+    chosen_budget: Callable[..., int]
     forward: Callable[..., Features]
     intermediates: Callable[..., list[Features]]
     named_parameters: Callable[..., Iterator[tuple[str, nn.Parameter]]]
@@ -41,8 +42,8 @@ class FamiliarNames:
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches when the whole bank is used."""
-        return self.config.cores
+        """Tokens before the patches in a call that names no budget."""
+        return self.chosen_budget()
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:

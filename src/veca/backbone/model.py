@@ -12,8 +12,9 @@ Shapes: B images, N patches, C active cores, M cores in the bank, T = C + N toke
         D width, H heads, K channels of a head, L layers.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -30,14 +31,23 @@ from veca.backbone.arguments import (
     checked_units,
     grid_of,
 )
-from veca.backbone.attention import Attention, CorePeripheryAttention, Form, FullAttention, split
+from veca.backbone.attention import (
+    Attention,
+    CorePeripheryAttention,
+    Form,
+    FullAttention,
+    Mixed,
+    split,
+)
 from veca.backbone.config import BackboneConfig
 from veca.backbone.coordinates import jittered, patch_centres
-from veca.backbone.cores import CoreBank, CoreStep
+from veca.backbone.cores import CORE_STEPS, AnyCoreStep, CoreBank
 from veca.backbone.cost import Cost, cost
 from veca.backbone.familiar_names import FamiliarNames
 from veca.backbone.features import Features
 from veca.backbone.maps import contribution_shares
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of untrained weights; the authors' cut at 2.0 is a hundred of these away."""
@@ -51,6 +61,10 @@ class State(NamedTuple):
     """Unbounded; the cores stand at its tanh."""
     frequencies: Float[Tensor, " quarter"]
     patch_turn: rotary.Turn
+    patch_points: Float[Tensor, "N 2"] | None
+    """Where patches are, for cores that follow their attention."""
+    reads: Float[Tensor, "B C 2"] | None
+    """Where each core's attention lay in the layer before, likewise."""
     grid: tuple[int, int]
     budget: int
 
@@ -65,6 +79,21 @@ class State(NamedTuple):
         return rotary.turn_at(self.core_points, self.frequencies)
 
 
+def in_precision(method: Method) -> Method:
+    """Run a method of the model in the model's precision; fp32 leaves an outer autocast alone."""
+
+    @functools.wraps(method)
+    def run(model: "VECA", images: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if model.precision == "fp32":
+            return method(model, images, *args, **kwargs)
+        if model.precision != "bf16":
+            raise ValueError(f"precision={model.precision!r} is not known; use 'fp32' or 'bf16'.")
+        with torch.autocast(images.device.type, torch.bfloat16):
+            return method(model, images, *args, **kwargs)
+
+    return cast(Method, run)
+
+
 class VECA(FamiliarNames, nn.Module):
     """A vision backbone whose cost is linear in patches and chosen at run time."""
 
@@ -73,16 +102,23 @@ class VECA(FamiliarNames, nn.Module):
         super().__init__()
         self.config = config
         self.checkpoint_activations = False
+        self.precision = "fp32"
+        """Of matrix products: 'fp32', or 'bf16' by autocast over the weights as they are; features,
+        positions and the residual stream stay fp32. No part of what is saved."""
         self.provenance: object | None = None
         """Where the weights come from; `veca.load` fills it in, `veca.save` writes it on."""
+        self.budget: int | None = None
+        """Cores to use when a call names no budget; None asks the configuration."""
         self.patch_embedding = PatchEmbedding(config)
         self.core_bank = CoreBank(config)
         moves = 0 if config.attention == "full" else config.layers - 1
-        self.core_steps = nn.ModuleList(CoreStep(config) for _ in range(moves))
+        step = CORE_STEPS[config.core_motion]
+        self.core_steps = nn.ModuleList(step(config) for _ in range(moves))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.final_norm = nn.LayerNorm(config.width)
         self.reset_parameters()
 
+    @in_precision
     def forward(
         self,
         images: Float[Tensor, "B channels height width"],
@@ -91,7 +127,8 @@ class VECA(FamiliarNames, nn.Module):
     ) -> Features:
         """Encode images with the first `budget` cores and the first share `ffn` of hidden units.
 
-        None means all of them. Images are normalised, their sides multiples of the patch size.
+        `budget=None` uses `self.budget`, else the configuration's default, else all cores;
+        `ffn=None` all hidden units. Images are normalized, their sides multiples of the patch size.
         """
         state = self.enter(images, budget)
         units = checked_units(self.config, ffn)
@@ -101,7 +138,7 @@ class VECA(FamiliarNames, nn.Module):
 
     def enter(self, images: Float[Tensor, "B channels height width"], budget: int | None) -> State:
         """Cut images into patches and put the first cores of the bank before them."""
-        budget = checked_budget(self.config, budget)
+        budget = self.chosen_budget(budget)
         grid = checked_grid(self.config, images)
         patches = self.patch_embedding(images)
         cores, core_state = self.core_bank(images.shape[0], budget)
@@ -110,25 +147,38 @@ class VECA(FamiliarNames, nn.Module):
         config, dtype = self.config, core_state.dtype
         periods = rotary.Periods(config.head_width, config.rotary_base, config.rotary_still)
         turns = rotary.frequencies(periods, images.device, dtype)
-        patch_turn = self._patch_turn(images, grid, periods, dtype)
-        return State(tokens, core_state, turns, patch_turn, grid, budget)
+        points = self._patch_points(images, grid, dtype)
+        patch_turn = self._patch_turn(images, grid, periods, points)
+        followed = config.attention != "full" and config.core_motion == "attention"
+        return State(
+            tokens,
+            core_state,
+            turns,
+            patch_turn,
+            patch_points=points if followed else None,
+            reads=None,
+            grid=grid,
+            budget=budget,
+        )
 
     def move_cores(self, state: State, layer: int) -> State:
         """Let every core step to where it stands in this layer; the first has the bank's points."""
         if layer == 0 or not self.core_steps:
             return state
-        step = self.core_steps[layer - 1](state.tokens.narrow(1, 0, state.budget))
-        return state._replace(core_state=state.core_state + step.to(state.core_state.dtype))
+        step = cast(AnyCoreStep, self.core_steps[layer - 1])
+        cores = state.tokens.narrow(1, 0, state.budget)
+        return state._replace(core_state=step(state.core_state, cores, state.reads))
 
     def advance(self, state: State, layer: int, units: int) -> State:
         """Take tokens through one block."""
         block = self.block_of(layer)
-        inputs = (state.tokens, state.budget, state.core_turn, state.patch_turn, units)
+        inputs = (state.tokens, state.budget, state.core_turn, state.patch_turn, units,
+                  state.grid, state.patch_points)  # fmt: skip
         if self.checkpoint_activations and torch.is_grad_enabled():
-            tokens = checkpoint(block, *inputs, use_reentrant=False)
+            mixed = checkpoint(block, *inputs, use_reentrant=False)
         else:
-            tokens = block(*inputs)
-        return state._replace(tokens=tokens)
+            mixed = block(*inputs)
+        return state._replace(tokens=mixed.tokens, reads=mixed.reads)
 
     def leave(self, state: State, norm: bool = True) -> Features:
         """Normalise tokens and sort them into cores and patches."""
@@ -138,6 +188,7 @@ class VECA(FamiliarNames, nn.Module):
             cores, patches = self.final_norm(cores), self.final_norm(patches)
         return Features(cores, patches, state.core_points, state.grid)
 
+    @in_precision
     def intermediates(
         self,
         images: Float[Tensor, "B channels height width"],
@@ -156,6 +207,7 @@ class VECA(FamiliarNames, nn.Module):
                 found[layer] = self.leave(state, norm)
         return [found[layer] for layer in layers]
 
+    @in_precision
     def core_paths(
         self,
         images: Float[Tensor, "B channels height width"],
@@ -171,6 +223,7 @@ class VECA(FamiliarNames, nn.Module):
             state = self.advance(state, layer, units)
         return torch.stack(points)
 
+    @in_precision
     def attention_maps(
         self,
         images: Float[Tensor, "B channels height width"],
@@ -185,6 +238,7 @@ class VECA(FamiliarNames, nn.Module):
         state, _, weights = self._reading(images, layer, budget, ffn)
         return split(weights, state.budget, dim=-1)[1].unflatten(-1, state.grid)
 
+    @in_precision
     def core_maps(
         self,
         images: Float[Tensor, "B channels height width"],
@@ -201,7 +255,7 @@ class VECA(FamiliarNames, nn.Module):
         self, height: int, width: int, budget: int | None = None, ffn: float | None = None
     ) -> Cost:
         """What one image of this size costs in the form that this model runs."""
-        cores = checked_budget(self.config, budget)
+        cores = self.chosen_budget(budget)
         attention = self.block_of(0).attention
         return cost(
             self.config,
@@ -211,6 +265,10 @@ class VECA(FamiliarNames, nn.Module):
             folded=isinstance(attention, CorePeripheryAttention)
             and attention.takes_folded_form(cores),
         )
+
+    def chosen_budget(self, budget: int | None = None) -> int:
+        """Cores that a call uses: its own budget, the model's, the configuration's, or all."""
+        return checked_budget(self.config, self.budget if budget is None else budget)
 
     def set_attention_form(self, form: Form) -> None:
         """Compute attention 'folded', 'plain', or ('auto') in whichever form is cheaper."""
@@ -232,7 +290,9 @@ class VECA(FamiliarNames, nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
                 nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm | PatchEmbedding | CoreBank | CoreStep):
+            elif isinstance(
+                module, nn.LayerNorm | PatchEmbedding | CoreBank | LocalMixing | AnyCoreStep
+            ):
                 module.reset_parameters()
 
     def _reading(
@@ -246,23 +306,33 @@ class VECA(FamiliarNames, nn.Module):
             state = self.advance(self.move_cores(state, earlier), earlier, units)
         state = self.move_cores(state, layer)
         block = self.block_of(layer)
-        tokens = block.attention_norm(state.tokens)
+        tokens = block.attention_norm(block.mixed_locally(state.tokens, state.budget, state.grid))
         weights = block.attention.core_weights(
             tokens, state.budget, state.core_turn, state.patch_turn
         )
         return state, tokens, weights
 
+    def _patch_points(
+        self, images: Tensor, grid: tuple[int, int], dtype: torch.dtype
+    ) -> Float[Tensor, "N 2"]:
+        """Where the patches are, in training with one random shift and scale for all."""
+        points = patch_centres(grid, images.device, dtype)
+        if not self.training:
+            return points
+        return jittered(points, self.config.coordinate_shift, self.config.coordinate_rescale)
+
     def _patch_turn(
-        self, images: Tensor, grid: tuple[int, int], periods: rotary.Periods, dtype: torch.dtype
+        self,
+        images: Tensor,
+        grid: tuple[int, int],
+        periods: rotary.Periods,
+        points: Float[Tensor, "N 2"],
     ) -> rotary.Turn:
         """How patches are turned, from the cache where it is safe: not while tracing or faking."""
-        device = images.device
+        device, dtype = images.device, points.dtype
         tracing = torch.compiler.is_compiling() or type(images) is not Tensor
         if not self.training and not tracing and rotary.fits_cache(grid):
             return rotary.cached_patch_turn(grid, periods, device, dtype)
-        points = patch_centres(grid, device, dtype)
-        if self.training:
-            points = jittered(points, self.config.coordinate_shift, self.config.coordinate_rescale)
         return rotary.turn_at(points, rotary.frequencies(periods, device, dtype))
 
 
@@ -295,23 +365,65 @@ class Block(nn.Module):
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         kind = FullAttention if config.attention == "full" else CorePeripheryAttention
+        self.local_mixing = LocalMixing(config) if config.local_kernel else None
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention: Attention = kind(config)
         self.feedforward_norm = nn.LayerNorm(config.width)
         self.feedforward = FeedForward(config)
 
-    def forward(
+    def forward(  # noqa: PLR0913, PLR0917 - a checkpointed call passes by position
         self,
         tokens: Float[Tensor, "B T D"],
         budget: int,
         core_turn: rotary.Turn,
         patch_turn: rotary.Turn,
         units: int,
-    ) -> Float[Tensor, "B T D"]:
+        grid: tuple[int, int],
+        patch_points: Float[Tensor, "N 2"] | None = None,
+    ) -> Mixed:
         """One layer; the first `budget` tokens are cores."""
-        mixed = self.attention(self.attention_norm(tokens), budget, core_turn, patch_turn)
+        tokens = self.mixed_locally(tokens, budget, grid)
+        mixed, reads = self.attention(
+            self.attention_norm(tokens), budget, core_turn, patch_turn, patch_points
+        )
         tokens = tokens + mixed
-        return tokens + self.feedforward(self.feedforward_norm(tokens), units)
+        return Mixed(tokens + self.feedforward(self.feedforward_norm(tokens), units), reads)
+
+    def mixed_locally(
+        self, tokens: Float[Tensor, "B T D"], budget: int, grid: tuple[int, int]
+    ) -> Float[Tensor, "B T D"]:
+        """Tokens as they enter attention: after the convolution, where the model has one."""
+        return tokens if self.local_mixing is None else self.local_mixing(tokens, budget, grid)
+
+
+class LocalMixing(nn.Module):
+    """Patches take in their neighbors: a depthwise convolution on the patch grid, residual.
+
+    It starts at zero, so that a model that gains it computes what it did before. Beyond the border
+    the outermost patches repeat: zeros there would tell every patch how far the border is.
+    """
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        side = config.local_kernel
+        self.weight = nn.Parameter(torch.empty(config.width, 1, side, side))
+
+    def forward(
+        self, tokens: Float[Tensor, "B T D"], budget: int, grid: tuple[int, int]
+    ) -> Float[Tensor, "B T D"]:
+        """Tokens whose patches, all but the first `budget`, have taken in their neighbors."""
+        cores, patches = split(tokens, budget, dim=1)
+        # Permuted, rows of tokens are a channels-last image already: nothing is copied.
+        image = patches.unflatten(1, grid).permute(0, 3, 1, 2)
+        reach = self.weight.shape[-1] // 2
+        padded = F.pad(image, (reach,) * 4, mode="replicate")
+        mixed = F.conv2d(padded, self.weight, groups=self.weight.shape[0])
+        near = mixed.permute(0, 2, 3, 1).flatten(1, 2)
+        return torch.cat((cores, patches + near), dim=1)
+
+    def reset_parameters(self) -> None:
+        """Start without an effect."""
+        nn.init.zeros_(self.weight)
 
 
 class FeedForward(nn.Module):

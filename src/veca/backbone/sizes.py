@@ -7,7 +7,7 @@ from veca.backbone.config import BackboneConfig
 
 SIZES: Mapping[str, BackboneConfig] = MappingProxyType(
     {
-        "tiny": BackboneConfig(layers=12, width=192, heads=3),
+        "tiny": BackboneConfig(layers=12, width=192, heads=3, local_kernel=3),
         "small": BackboneConfig(layers=12, width=384, heads=6),
         "small-plus": BackboneConfig(layers=12, width=384, heads=6, ffn_ratio=4.0),
         "base": BackboneConfig(layers=12, width=768, heads=12),

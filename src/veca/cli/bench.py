@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import tyro
 from rich.console import Console
@@ -14,8 +14,9 @@ from veca.analysis.bench_report import LEGEND, NO_PLOT, UNTRAINED, findings, tab
 from veca.analysis.timing import Effort
 from veca.backbone.config import BackboneConfig
 from veca.backbone.sizes import SIZES
-from veca.cli.lists import numbers, whole_numbers
+from veca.cli.lists import numbers, texts, whole_numbers
 from veca.cli.typed import as_typed
+from veca.runtime.precision import Precision
 from veca.weights.description import describe
 
 DESCRIPTION = """Measure time, peak memory and FLOPs over resolutions, budgets and FFN shares.
@@ -28,7 +29,7 @@ Example: veca bench --model small --resolutions 256,512 --budgets 8,64 --out bui
 BUDGETS, QUICK_BUDGETS = (8, 16, 32, 64), (8, 64)
 RESOLUTIONS, QUICK_RESOLUTIONS = (256, 512, 1024), (256, 512)
 QUICK_ROUNDS = 3
-WIDTH = 110
+WIDTH = 120
 """Columns that the tables need where no terminal tells how many there are."""
 
 
@@ -66,8 +67,9 @@ class Flags:
     device: str = "cpu"
     """cpu, cuda, cuda:1, ..., or auto"""
 
-    dtype: str = "float32"
-    """float32, bfloat16 or float16"""
+    precision: Annotated[str, tyro.conf.arg(metavar="PRECISION,...")] = "auto"
+    """what all contenders compute with: fp32, bf16, or auto (bf16 where the device computes it
+    natively); fp32,bf16 measures both in turns and tells their ratio"""
 
     seed: int = 0
     """decides weights, images and the order within a round"""
@@ -99,7 +101,7 @@ class Flags:
             batch=self.batch,
             threads=self.threads,
             device=self.device,
-            dtype=self.dtype,
+            precisions=cast(tuple[Precision, ...], texts("--precision", self.precision)),
             seed=self.seed,
             memory=self.memory,
             effort=Effort(

@@ -9,13 +9,14 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from veca.analysis.demo import BudgetRow, Told, run_demo
+from veca.analysis.demo import Demo, Told, run_demo
 from veca.analysis.demo_page import page
 from veca.analysis.machine import this_machine
 from veca.analysis.samples import sample_photos
 from veca.cli.typed import as_typed
 from veca.runtime.files import make_folder, replace_file
-from veca.weights.named import named_model
+from veca.runtime.precision import Precision
+from veca.weights.named import NamedModel, named_model
 
 DESCRIPTION = """Show one model at several budgets: a table, and a page with pictures.
 
@@ -26,13 +27,14 @@ def demo(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     command = as_typed("demo", words)
 
-    def run(
+    def run(  # noqa: PLR0913 - the flags of the command
         photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
         /,
         *,
         model: str = "veca-tiny",
         budgets: str = "8,16,32,64",
         size: int = 448,
+        precision: Precision = "auto",
         out: Path = Path("build/demo"),
     ) -> None:
         """Encode photos at every budget and write the report.
@@ -42,20 +44,27 @@ def demo(words: Sequence[str]) -> None:
             model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
             budgets: numbers of cores, with commas
             size: short side of a photo in pixels
+            precision: what the model computes with; auto is bf16 where the CPU computes it
+                natively, else fp32
             out: folder of the report
         """
-        _demo(photos or tuple(sample_photos()), model, _numbers(budgets), size, out, command)
+        found = named_model(model, precision=precision)
+        _demo(photos or tuple(sample_photos()), found, _numbers(budgets), size, out, command)
 
     tyro.cli(run, prog="veca demo", description=DESCRIPTION, args=words)
 
 
 def _demo(  # noqa: PLR0913, PLR0917 - the flags of the command
-    photos: Sequence[Path], name: str, budgets: Sequence[int], size: int, out: Path, command: str
+    photos: Sequence[Path],
+    found: NamedModel,
+    budgets: Sequence[int],
+    size: int,
+    out: Path,
+    command: str,
 ) -> None:
     """Run it, print the table, write the page."""
     started = time.perf_counter()
     console = Console(highlight=False)
-    found = named_model(name)
     console.print(f"[bold]{found.title}[/bold]")
     if not found.trained:
         console.print(
@@ -66,21 +75,23 @@ def _demo(  # noqa: PLR0913, PLR0917 - the flags of the command
     title = f"{found.title}, weights {found.digest[:12]}"
     told = Told(title, found.trained, str(this_machine()), command)
     shown = run_demo(found.model, photos, budgets, size, told)
-    console.print(_table(shown.rows, shown.pixels))
+    console.print(_table(shown))
     make_folder(out)
     target = out / "report.html"
     replace_file(target, [page(shown).encode()])
     print(f"Report: {target} ({time.perf_counter() - started:.0f} s in all)")
 
 
-def _table(rows: Sequence[BudgetRow], pixels: tuple[int, int]) -> Table:
+def _table(shown: Demo) -> Table:
     """What each budget costs, and how close it comes to the whole bank."""
-    table = Table(title=f"one image of {pixels[0]} x {pixels[1]} pixels", title_justify="left")
+    width, height = shown.pixels
+    title = f"one image of {width} x {height} pixels, computed in {shown.precision}"
+    table = Table(title=title, title_justify="left")
     for heading in (
         "cores", "ms here", "GFLOPs", "pairs", "of full attention", "image cos", "patch cos",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
-    for row in rows:
+    for row in shown.rows:
         table.add_row(
             str(row.budget),
             f"{row.milliseconds:.0f} [{row.quartiles[0]:.0f}-{row.quartiles[1]:.0f}]",

@@ -9,11 +9,12 @@ import tyro
 
 from veca.cli.typed import as_typed
 from veca.data.fit import Fit
-from veca.embed.config import Efficiency, EmbedConfig, Precision
+from veca.embed.config import Efficiency, EmbedConfig, StoredType
 from veca.embed.layout import SKIPPED_NAME
 from veca.embed.models import find_model
 from veca.embed.run import Summary, embed_collection
 from veca.runtime.devices import pick_device
+from veca.runtime.precision import Precision
 from veca.runtime.progress import duration
 
 DESCRIPTION = """Store the features of many pictures: files, folders, .tar shards, lists, patterns.
@@ -52,7 +53,8 @@ def embed(words: Sequence[str]) -> None:
         ffn: Share = None,
         size: int = EmbedConfig.size,
         fit: Fit = EmbedConfig.fit,
-        dtype: Precision = EmbedConfig.dtype,
+        precision: Precision = EmbedConfig.precision,
+        dtype: StoredType = EmbedConfig.dtype,
         batch: int = Efficiency.batch,
         workers: int = Efficiency.workers,
         device: str = Efficiency.device,
@@ -68,13 +70,21 @@ def embed(words: Sequence[str]) -> None:
             ffn: share of the hidden units to use, of models with nested feed-forward parts
             size: short side of a prepared picture in pixels; with --fit pad the long one
             fit: how pictures come to sides of whole patches
+            precision: what the model computes with; auto is that of a collection that is
+                continued, else bf16 where the device computes it natively, else fp32
             dtype: type of the stored numbers
             batch: pictures of one size that go through the model together, at most
             workers: processes that decode pictures; 0 decodes in the main one
             device: where the model runs: auto, cpu, cuda, cuda:1
         """
         config = EmbedConfig(
-            budget=budget, ffn=ffn, size=size, fit=fit, dtype=dtype, patches=patches
+            budget=budget,
+            ffn=ffn,
+            size=size,
+            fit=fit,
+            precision=precision,
+            dtype=dtype,
+            patches=patches,
         )
         efficiency = Efficiency(batch=batch, workers=workers, device=device)
         _embed(paths, model, out, config, efficiency, command)
@@ -112,7 +122,8 @@ def _told(summary: Summary, out: Path) -> list[str]:
     """What a run did, in sentences."""
     record = summary.record
     stored = (
-        f"{record.count:,} vectors of {record.model.config.width} numbers ({record.config.dtype})"
+        f"{record.count:,} vectors of {record.model.config.width} numbers ({record.config.dtype}, "
+        f"computed in {record.config.precision})"
     )
     if summary.embedded or summary.skipped:
         rate = (summary.embedded + summary.skipped) / max(summary.seconds, 1e-9)

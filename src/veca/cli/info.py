@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from veca.backbone.cost import parameters
+from veca.probe.quality import QUALITY_NAME, QualityError, read_quality
 from veca.weights.cost_table import cost_rows
 from veca.weights.description import describe
 from veca.weights.facts import Facts, size_name
@@ -93,6 +95,16 @@ def _file_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     rows: dict[str, object] = {"licence": NOT_RECORDED} | told.known()
     for name, value in rows.items():
         yield TITLES.get(name, name), str(value)
+    if (quality := facts.path.with_name(QUALITY_NAME)).is_file():
+        yield QUALITY_NAME, _measurements(quality, facts.digest)
+
+
+def _measurements(path: Path, digest: str) -> str:
+    """How much a file tells of the model, or why it tells nothing."""
+    try:
+        return f"{len(read_quality(path, digest).rows)} measurements"
+    except QualityError as error:
+        return str(error)
 
 
 def _cost_table(facts: Facts) -> Table:

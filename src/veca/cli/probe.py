@@ -1,5 +1,6 @@
 """`veca probe`: what frozen features are worth, at every budget."""
 
+import datetime
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,13 +16,16 @@ from veca.cli.typed import as_typed
 from veca.data.sets.find import SETS
 from veca.probe.features import Place
 from veca.probe.prober import Prober
+from veca.probe.quality import quality_of, report_files, write_quality
 from veca.probe.report import COMPARISON_NAME, Draw, write_report
 from veca.probe.report_text import report_tables
 from veca.probe.rows import TASKS, Row, Task
 from veca.probe.suite import Job, read_suite
 from veca.probe.suite_run import TABLES_NAME, Outcome, Runner, run_suite, write_suite
 from veca.runtime.company import Company
+from veca.runtime.precision import Precision, resolve_precision
 from veca.runtime.workers import Workers, join_workers
+from veca.weights.description import describe
 
 HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
 
@@ -32,6 +36,7 @@ HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
   segmentation  classes of pixels by a linear layer on patch features
   depth         metres of pixels by a linear layer on patch features
   suite FILE    a list of such jobs; skips what is done, rebuilds the paper's tables
+  quality REPORT.json ...  what reports tell of one model, as a file beside its weights
 
 veca probe TASK --help tells the flags, and which layouts of DATA are known.
 Example: veca probe knn photos --model tiny --budgets 8,64 --out probes"""
@@ -43,17 +48,24 @@ and val.txt; or images/, depth/ (16-bit PNG, millimetres), train.txt and val.txt
 their makers' layout are given as NAME=FOLDER, where NAME is one of {sets}.
 
 The folder --out gets report.json, report.md, report.png, the fitted heads (for veca predict) and
-what became of each test picture; with --control also comparison.json. Rows of earlier runs in the
+what became of each test picture; with --baseline also comparison.json. Rows of earlier runs in the
 same folder stay. Features are kept and used again.
 
 Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
 
 SUITE_DESCRIPTION = """Run the jobs of a TOML or JSON file, skip those that are done, and write one
 report with the paper's tables for the sets that are present (tables.md), published numbers beside
-ours; where jobs have a control, comparison.json tells how sure its shares are. A job that cannot be
-run, such as for want of its set, does not stop the others; the exit code is then 1.
+ours; where jobs have baselines, comparison.json tells how sure their shares are. A job that cannot
+be run, such as for want of its set, does not stop the others; the exit code is then 1.
 
 Example: veca probe suite paper.toml --out probes"""
+
+QUALITY_DESCRIPTION = """Write what reports tell of one model into a small file for programs, to lie
+beside its weights: every metric by task, set, resolution, budget and share of the hidden units,
+with a 95 % interval where the cases of the report are there. Rows are found by the hash of the
+weights, whether the model was measured as such, as a baseline or as a teacher.
+
+Example: veca probe quality probes/report.json --model runs/tiny --out runs/tiny/quality.json"""
 
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 NoModel = Annotated[str | None, tyro.conf.arg(metavar="M", help_behavior_hint="(default: none)")]
@@ -67,7 +79,7 @@ Numbers = tyro.conf.arg(metavar="A,B,...", help_behavior_hint="")
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How a run goes about it; its numbers do not depend on it."""
+    """How a run goes about it; its numbers depend on the precision alone."""
 
     features: Annotated[
         Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: OUT/features)")
@@ -82,6 +94,9 @@ class How:
 
     device: str = "auto"
     """where models run: auto, cpu, cuda, cuda:1"""
+
+    precision: Precision = "fp32"
+    """what models compute with: fp32, bf16, or auto: bf16 where the device computes it natively"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +116,10 @@ class TaskFlags:
     teacher: NoModel = None
     """another model to measure beside it, of which it keeps a share"""
 
-    control: NoModel = None
-    """one more, such as the full-attention twin"""
+    baseline: Annotated[
+        str | None, tyro.conf.arg(metavar="M,...", help_behavior_hint="(default: none)")
+    ] = None
+    """full-attention models to measure beside it, such as full-local,full; the first leads"""
 
     budgets: Annotated[str | None, Numbers] = None
     """cores to use; by default those that the model was trained with"""
@@ -145,7 +162,7 @@ class TaskFlags:
             data=self.data,
             model=self.model,
             teacher=self.teacher,
-            control=self.control,
+            baseline=() if self.baseline is None else texts("--baseline", self.baseline),
             budgets=None if self.budgets is None else whole_numbers("--budgets", self.budgets),
             ffn=None if self.ffn is None else numbers("--ffn", self.ffn),
             protocol=self.protocol,
@@ -169,6 +186,24 @@ class SuiteFlags:
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
 
 
+@dataclass(frozen=True, kw_only=True)
+class QualityFlags:
+    """What a file beside the weights takes."""
+
+    reports: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="REPORT.json ...", help_behavior_hint="(required)"),
+    ]
+    """reports, or their folders; of a number that several have, the last one counts"""
+
+    model: Annotated[str, tyro.conf.arg(metavar="M")]
+    """a folder, .safetensors file, bundled or hub name"""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """file to write, usually quality.json beside the weights"""
+
+
 def probe(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     if not words or words[0] in {"-h", "--help"}:
@@ -184,8 +219,16 @@ def probe(words: Sequence[str]) -> None:
             tyro.cli(SuiteFlags, prog="veca probe suite", description=described, args=rest), command
         )
         return
+    if task == "quality":
+        described = QUALITY_DESCRIPTION
+        _quality(
+            tyro.cli(QualityFlags, prog="veca probe quality", description=described, args=rest)
+        )
+        return
     if task not in TASKS:
-        raise ValueError(f"{task!r} is no task; the tasks are {', '.join(TASKS)} and suite.")
+        raise ValueError(
+            f"{task!r} is no task; the tasks are {', '.join(TASKS)}, and suite and quality."
+        )
     described = DESCRIPTION.format(sets=", ".join(SETS), task=task)
     flags = tyro.cli(TaskFlags, prog=f"veca probe {task}", description=described, args=rest)
     _task(task, flags, command)
@@ -222,6 +265,17 @@ def _suite(flags: SuiteFlags, command: str) -> None:
         raise SystemExit(1)
 
 
+def _quality(flags: QualityFlags) -> None:
+    """Write what reports tell of a model."""
+    rows, cases = report_files(flags.reports)
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    weights = describe(flags.model).digest
+    found = quality_of(rows, cases, model=flags.model, weights=weights, date=today)
+    write_quality(found, flags.out)
+    sure = sum(row.interval is not None for row in found.rows)
+    print(f"{flags.out}: {len(found.rows)} measurements, {sure} of them with an interval.")
+
+
 def _prober(out: Path, how: How, workers: Workers, command: str) -> Prober:
     """What runs jobs."""
     place = Place(
@@ -229,6 +283,7 @@ def _prober(out: Path, how: How, workers: Workers, command: str) -> Prober:
         workers=workers,
         loaders=how.workers,
         batch=how.batch,
+        precision=workers.share(resolve_precision(how.precision, workers.device)),
         tell=_tell if workers.first else _keep_still,
         shown=workers.first,
     )
@@ -261,7 +316,7 @@ def _finish(rows: Sequence[Row], prober: Prober, out: Path) -> None:
     first, *others = (str(whole[0]), *(path.name for path in whole[1:]))
     print(f"{', '.join([first, *others[:-1]])} and {others[-1]} hold all rows.")
     if len(whole) < len(written.files):
-        print(f"{out / COMPARISON_NAME} and report.md tell how sure shares of the control's are.")
+        print(f"{out / COMPARISON_NAME} and report.md tell how sure shares of the baseline's are.")
     heads = [folder for role, folder in prober.heads if role == "model"]
     if heads:
         print(f"Use a head on new pictures: veca predict {shlex.quote(str(heads[-1]))} IMAGES")

@@ -25,7 +25,7 @@ from veca.data.image_index import ImageIndex
 from veca.data.loading import has_shared_memory, load_tasks
 from veca.data.picture import Picture
 from veca.data.reading import failure, open_input
-from veca.data.views import ViewConfig, centre_view, least_side, training_view
+from veca.data.views import ViewConfig, centre_view, inner_view, least_side, training_view
 
 ATTEMPTS = 32
 """Other images that are tried in the place of one that cannot be read."""
@@ -56,7 +56,8 @@ class Batch(NamedTuple):
 
     task: ViewTask
 
-    images: UInt8[Tensor, "B 3 R R"]
+    images: UInt8[Tensor, "B 3 S S"]
+    """Of the task's resolution, with the margin on each side where one is given."""
 
     unreadable: dict[int, str]
     """Numbers of images that could not be read, with the reason; others stand in their places."""
@@ -107,6 +108,8 @@ def batches(  # noqa: PLR0913 - a door
     num_workers: int,
     training: bool = True,
     replacements: NDArray[np.int64] | None = None,
+    margin: int = 0,
+    give_margin: bool = True,
     what_to_do: str = "start again with --resume and fewer workers",
 ) -> Generator[Batch, None, None]:
     """The views of every task, in order; tasks are drawn only a few ahead.
@@ -124,6 +127,8 @@ def batches(  # noqa: PLR0913 - a door
         training: random views; else those from the middle, whatever the draws are.
         replacements: numbers of the images that may stand in for others, by default all; give the
             side of the split that the tasks are from.
+        margin: pixels of a view that it shows more on each side, whatever its resolution.
+        give_margin: whether views come with it; else it is cut off, and the rest is the same.
         what_to_do: words for when a worker was ended from outside, perhaps for want of memory.
 
     Raises:
@@ -136,6 +141,8 @@ def batches(  # noqa: PLR0913 - a door
         training=training,
         num_workers=num_workers,
         replacements=replacements,
+        margin=margin,
+        give_margin=give_margin,
     )
     with closing(load_tasks(viewer, tasks, num_workers)) as answers:
         try:
@@ -171,15 +178,19 @@ class _Viewer(Dataset[_Answer]):
     training: bool
     num_workers: int
     replacements: NDArray[np.int64] | None
+    margin: int
+    give_margin: bool
 
     def __getitem__(self, task: ViewTask) -> _Answer:
         """Make the views of a task."""
-        side, unreadable = task.resolution, dict[int, str]()
+        resolution, unreadable = task.resolution, dict[int, str]()
+        side = resolution + 2 * self.margin * self.give_margin
         images = torch.empty((len(task.indices), 3, side, side), dtype=torch.uint8)
         places = zip(task.indices.tolist(), task.draws.tolist(), strict=True)
         try:
             for place, (image, draw) in enumerate(places):
-                images[place] = self._view(image, draw, side, unreadable)
+                view = self._view(image, draw, resolution, unreadable)
+                images[place] = view if self.give_margin else inner_view(view, resolution)
         except DataError as error:
             return _Answer(task, images[:0].clone(), unreadable, str(error))
         shares = has_shared_memory(images.nbytes, self.num_workers)
@@ -187,13 +198,13 @@ class _Viewer(Dataset[_Answer]):
 
     def _view(
         self, image: int, draw: int, resolution: int, unreadable: dict[int, str]
-    ) -> UInt8[Tensor, "3 R R"]:
+    ) -> UInt8[Tensor, "3 S S"]:
         """The view of an image, or of one in its place; notes what could not be read."""
         picture = self._picture(image, draw, resolution, unreadable)
         if not self.training:
-            return centre_view(picture, resolution, self.config)
+            return centre_view(picture, resolution, self.config, self.margin)
         numbers = random.Random(f"view/{self.seed}/{draw}/{image}")
-        return training_view(picture, resolution, numbers, self.config)
+        return training_view(picture, resolution, numbers, self.config, self.margin)
 
     def _picture(
         self, image: int, draw: int, resolution: int, unreadable: dict[int, str]

@@ -44,12 +44,36 @@ class Picture:
         """The part within the box at another height and width; what lies around it weighs in."""
         return Picture(tuple(_resampled(band, sides, box) for band in self.bands))
 
+    def resampled_beyond(self, sides: tuple[int, int], box: Box) -> "Picture":
+        """As `resampled`, of a box that may leave the picture, which is mirrored at its borders."""
+        height, width = self.sides
+        left, top, right, bottom = box
+        if left >= 0 and top >= 0 and right <= width and bottom <= height:
+            return self.resampled(sides, box)
+        first_row, last_row = _reached(top, bottom, sides[0])
+        first_column, last_column = _reached(left, right, sides[1])
+        rows = mirrored(first_row, last_row, height)
+        columns = mirrored(first_column, last_column, width)
+        bands = [Image.fromarray(np.asarray(band)[rows][:, columns]) for band in self.bands]
+        within = (left - first_column, top - first_row, right - first_column, bottom - first_row)
+        return Picture(tuple(bands)).resampled(sides, within)
+
     def pixels(self) -> Shaped[Tensor, "3 height width"]:
         """Bytes, or floats within 0..1."""
         if self.bands[0].mode == "RGB":
             return torch.from_numpy(np.array(self.bands[0])).permute(2, 0, 1).contiguous()
         planes = [torch.from_numpy(np.array(band)) for band in self.bands]
         return torch.stack(planes * (3 // len(planes)))
+
+
+def mirrored(first: int, last: int, side: int) -> NDArray[np.int64]:
+    """Which of `side` pixels stand at the places from `first` up to `last`, of which some are none.
+
+    Mirrors stand on the borders, so that the outermost pixels come twice in a row (numpy calls it
+    'symmetric'), and again behind each other as often as it takes.
+    """
+    places = np.arange(first, last) % (2 * side)
+    return np.where(places < side, places, 2 * side - 1 - places)
 
 
 def checked_floats(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -72,10 +96,16 @@ def _resampled(band: Image.Image, sides: tuple[int, int], box: Box) -> Image.Ima
     """One band, first along x, of the rows that are needed only, then along y."""
     height, width = sides
     left, top, right, bottom = box
-    reach = 2 * max(1.0, (bottom - top) / height) + 1  # of the kernel, and one for rounding
-    first, last = max(0, math.floor(top - reach)), min(band.height, math.ceil(bottom + reach))
+    first, last = _reached(top, bottom, height)
+    first, last = max(0, first), min(band.height, last)
     band = _resized(band, (width, last - first), (left, float(first), right, float(last)))
     return _resized(band, (width, height), (0.0, top - first, float(width), bottom - first))
+
+
+def _reached(start: float, end: float, count: int) -> tuple[int, int]:
+    """From which pixel up to which one `count` new ones between two places depend on the old."""
+    reach = 2 * max(1.0, (end - start) / count) + 1  # of the kernel, and one for rounding
+    return math.floor(start - reach), math.ceil(end + reach)
 
 
 def _resized(band: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:

@@ -5,6 +5,9 @@ out, at a random place in training and in the middle otherwise. Here both are on
 square alone: its place in the scaled picture is a whole pixel, its place on the original is exact,
 and what lies around it weighs in, so the outcome is that of scaling everything and cutting, but for
 rounding, at a cost that does not grow with the part that is cut off.
+
+A view can have a margin: more of the picture on each side, at the scale of the view and out of the
+same resampling; beyond its borders the picture goes on as its mirror image.
 """
 
 import math
@@ -68,9 +71,13 @@ class ViewConfig:
 
 
 def training_view(
-    picture: Picture, resolution: int, draw: random.Random, config: ViewConfig
-) -> UInt8[Tensor, "3 R R"]:
-    """A random view: cut, mirrored half of the time, changed by TrivialAugmentWide."""
+    picture: Picture, resolution: int, draw: random.Random, config: ViewConfig, margin: int = 0
+) -> UInt8[Tensor, "3 S S"]:
+    """A random view: cut, mirrored half of the time, changed by TrivialAugmentWide.
+
+    With a margin, in pixels of the view, it shows that much more on each side (S = R + 2 margin);
+    what lies within is drawn as without.
+    """
     if config.crop == "random-resized":
         box = _random_box(picture.sides, draw, config)
     else:
@@ -78,7 +85,7 @@ def training_view(
         top, left = (int(draw.random() * (side - resolution + 1)) for side in sides)
         box = _box(picture.sides, sides, (top, left), resolution)
     flipped = draw.random() < config.flip
-    image = _eight_bit(picture.resampled((resolution, resolution), box))
+    image = _cut(picture, resolution, box, margin)
     if flipped:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     if config.trivial_augment:
@@ -86,12 +93,20 @@ def training_view(
     return Picture((image,)).pixels()
 
 
-def centre_view(picture: Picture, resolution: int, config: ViewConfig) -> UInt8[Tensor, "3 R R"]:
-    """The view from the middle, at the scale of 'resized' views and unchanged."""
+def centre_view(
+    picture: Picture, resolution: int, config: ViewConfig, margin: int = 0
+) -> UInt8[Tensor, "3 S S"]:
+    """The view from the middle, at the scale of 'resized' views and unchanged; S = R + 2 margin."""
     sides = _scaled_sides(picture.sides, resolution, config.margin)
     top, left = ((side - resolution) // 2 for side in sides)
     box = _box(picture.sides, sides, (top, left), resolution)
-    return Picture((_eight_bit(picture.resampled((resolution, resolution), box)),)).pixels()
+    return Picture((_cut(picture, resolution, box, margin),)).pixels()
+
+
+def inner_view(images: UInt8[Tensor, "*B 3 S S"], resolution: int) -> UInt8[Tensor, "*B 3 R R"]:
+    """What lies within the margins of views that may have some."""
+    start = (images.shape[-1] - resolution) // 2
+    return images[..., start : start + resolution, start : start + resolution]
 
 
 def least_side(resolution: int, config: ViewConfig) -> int:
@@ -143,6 +158,17 @@ def _random_box(sides: tuple[int, int], draw: random.Random, config: ViewConfig)
 def _between(ends: tuple[float, float], draw: random.Random) -> float:
     """A number between two others, all equally likely."""
     return ends[0] + (ends[1] - ends[0]) * draw.random()
+
+
+def _cut(picture: Picture, resolution: int, box: Box, margin: int) -> Image.Image:
+    """What lies within a box, and around it a margin in pixels of the view."""
+    if not margin:
+        return _eight_bit(picture.resampled((resolution, resolution), box))
+    left, top, right, bottom = box
+    across, down = (right - left) * margin / resolution, (bottom - top) * margin / resolution
+    outer = (left - across, top - down, right + across, bottom + down)
+    side = resolution + 2 * margin
+    return _eight_bit(picture.resampled_beyond((side, side), outer))
 
 
 def _eight_bit(picture: Picture) -> Image.Image:

@@ -22,10 +22,11 @@ from veca.data.views import ViewConfig
 from veca.distill.cache_records import RecordLayout, Records, fit_scales, mean_cosine
 from veca.distill.cache_store import CacheError, Kept, Measured
 from veca.distill.config import CacheConfig
+from veca.distill.margin import Margin
 from veca.distill.projection import Projection
 from veca.distill.targets import TEACHER_PIXELS
 from veca.distill.validation import StoppedError
-from veca.runtime.precision import autocast
+from veca.runtime.precision import ResolvedPrecision, autocast
 from veca.runtime.progress import progress
 from veca.runtime.workers import Workers
 from veca.teacher.teacher import Targets, Teacher
@@ -57,7 +58,10 @@ class LiveOutputs:
     num_workers: int
     teacher_batch: int
     device: torch.device
+    precision: ResolvedPrecision
+    """What the teacher computes with."""
     asked_to_stop: Callable[[], bool]
+    margin: Margin = field(default_factory=Margin)
     shown: bool = False
     """Whether to show how far it has come."""
     unreadable: set[int] = field(default_factory=set)
@@ -70,7 +74,7 @@ class LiveOutputs:
 
     def lots(self, numbers: range | NDArray[np.int64], resolution: int) -> list[NDArray[np.int64]]:
         """Views that go through the teacher together."""
-        size = self.teacher_batch * TEACHER_PIXELS // resolution**2
+        size = self.teacher_batch * TEACHER_PIXELS // (resolution + 2 * self.margin.pixels) ** 2
         largest = LARGEST_LOT.get(self.device.type, LARGEST_LOT_ELSEWHERE)
         size = min(largest, max(1, size))
         found = np.asarray(numbers, np.int64)
@@ -91,6 +95,7 @@ class LiveOutputs:
             config=self.views,
             num_workers=self.num_workers if num_workers is None else num_workers,
             replacements=self.images,
+            margin=self.margin.loaded,
         )
         with closing(found):
             for batch in found:
@@ -106,8 +111,9 @@ class LiveOutputs:
 
     def _answer(self, images: Tensor, task: ViewTask) -> Targets:
         """What the teacher says, if it is all numbers."""
-        with torch.no_grad(), autocast(self.device):
-            found: Targets = self.teacher(images.to(self.device), self.grid(task.resolution))
+        with torch.no_grad(), autocast(self.device, self.precision):
+            shown, grid = images.to(self.device), self.grid(task.resolution)
+            found = self.margin.ask(self.teacher, shown, grid)
         finite = found.image.isfinite().all(1) & found.patches.isfinite().flatten(1).all(1)
         if not finite.all():
             image = int(task.indices[int((~finite).nonzero()[0])])
@@ -115,7 +121,7 @@ class LiveOutputs:
                 f"the teacher {self.teacher.name} gives numbers that are not finite for "
                 f"{self.index[image].name}; remove this image, or use another teacher."
             )
-        return found
+        return Targets(found.image.float(), found.patches.float())
 
 
 class Sample(NamedTuple):

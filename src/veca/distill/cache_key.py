@@ -17,10 +17,12 @@ from veca.data.image_index import ImageIndex
 from veca.data.views import ViewConfig
 from veca.distill.cache_store import CacheError
 from veca.distill.config import CacheConfig
+from veca.distill.margin import Margin
+from veca.runtime.precision import ResolvedPrecision
 from veca.teacher.teacher import Teacher
 
-FORMAT = 1
-"""Rises when what is kept changes its meaning."""
+FORMAT = 2
+"""Rises when what is kept changes its meaning: 2 has the windows of EfficientNet in fp32."""
 
 
 def kept_channels(teacher: Teacher, config: CacheConfig) -> int | None:
@@ -38,6 +40,8 @@ def cache_facts(  # noqa: PLR0913 - what outputs depend on
     views: ViewConfig,
     sizes: Sequence[int],
     patch_size: int,
+    precision: ResolvedPrecision,
+    margin: Margin = Margin(),  # noqa: B008 - it is frozen
 ) -> dict[str, Any]:
     """All that outputs of a teacher depend on but their resolution, which names a folder below.
 
@@ -61,6 +65,8 @@ def cache_facts(  # noqa: PLR0913 - what outputs depend on
         "channels": channels,
         "projection_fitted_at": None if channels is None else max(sizes),
         "patch_size": patch_size,
+        "precision": precision,
+        **margin.facts(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read again
     return plain

@@ -21,7 +21,9 @@ from veca.distill.cache_fill import LiveOutputs
 from veca.distill.cache_outputs import TeacherOutputs
 from veca.distill.cache_store import CacheError
 from veca.distill.config import CacheConfig
+from veca.distill.margin import Margin
 from veca.distill.teacher_cache import TeacherCache
+from veca.runtime.precision import ResolvedPrecision
 from veca.runtime.workers import Workers
 from veca.teacher.teacher import Teacher
 
@@ -39,6 +41,8 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
     views: ViewConfig,
     sizes: Sequence[int],
     patch_size: int,
+    precision: ResolvedPrecision,
+    margin: Margin = Margin(),  # noqa: B008 - it is frozen
     num_workers: int,
     teacher_batch: int,
     workers: Workers,
@@ -48,9 +52,9 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
 ) -> TeacherCache:
     """Teacher outputs of some views of each image, computed now as far as they are not kept.
 
-    Training must ask `batches` for the views with `config.seed`, crops as draws, and
-    `replacements=images`: then a view is the one whose outputs are kept, also where an image cannot
-    be read.
+    Training must ask `batches` for the views with `config.seed`, crops as draws,
+    `replacements=images` and the margin that is loaded: then a view is the one whose outputs are
+    kept, also where an image cannot be read.
 
     Raises:
         CacheError: there is no room, a file is damaged on which others depend, what is kept is not
@@ -68,9 +72,11 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
             config=config,
             views=views,
             patch_size=patch_size,
+            margin=margin,
             num_workers=num_workers,
             teacher_batch=teacher_batch,
             device=workers.device,
+            precision=precision,
             asked_to_stop=asked_to_stop,
             shown=shown and workers.first,
         )
@@ -92,6 +98,7 @@ def _completed(folder: Path, found: Sequence[TeacherOutputs], company: Company) 
         live.images,
         [outputs.kept for outputs in found],
         [outputs.projection for outputs in found],
+        live.precision,
     )
 
 

@@ -64,6 +64,8 @@ class TeacherOutputs:
             views=live.views,
             sizes=sizes,
             patch_size=live.patch_size,
+            precision=live.precision,
+            margin=live.margin,
         )
         folder = root / folder_name(live.teacher.name, key_of(facts))
         channels = kept_channels(live.teacher, live.config)

@@ -67,7 +67,7 @@ def validation_charts(log: Log) -> list[Chart]:
             ],
             steps=_steps(log),
             values=values,
-            guide=None if group[0].baseline is None else ("constant", group[0].baseline),
+            guide=None if group[0].constant is None else ("constant", group[0].constant),
             marks=_resumes(log),
             logarithmic=logarithmic,
         )
@@ -165,10 +165,10 @@ def settled(
 
 
 def _loss_axis(scores: Sequence[Score], last: float) -> tuple[tuple[float, float], bool]:
-    """One axis for all validation losses and baselines, and whether it is logarithmic."""
-    baselines = [score.baseline for score in scores if score.baseline is not None]
+    """One axis for validation losses and the constant predictor, and whether it is logarithmic."""
+    constants = [score.constant for score in scores if score.constant is not None]
     losses = [settled(score.steps, score.losses, last) for score in scores]
-    return _axis(np.concatenate([np.array(baselines), *losses]))
+    return _axis(np.concatenate([np.array(constants), *losses]))
 
 
 def _axis(values: Float64[ndarray, " n"], zero: bool = False) -> tuple[tuple[float, float], bool]:

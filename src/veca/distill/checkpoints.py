@@ -16,7 +16,7 @@ from veca.distill.publish import publish
 from veca.distill.run_folder import RunError, RunFolder
 from veca.distill.state import gather
 from veca.distill.training import Training, published_tensors
-from veca.runtime.snapshots import SnapshotError, Snapshots
+from veca.runtime.snapshots import SnapshotError, Snapshots, refuse_non_finite
 from veca.weights.provenance import Provenance
 
 MOST_FAILURES = 3
@@ -48,8 +48,11 @@ class Checkpoints:
 
         def write() -> None:
             self.sync_logs()
-            self.snapshots.save(step, tensors, facts)
+            refuse_non_finite(tensors)
+            # The checkpoint comes last: one that says the run is finished must not be there
+            # before the model is, or a kill between the two would leave an old one for good.
             self._publish(weights, self.folder.last)
+            self.snapshots.save(step, tensors, facts)
 
         reason = self._attempt(f"the checkpoint of step {step:,}", write)
         self.failures = self.failures + 1 if reason else 0

@@ -3,15 +3,19 @@
 One row for each teacher, one column for each part; the log has the same names in the same order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from veca.distill.config import DistillConfig
-from veca.distill.further_losses import class_divergence, further_parts, relation_error
+from veca.distill.further_losses import (
+    anchor_divergence,
+    class_divergence,
+    further_parts,
+    relation_error,
+)
 from veca.distill.losses import PARTS, LossConfig, Losses, distillation_losses
 from veca.distill.student import Prediction
 from veca.distill.targets import TargetSource
@@ -36,7 +40,7 @@ def compare(
     return torch.stack([
         torch.stack([
             *distillation_losses(said.image, said.patches, wanted),
-            *_further(said, wanted, partial(source.classes, number), config),
+            *_further(said, wanted, source, number, config),
         ])
         for number, (said, wanted) in enumerate(zip(predictions, targets, strict=True))
     ])  # fmt: skip
@@ -45,18 +49,22 @@ def compare(
 def _further(
     said: Prediction,
     wanted: Targets,
-    classes: Callable[[Tensor], Tensor | None],
+    source: TargetSource,
+    teacher: int,
     config: LossConfig,
 ) -> Iterator[Float[Tensor, ""]]:
     """Parts that the paper's loss does not have, in the order of `further_parts`."""
     if config.classes > 0:
-        scores, aims = classes(said.image), classes(wanted.image)
+        scores, aims = (source.classes(teacher, image) for image in (said.image, wanted.image))
         if scores is None or aims is None:  # other teachers tell classes
             yield said.image.new_zeros((), dtype=torch.float32)
         else:
             yield class_divergence(scores, aims, config.temperature)
     if config.relations > 0:
         yield relation_error(said.own, wanted.patches)
+    anchors = source.scaling(teacher).anchors
+    if config.anchors > 0 and anchors is not None:
+        yield anchor_divergence(said.image, wanted.image, anchors, config.anchor_temperature)
 
 
 def teacher_losses(

@@ -6,19 +6,22 @@ equal configs, images and teachers give equal weights on one machine, bit for bi
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from veca.backbone.config import PAPER_BUDGETS, AttentionKind, BackboneConfig
-from veca.backbone.nesting import draw_budget, draw_share
+from veca.backbone.nesting import budget_weights, draw_budget, draw_share
 from veca.data.views import ViewConfig
 from veca.distill.adaptors import AdaptorKind
 from veca.distill.losses import LossConfig
 from veca.distill.optimizers import OptimizerConfig
 from veca.distill.schedules import ResolutionPhase, ScheduleConfig, draw_resolution
+from veca.runtime.precision import Precision
 
 KeptPrecision = Literal["float16", "int8"]
 PatchStart = Literal["no", "auto", "yes"]
+Surroundings = Literal["reflected", "contextual"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +43,18 @@ class CacheConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """How fast it goes and what it needs; the numbers stay the same (to 1e-5 where noted)."""
+    """How fast it goes and what it needs; the numbers stay the same (to 1e-5 where noted).
+
+    `precision` alone changes them, and is still no part of what a run is: a run may go on in
+    another one on another machine, which its log then tells.
+    """
 
     device: str = "auto"
     """Where to compute: 'auto', 'cpu', 'cuda'; torchrun gives each process its own GPU."""
+
+    precision: Precision = "auto"
+    """Of student and teachers: 'fp32', 'bf16' (autocast; weights, residual stream, losses and
+    statistics stay fp32), or 'auto': bf16 where CPU or GPU compute it natively, else fp32."""
 
     workers: int = 2
     """Processes that decode images for each training process; 0 decodes in it."""
@@ -93,7 +104,7 @@ class DistillConfig:
     """The student."""
 
     attention: AttentionKind = "core-periphery"
-    """'full' trains the control: same size, data, losses and schedule, all-to-all attention."""
+    """'full' trains the baseline: same size, data, losses and schedule, all-to-all attention."""
 
     images: str | None = None
     """Folder, tar shards, list file or pattern of the training images."""
@@ -113,6 +124,14 @@ class DistillConfig:
     teacher_weights: tuple[float, ...] | None = None
     """Weight of each teacher's loss; by default all alike, with a sum of one."""
 
+    teacher_margin: int = 0
+    """Pixels of a teacher's own input that it sees around the student's view on each side; they
+    are cut off its features, so that its padding does not frame them."""
+
+    teacher_surroundings: Surroundings = "reflected"
+    """What the margin shows: 'reflected' mirrors the student's view, 'contextual' takes what the
+    picture has there and mirrors the picture where it ends."""
+
     adaptor: AdaptorKind = "auto"
     """What maps the student's features to a teacher's: 'auto' is none where the widths agree."""
 
@@ -120,7 +139,7 @@ class DistillConfig:
     """Centre each teacher's features and divide them by one scale, from statistics of their own."""
 
     statistics_images: int = 512
-    """Training images whose teacher features give these statistics and the constant baseline."""
+    """Training images whose teacher features give these statistics and the constant predictor."""
 
     start: str | None = None
     """Model to start from: a folder, file or name that veca.load reads; None is from scratch."""
@@ -159,6 +178,10 @@ class DistillConfig:
     budget_weights: tuple[float, ...] | None = None
     """How often each budget is drawn; None is the paper's ceil(j / 2)."""
 
+    budget_ramp: float = 0.0
+    """Share of the run over which larger budgets join the smallest one by one, since steps with few
+    cores are cheap; 0 draws from all of them from the start."""
+
     share_weights: tuple[float, ...] | None = None
     """How often each FFN share is drawn; None draws all alike."""
 
@@ -193,7 +216,8 @@ class DistillConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in words that say what can."""
         least = {"batch": 1, "validate_every": 1, "max_skips": 0, "statistics_images": 1,
-                 "validation_images": 1, "steps": 1, "most_images": 1}  # fmt: skip
+                 "validation_images": 1, "steps": 1, "most_images": 1,
+                 "teacher_margin": 0}  # fmt: skip
         for name, value in least.items():
             got = getattr(self, name)
             if got is not None and got < value:
@@ -202,8 +226,9 @@ class DistillConfig:
         _check_interval("ema", self.ema, 0.0, 1.0)
         _check_interval("clip", self.clip, 0.0, math.inf)
         self._check_start()
-        if not 0 <= self.max_unreadable <= 1:
-            raise ValueError(f"max_unreadable={self.max_unreadable} is no share within 0..1.")
+        for name in ("max_unreadable", "budget_ramp"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} is no share within 0..1.")
         self._check_teachers()
         self._check_draws()
         side = self.backbone.patch_size
@@ -220,6 +245,11 @@ class DistillConfig:
             raise ValueError(
                 f"start={self.start!r} and slices={self.slices!r} are two starts; leave one out."
             )
+        if self.still_cores and self.backbone.core_motion == "attention":
+            raise ValueError(
+                "still_cores means nothing with core_motion='attention', which has no heads to "
+                "switch off; leave one of the two out."
+            )
         if self.still_cores and self.attention == "full":
             raise ValueError(
                 "still_cores means nothing with attention='full', which has no cores; leave one of "
@@ -230,6 +260,11 @@ class DistillConfig:
         """Refuse weights that do not belong to the teachers."""
         if not self.teacher:
             raise ValueError("no teacher is named; name one, such as efficientnet-lite2.")
+        if self.teacher_surroundings not in {"reflected", "contextual"}:
+            raise ValueError(
+                f"teacher_surroundings={self.teacher_surroundings!r} is unknown; use 'reflected' "
+                "or 'contextual'."
+            )
         weights = self.teacher_weights
         if weights is None:
             return
@@ -246,7 +281,7 @@ class DistillConfig:
                 f"backbone.attention={self.backbone.attention!r} would be overruled; set "
                 "attention='full' of the run instead (--attention full)."
             )
-        draw_budget(self.student, self.seed, 0, self.budget_weights)
+        self.draw_budget(0, 1)
         draw_share(self.student, self.seed, 0, self.share_weights)
         draw_resolution(self.phases, self.seed, 0, 1)
 
@@ -275,6 +310,17 @@ class DistillConfig:
         if self.teacher_weights is not None:
             return self.teacher_weights
         return (1.0 / len(self.teacher),) * len(self.teacher)
+
+    def draw_budget(self, step: int, length: int) -> int | None:
+        """The budget of a step of a run of this length; None for a full-attention student."""
+        weights: Sequence[int | float] | None = self.budget_weights
+        if self.budget_ramp and self.attention != "full":
+            budgets = self.student.budgets
+            share = min(1.0, step / (self.budget_ramp * length))
+            allowed = max(1, math.ceil(share * len(budgets)))
+            usual = budget_weights(budgets) if weights is None else weights
+            weights = [*usual[:allowed], *[0] * (len(budgets) - allowed)]
+        return draw_budget(self.student, self.seed, step, weights)
 
     def length(self, images: int) -> int:
         """Steps of the run on so many training images."""

@@ -19,6 +19,7 @@ from veca.data.batches import Batch, ViewTask, batches, global_batch
 from veca.data.errors import DataError
 from veca.data.image_index import ImageIndex
 from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.margin import Margin
 from veca.distill.schedules import draw_resolution
 from veca.runtime.json_lines import JsonLines, read_json_lines
 from veca.runtime.workers import Workers
@@ -79,14 +80,20 @@ def check_batch(config: DistillConfig, efficiency: Efficiency, workers: Workers)
         )
 
 
-def training_batches(
+def training_batches(  # noqa: PLR0913 - which images, and how they are seen
     pictures: Pictures,
     found: Iterator[ViewTask],
     config: DistillConfig,
     efficiency: Efficiency,
     seed: int,
+    *,
+    margin: Margin = Margin(),  # noqa: B008 - it is frozen
+    give_margin: bool = True,
 ) -> Generator[Batch, None, None]:
-    """Views of the training images, decoded a few batches ahead."""
+    """Views of the training images, decoded a few batches ahead.
+
+    Where teachers answer from the disk, nobody needs the margin; views are the same without it.
+    """
     return batches(
         pictures.index,
         found,
@@ -94,6 +101,8 @@ def training_batches(
         config=config.views,
         num_workers=efficiency.workers,
         replacements=pictures.training,
+        margin=margin.loaded,
+        give_margin=give_margin,
     )
 
 

@@ -1,15 +1,17 @@
-"""What a teacher knows besides its features: which classes it sees, and which patches are alike.
+"""What a teacher knows besides its features: classes, and which patches and images are alike.
 
-Both are no part of the paper's loss. A weight of `LossConfig` switches each of them on; `loss` in
+None is a part of the paper's loss. A weight of `LossConfig` switches each of them on; `loss` in
 the log stays the paper's, so that runs can be compared, and `objective` is what training lowers.
 
     classes    T^2 * KL(softmax(scores wanted / T) || softmax(scores said / T))
     relations  mean of (cos of two patches said - cos of the same two wanted)^2
+    anchors    KL(softmax(cos(wanted, anchors) / t) || softmax(cos(said, anchors) / t))
 
 Scores of classes are those of the teacher's own classifier, given the image feature that is said
 or wanted: no human label takes part. Relations are those of the student's own patches, before any
-adaptor: an adaptor could turn patches that are all alike into good answers, a neighbour search
-could not.
+adaptor: an adaptor could turn patches that are all alike into good answers, a neighbor search
+could not. Anchors are the teacher's features of some training images: a classifier with as many
+classes, as a queue of past features is, but fixed, so that a run has no state to lose.
 """
 
 from typing import NamedTuple
@@ -21,7 +23,7 @@ from torch.nn import functional as F
 
 from veca.distill.losses import SHORTEST, LossConfig
 
-FIELDS = ("classes", "relations")
+FIELDS = ("classes", "relations", "anchors")
 """Weights of `LossConfig` that switch parts on, in the order of the log."""
 
 NAMES = tuple(f"loss_{field}" for field in FIELDS)
@@ -49,6 +51,22 @@ def class_divergence(
     aims = F.log_softmax(wanted.float() / temperature, dim=-1)
     found = F.kl_div(logs, aims, reduction="batchmean", log_target=True)
     return found * temperature**2
+
+
+def anchor_divergence(
+    said: Float[Tensor, "B DI"],
+    wanted: Float[Tensor, "B DI"],
+    anchors: Float[Tensor, "A DI"],
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """How far the likeness to anchors that is said is from what is wanted; the mean over images."""
+    units = F.normalize(anchors.float(), dim=-1, eps=SHORTEST)
+    with torch.autocast(said.device.type, enabled=False):
+        scores, aims = (
+            F.normalize(image.float(), dim=-1, eps=SHORTEST) @ units.mT / temperature
+            for image in (said, wanted)
+        )
+    return class_divergence(scores, aims, temperature=1.0)
 
 
 def relation_error(

@@ -48,7 +48,7 @@ class Score(NamedTuple):
     """None where the log names none."""
     steps: Float64[ndarray, " n"]
     losses: Float64[ndarray, " n"]
-    baseline: float | None
+    constant: float | None
     """Loss of the best constant predictor."""
 
     @property
@@ -59,7 +59,7 @@ class Score(NamedTuple):
     @property
     def gain(self) -> float | None:
         """How far the last loss lies below that of the best constant, as a share of it."""
-        return 1 - float(self.losses[-1]) / self.baseline if self.baseline else None
+        return 1 - float(self.losses[-1]) / self.constant if self.constant else None
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Log:
 
     train: Columns
     validation: Columns
-    baseline: Columns
+    constant: Columns
     resume: Columns
     speed: Columns
 
@@ -91,16 +91,16 @@ class Log:
             own = (places == place).all(axis=1) & np.isfinite(rows["loss"])
             resolution, budget = (None if v == ABSENT else int(v) for v in (place[0], place[2]))
             ffn = None if place[1] == ABSENT else place[1]
-            baseline = self.baseline_at(resolution)
+            constant = self.constant_at(resolution)
             if own.any():
                 curve = rows["step"][own], rows["loss"][own]
-                found.append(Score(resolution, ffn, budget, *curve, baseline))
+                found.append(Score(resolution, ffn, budget, *curve, constant))
         return found
 
-    def baseline_at(self, resolution: int | None) -> float | None:
+    def constant_at(self, resolution: int | None) -> float | None:
         """The loss of the best constant for images of this size; of another if it is the only."""
-        losses = self.baseline["loss"]
-        same = losses[self.baseline["resolution"] == resolution]
+        losses = self.constant["loss"]
+        same = losses[self.constant["resolution"] == resolution]
         found = same if len(same) else losses
         return float(found[0]) if len(same) or len(losses) == 1 else None
 
@@ -116,7 +116,8 @@ def read_log(folder: Path) -> Log:
         kinds["speed"].extend(_numbers(row, "speed"))
     columns = {kind: _columns(kind, np.array(values)) for kind, values in kinds.items()}
     resumes = columns.pop("resume")
-    return Log(resume=resumes, **{kind: _latest(found) for kind, found in columns.items()})
+    latest = {kind: _latest(found) for kind, found in columns.items()}
+    return Log(resume=resumes, constant=latest.pop("baseline"), **latest)
 
 
 def _by_resolution(row: dict[str, Any]) -> list[dict[str, Any]]:

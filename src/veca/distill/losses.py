@@ -39,14 +39,20 @@ class LossConfig:
     relations: float = 0.0
     """Weight of which patches are alike (`further_losses.py`)."""
 
+    anchors: float = 0.0
+    """Weight of which other images an image is like (`further_losses.py`)."""
+
+    anchor_temperature: float = 0.1
+    """Of the cosines to these images: the lower, the more the nearest ones count."""
+
     def __post_init__(self) -> None:
         """Refuse weights that reward being wrong."""
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(
-                f"temperature={self.temperature} is not usable for scores of classes; use a "
-                "finite number above 0."
-            )
-        for name in ("patches", "error", "classes", "relations"):
+        for name in ("temperature", "anchor_temperature"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not usable; use a finite number above 0."
+                )
+        for name in ("patches", "error", "classes", "relations", "anchors"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(
                     f"{name}={getattr(self, name)} is not usable as a weight of the loss; "

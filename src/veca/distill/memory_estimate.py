@@ -10,12 +10,11 @@ Letters: N patches, C cores, T = C + N tokens, D width, H heads, K channels of a
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import folds, parameters
-
-Precision = Literal["float32", "bfloat16"]
+from veca.runtime.precision import ResolvedPrecision
 
 SINGLE = 4
 """Bytes of a number in single precision, which weights and the residual stream always have."""
@@ -71,14 +70,14 @@ def estimate(  # noqa: PLR0913 - each one changes the sum
     batch: int,
     resolution: int,
     optimizer: str,
-    precision: Precision,
+    precision: ResolvedPrecision,
     checkpointing: bool,
     teacher_parameters: int,
     ema: bool,
 ) -> MemoryEstimate:
     """Memory of a training step of `batch` square images in one pass, at the costliest budget."""
     count = parameters(backbone)
-    half_copies = 2 * _product_weights(backbone) if precision == "bfloat16" else 0
+    half_copies = 2 * _product_weights(backbone) if precision == "bf16" else 0
     full = backbone.attention == "full"
     budgets = (backbone.cores,) if full else backbone.budgets
     return MemoryEstimate(
@@ -129,11 +128,11 @@ class _Pass(NamedTuple):
 
     @classmethod
     def of(
-        cls, config: BackboneConfig, resolution: int, cores: int, precision: Precision
+        cls, config: BackboneConfig, resolution: int, cores: int, precision: ResolvedPrecision
     ) -> "_Pass":
         """A pass over square images."""
         patches = (resolution // config.patch_size) ** 2
-        return cls(config, patches, cores, 2 if precision == "bfloat16" else SINGLE)
+        return cls(config, patches, cores, 2 if precision == "bf16" else SINGLE)
 
     @property
     def tokens(self) -> int:

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
-from veca.backbone.cores import CoreStep
-from veca.backbone.model import VECA, PatchEmbedding
+from veca.backbone.cores import AnyCoreStep, AttentionCoreStep
+from veca.backbone.model import VECA, LocalMixing, PatchEmbedding
 from veca.distill.muon import NorMuon, NorMuonConfig
+from veca.distill.polar import PolarConfig
 from veca.distill.sharding import sharded_like, whole
+from veca.runtime.precision import ResolvedPrecision
 
 MatrixOptimizer = Literal["normuon", "adamw"]
 """What steps the matrices; 'adamw' steps them as it steps everything else, at their own rate."""
@@ -92,7 +94,7 @@ def split_parameters(student: nn.Module) -> ParameterSplit:
     for module in student.modules():
         if isinstance(module, nn.Linear):
             weights.add(module.weight)
-        elif isinstance(module, CoreStep):
+        elif isinstance(module, AnyCoreStep) and not isinstance(module, AttentionCoreStep):
             outward.add(module.head.weight)
         elif isinstance(module, VECA):
             last = module.block_of(module.config.layers - 1)
@@ -108,14 +110,19 @@ def split_parameters(student: nn.Module) -> ParameterSplit:
 class Optimizers:
     """Both optimisers of a student as one."""
 
-    def __init__(self, student: nn.Module, config: OptimizerConfig) -> None:
-        """Make them for parameters as they are now: shard a student before, not after."""
+    def __init__(
+        self, student: nn.Module, config: OptimizerConfig, precision: ResolvedPrecision = "fp32"
+    ) -> None:
+        """Make them for parameters as they are now: shard a student before, not after.
+
+        `precision` is that of NorMuon's matrix products; all that is remembered stays fp32.
+        """
         self.config = config
         matrices, others = split_parameters(student)
         self._named = matrices | others
         self._optimizers: list[tuple[Optimizer, float]] = []
         if matrices and config.matrices == "normuon":
-            self._optimizers.append((_normuon(matrices, config), config.matrix_rate))
+            self._optimizers.append((_normuon(matrices, config, precision), config.matrix_rate))
         elif matrices:
             self._optimizers.append((_adamw(student, matrices, config), config.matrix_rate))
         if others:
@@ -206,10 +213,15 @@ class Optimizers:
         return {"exp_avg": shape, "exp_avg_sq": shape, "step": ()}
 
 
-def _normuon(matrices: Mapping[str, nn.Parameter], config: OptimizerConfig) -> NorMuon:
+def _normuon(
+    matrices: Mapping[str, nn.Parameter], config: OptimizerConfig, precision: ResolvedPrecision
+) -> NorMuon:
     """The optimiser of the matrices, all of which decay."""
     constants = NorMuonConfig(
-        weight_decay=config.weight_decay, momentum=config.momentum, beta2=config.beta2
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        beta2=config.beta2,
+        polar=PolarConfig(dtype=torch.bfloat16 if precision == "bf16" else torch.float32),
     )
     return NorMuon(matrices.values(), config=constants)
 
@@ -239,17 +251,19 @@ def _adamw(
 
 def _moving(student: nn.Module) -> set[nn.Parameter]:
     """What says how far the cores move."""
-    steps = [module for module in student.modules() if isinstance(module, CoreStep)]
+    steps = [module for module in student.modules() if isinstance(module, AnyCoreStep)]
     return {parameter for step in steps for parameter in step.parameters()}
 
 
 def _decaying(student: nn.Module, config: OptimizerConfig) -> set[nn.Parameter] | None:
-    """The weights of linear layers and of the patch embedding; None means all parameters."""
+    """The weights of linear layers and convolutions; None means all parameters."""
     if config.decays == "all":
         return None
     modules = student.modules()
     weights = {
-        id(found.weight) for found in modules if isinstance(found, nn.Linear | PatchEmbedding)
+        id(found.weight)
+        for found in modules
+        if isinstance(found, nn.Linear | PatchEmbedding | LocalMixing)
     }
     return {parameter for parameter in student.parameters() if id(parameter) in weights}
 

@@ -42,8 +42,8 @@ class PolarConfig:
     margin: float = 1.01
     """Matrices are divided by this multiple of their Frobenius norm."""
 
-    dtype: torch.dtype | None = None
-    """Precision of the products; None: bfloat16 on a GPU, float32 on a CPU, where it is faster."""
+    dtype: torch.dtype = torch.float32
+    """Of the products; training takes that of its own precision (`optimizers.py`)."""
 
 
 PAPER = PolarConfig()
@@ -53,9 +53,8 @@ def polar_express(
     matrices: Float[Tensor, "*stack rows columns"], config: PolarConfig = PAPER
 ) -> Float[Tensor, "*stack rows columns"]:
     """Matrices with the same singular vectors and singular values near one."""
-    dtype = config.dtype or (torch.float32 if matrices.device.type == "cpu" else torch.bfloat16)
     rows, columns = matrices.shape[-2:]
-    wide = matrices.to(dtype).reshape(-1, rows, columns)
+    wide = matrices.to(config.dtype).reshape(-1, rows, columns)
     if rows > columns:
         wide = wide.mT
     norms = torch.linalg.matrix_norm(wide, keepdim=True)

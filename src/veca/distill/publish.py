@@ -114,6 +114,8 @@ def _story(config: DistillConfig) -> Iterator[str]:
         yield "full attention"
     if config.slices is not None and config.start is None:
         yield f"begun with slices of the weights of {config.slices} ({SLICES_LICENCE})"
+    if config.teacher_margin:
+        yield f"teachers see a {config.teacher_surroundings} margin of {config.teacher_margin} px"
     if config.still_cores:
         yield "cores that do not move"
 

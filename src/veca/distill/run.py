@@ -28,11 +28,12 @@ from veca.distill.setup import (
 )
 from veca.distill.state import Stored, received, restore
 from veca.distill.student import check_slices
-from veca.distill.targets import baseline_loss
+from veca.distill.targets import constant_predictor_loss
 from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
 from veca.distill.validation import StoppedError, Validation
 from veca.runtime.lock import occupy
+from veca.runtime.precision import resolve_precision
 from veca.runtime.snapshots import Snapshot, Snapshots
 from veca.runtime.stopping import StopRequest, stop_requests
 from veca.runtime.workers import Workers, join_workers
@@ -87,6 +88,9 @@ def distill(
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests())
         workers = stack.enter_context(join_workers(efficiency.device))
+        # From here on it is not 'auto' any more, and the same in every process.
+        precision = workers.share(resolve_precision(efficiency.precision, workers.device))
+        efficiency = dataclasses.replace(efficiency, precision=precision)
         folder = RunFolder(Path(out).expanduser())
         if workers.first:
             folder.prepare(wishes.resume)
@@ -149,7 +153,11 @@ class _Run:
             self._begin(stored)
             for line in memory_lines(self.config, self.efficiency, self.workers, teachers):
                 self.live.say(line)
-            place = dataclasses.replace(self.place, resuming=stored is not None)
+            place = dataclasses.replace(
+                self.place,
+                resuming=stored is not None,
+                kept_in=None if stored is None else stored.kept_in(self.workers.device),
+            )
             training = build_training(self.config, self.efficiency, pictures, teachers, place)
             finished = self._train(training, pictures, stored, snapshots)
             step = training.progress.step
@@ -209,9 +217,10 @@ class _Run:
         with closing(self._journal(training, pictures)) as journal:
             validation = Validation(training, pictures, self.place.asked_to_stop)
             if stored is None:
-                self._log_baseline(training, validation, constants, journal)
+                self._log_constant_predictor(training, validation, constants, journal)
             else:
                 journal.row({"kind": "resume", "step": training.progress.step})
+                self._log_precision(training, stored, journal)
             loop = Loop(
                 training=training,
                 validation=validation,
@@ -237,18 +246,39 @@ class _Run:
             crops=None if cache is None else cache.crops,
         )
         seed = self.config.seed if cache is None else self.config.cache.seed
-        return training_batches(pictures, found, self.config, self.efficiency, seed)
+        return training_batches(
+            pictures,
+            found,
+            self.config,
+            self.efficiency,
+            seed,
+            margin=training.source.margin,
+            give_margin=cache is None,
+        )
 
-    def _log_baseline(
+    def _log_precision(self, training: Training, stored: Stored, journal: Journal) -> None:
+        """Log it where a resumed run computes in another precision than before."""
+        before, now = stored.precision(self.workers.device), training.precision
+        if before == now:
+            return
+        step = training.progress.step
+        journal.row({"kind": "precision", "step": step, "precision": now, "before": before})
+        journal.say(
+            f"The run was computed in {before} up to step {step:,} and goes on in {now}, so its "
+            f"numbers differ from those of an uninterrupted run; give --precision {before} to keep "
+            "them alike."
+        )
+
+    def _log_constant_predictor(
         self,
         training: Training,
         validation: Validation,
         constants: Sequence[Constants],
         journal: Journal,
     ) -> None:
-        """Log what the best constant answer loses on the validation images."""
+        """Log what the constant predictor loses on the validation images."""
         losses = {
-            size: baseline_loss(
+            size: constant_predictor_loss(
                 constants, validation.moments(size), self.config.weights, self.config.loss
             )
             for size in self.config.sizes
@@ -258,7 +288,7 @@ class _Run:
         if len(losses) > 1:
             row["by_resolution"] = {str(size): loss for size, loss in losses.items()}
         journal.row(row)
-        journal.say(f"The best constant answer has a validation loss of {mean:.4f}.")
+        journal.say(f"The constant predictor has a validation loss of {mean:.4f}.")
 
     def _journal(self, training: Training, pictures: Pictures) -> Journal:
         """Where the run tells how it goes."""
@@ -276,6 +306,7 @@ class _Run:
             "validate on",
             "steps": f"{training.length:,} of {self.config.batch} images",
             "seed": str(self.config.seed),
+            "precision": training.precision,
             "processes": str(self.workers.count),
         }
         board = None

@@ -17,6 +17,7 @@ from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.constant_predictor import Constants
 from veca.distill.feed import Pictures, Unreadable
+from veca.distill.margin import find_margin
 from veca.distill.memory_estimate import estimate
 from veca.distill.meter import Meter
 from veca.distill.optimizers import Optimizers
@@ -27,6 +28,7 @@ from veca.distill.targets import TargetSource, fit_targets
 from veca.distill.teacher_cache import TeacherCache
 from veca.distill.training import Training
 from veca.distill.validation import StoppedError, cells
+from veca.runtime.precision import ResolvedPrecision, autocast, resolve_precision
 from veca.runtime.workers import Workers
 from veca.teacher.find import find_teacher
 from veca.teacher.teacher import Targets, Teacher
@@ -46,6 +48,9 @@ class Place:
     """Where teacher outputs are kept."""
     resuming: bool = False
     """Whether a checkpoint will be restored."""
+    kept_in: ResolvedPrecision | None = None
+    """What the teachers computed the kept outputs of a resumed run with: its targets, and so their
+    precision, stay what they were; None: what the run computes with."""
 
 
 def find_pictures(config: DistillConfig, place: Place) -> Pictures:
@@ -124,6 +129,7 @@ def find_teachers(config: DistillConfig, given: Sequence[Teacher] | None) -> lis
             f"{', '.join(teacher.name for teacher in found)} tells none; add efficientnet-lite2, "
             "or set it to 0."
         )
+    find_margin(config, found)  # which refuses what does not fit
     return found
 
 
@@ -137,6 +143,7 @@ def open_cache(
     """Teacher outputs on disk, computed now where they are missing; None where none are wanted."""
     if place.cache_folder is None:
         return None
+    now = resolve_precision(efficiency.precision, place.workers.device)
     return open_teacher_cache(
         place.cache_folder,
         index=pictures.index,
@@ -146,6 +153,8 @@ def open_cache(
         views=config.views,
         sizes=config.sizes,
         patch_size=config.student.patch_size,
+        precision=place.kept_in or now,
+        margin=find_margin(config, teachers),
         num_workers=efficiency.workers,
         teacher_batch=efficiency.teacher_batch,
         workers=place.workers,
@@ -180,12 +189,16 @@ def build_training(
         teacher.to(workers.device)
     cache = open_cache(config, efficiency, pictures, teachers, place)
     projections = [None] * len(teachers) if cache is None else cache.projections
-    source = TargetSource(teachers, projections, efficiency.teacher_batch).to(workers.device)
+    margin = find_margin(config, teachers)
+    anchors = min(config.statistics_images, len(pictures.training)) if config.loss.anchors else 0
+    source = TargetSource(teachers, projections, efficiency.teacher_batch, margin, anchors)
+    source.to(workers.device)
     student = build_student(config, source.widths, teachers, place.resuming).to(workers.device)
     student.backbone.checkpoint_activations = efficiency.checkpoint_activations
     ways = len(cells(config.student)) * max(1, len(config.student.ffn_shares))
     compile_blocks(student, efficiency, 2 * ways * len(config.sizes))
     model = spread(student, workers, efficiency.shard)
+    precision = resolve_precision(efficiency.precision, workers.device)
     return Training(
         config=config,
         efficiency=efficiency,
@@ -195,7 +208,7 @@ def build_training(
         model=model,
         source=source,
         cache=cache,
-        optimizers=Optimizers(student, config.optimizer),
+        optimizers=Optimizers(student, config.optimizer, precision),
         average=None if config.ema is None else MovingAverage(student, config.ema),
         unreadable=Unreadable(
             pictures.index,
@@ -243,7 +256,7 @@ def memory_lines(
         batch=config.batch // parts,
         resolution=config.sizes[-1],
         optimizer=config.optimizer.matrices,
-        precision="bfloat16" if workers.device.type == "cuda" else "float32",
+        precision=resolve_precision(efficiency.precision, workers.device),
         checkpointing=efficiency.checkpoint_activations,
         teacher_parameters=sum(p.numel() for one in teachers for p in one.parameters()),
         ema=config.ema is not None,
@@ -274,8 +287,9 @@ def _statistics(training: Training, pictures: Pictures) -> Generator[list[Target
         config=config.views,
         num_workers=training.efficiency.workers,
         replacements=pictures.training,
+        margin=training.source.margin.loaded,
     )
-    with torch.no_grad():
+    with torch.no_grad(), autocast(device, training.precision):
         for batch in found:
             raw = training.source.raw(batch.images.to(device), grid)
             yield [_on_cpu(targets) for targets in raw]

@@ -10,6 +10,7 @@ from torch import Tensor
 from veca.distill.constant_predictor import Constants
 from veca.distill.run_folder import RunError, as_json
 from veca.distill.training import Progress, Training, load_student, student_tensors
+from veca.runtime.precision import ResolvedPrecision, resolve_precision
 from veca.runtime.randomness import random_states, restore_random_states
 from veca.runtime.snapshots import Snapshot
 from veca.runtime.version import VERSION
@@ -46,6 +47,8 @@ def gather(
         "config": as_json(training.config),
         "length": training.length,
         "cached_teacher": training.cache is not None,
+        "precision": training.precision,
+        "kept_in": None if training.cache is None else training.cache.precision,
         "progress": dataclasses.asdict(training.progress),
         "optimizer": training.optimizers.facts(),
         "average_updates": 0 if training.average is None else training.average.updates,
@@ -76,6 +79,24 @@ class Stored:
     def progress(self) -> Progress:
         """How far the run had come."""
         return Progress(**self.facts["progress"])
+
+    def precision(self, device: torch.device) -> ResolvedPrecision:
+        """What the run computed with when it was saved.
+
+        Checkpoints of before 2026-11-18 do not tell; then only GPUs computed in bf16.
+        """
+        then: ResolvedPrecision = (
+            resolve_precision("auto", device) if device.type == "cuda" else "fp32"
+        )
+        found: ResolvedPrecision = self.facts.get("precision", then)
+        return found
+
+    def kept_in(self, device: torch.device) -> ResolvedPrecision | None:
+        """What its kept teacher outputs were computed with; None where it keeps none."""
+        if not self.facts["cached_teacher"]:
+            return None
+        found: ResolvedPrecision = self.facts.get("kept_in", self.precision(device))
+        return found
 
     @property
     def constants(self) -> list[Constants]:

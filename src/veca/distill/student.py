@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from veca.backbone.model import VECA
 from veca.data.normalisation import IMAGENET
@@ -21,8 +22,8 @@ from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import load
 
 SAME_AT_START = (
-    "attention", "layers", "width", "heads", "hidden", "patch_size", "in_channels", "cores",
-    "rotary_base", "rotary_still",
+    "layers", "width", "heads", "hidden", "patch_size", "in_channels", "rotary_base",
+    "rotary_still",
 )  # fmt: skip
 """What a stored model must share with the student that starts from it: its weights mean nothing to
 another number of heads, though they would fit."""
@@ -122,18 +123,58 @@ def check_slices(config: DistillConfig) -> None:
 
 
 def _start_from(backbone: VECA, source: str) -> None:
-    """Take the weights of a stored model; only what is drawn in training may differ."""
+    """Take the weights of a stored model of the same size.
+
+    It may lack local mixing, move its cores in another way, or have full attention where the
+    student has cores: what it lacks stays as it was drawn. The class token of a full-attention
+    model becomes the first core, the image feature; the other cores are new.
+    """
     config = backbone.config
-    budgets = None if config.attention == "full" else config.budgets
-    model = load(source, dtype=torch.float32, device="cpu", budgets=budgets)
-    for name in SAME_AT_START:
+    model = load(source, dtype=torch.float32, device="cpu")
+    if model.config.attention == config.attention and config.attention != "full":
+        model = load(source, dtype=torch.float32, device="cpu", budgets=config.budgets)
+    same = list(SAME_AT_START)
+    if model.config.attention == config.attention:
+        same.append("cores")
+    elif config.attention == "full":
+        same.append("attention")
+    for name in same:
         found, wanted = getattr(model.config, name), getattr(config, name)
         if found != wanted:
             raise ValueError(
                 f"start={source} has {name}={found}, but the student has {name}={wanted}; start "
                 "from a model of the same kind and size, or choose the recipe of that size."
             )
-    backbone.load_state_dict(model.state_dict())
+    if model.config.local_kernel > config.local_kernel:
+        raise ValueError(
+            f"start={source} has local_kernel={model.config.local_kernel}, which a student with "
+            f"local_kernel={config.local_kernel} would lose; set --backbone.local-kernel to "
+            f"{model.config.local_kernel} or more."
+        )
+    _take_over(backbone, model)
+
+
+@torch.no_grad()
+def _take_over(backbone: VECA, model: VECA) -> None:
+    """Copy what both models have; a smaller local kernel goes into the middle of a larger one."""
+    switched = model.config.attention != backbone.config.attention
+    apart = ["core_bank.", "core_steps."] if switched else []
+    if model.config.core_motion != backbone.config.core_motion:
+        apart.append("core_steps.")
+    if switched:
+        backbone.core_bank.tokens[0][0] = model.core_bank.tokens[0][0]
+    margin = (backbone.config.local_kernel - model.config.local_kernel) // 2
+    stored = {
+        name: F.pad(item, (margin,) * 4) if name.endswith("local_mixing.weight") else item
+        for name, item in model.state_dict().items()
+        if not name.startswith(tuple(apart))
+    }
+    if not model.config.local_kernel:
+        apart += [f"blocks.{layer}.local_mixing." for layer in range(model.config.layers)]
+    left = backbone.load_state_dict(stored, strict=False)
+    lacking = [name for name in left.missing_keys if not name.startswith(tuple(apart))]
+    if lacking or left.unexpected_keys:
+        raise RuntimeError(f"a start of this size lacks {lacking}, left {left.unexpected_keys}.")
 
 
 def _start_adaptors(student: Student, path: Path) -> None:

@@ -123,7 +123,7 @@ def _row(score: Score, number: int) -> str:
         f"{score.losses[best]:.4f}",
         f"{score.steps[best]:,.0f}",
         f"{score.losses[-1]:.4f}",
-        "" if score.baseline is None else f"{score.baseline:.4f}",
+        "" if score.constant is None else f"{score.constant:.4f}",
         "" if score.gain is None else _gain(score.gain),
     ]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -27,19 +27,23 @@ class TargetScaling(nn.Module):
     image_scale: Tensor
     patch_centre: Tensor
     patch_scale: Tensor
+    anchors: Tensor | None
+    """Scaled image targets of some training images, which the anchor loss compares images with;
+    None where it is off."""
 
-    def __init__(self, image_width: int, patch_width: int) -> None:
+    def __init__(self, image_width: int, patch_width: int, anchors: int = 0) -> None:
         """Leave targets as they are."""
         super().__init__()
         self.register_buffer("image_centre", torch.zeros(image_width))
         self.register_buffer("image_scale", torch.ones(()))
         self.register_buffer("patch_centre", torch.zeros(patch_width))
         self.register_buffer("patch_scale", torch.ones(()))
+        self.register_buffer("anchors", torch.zeros(anchors, image_width) if anchors else None)
 
     @classmethod
-    def identity(cls, image_width: int, patch_width: int) -> "TargetScaling":
+    def identity(cls, image_width: int, patch_width: int, anchors: int = 0) -> "TargetScaling":
         """Leave targets as they are, which the paper does."""
-        return cls(image_width, patch_width)
+        return cls(image_width, patch_width, anchors)
 
     @classmethod
     def from_moments(cls, image: Moments, patches: Moments) -> "TargetScaling":

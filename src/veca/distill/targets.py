@@ -1,7 +1,7 @@
 """What the student has to predict: the teachers' features, projected and scaled.
 
 Statistics come first: the features of some training images give each teacher its centre and scale,
-and the best constant answer, which a student must beat to have learnt anything about images.
+and the constant predictor, which a student must beat to have learnt anything about images.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from veca.distill.constant_predictor import Constants, best_constants, loss_of_constants
 from veca.distill.losses import LossConfig
+from veca.distill.margin import Margin
 from veca.distill.moments import Moments
 from veca.distill.projection import Projection
 from veca.distill.target_scaling import TargetScaling
@@ -44,7 +45,10 @@ class TargetSource(nn.Module):
         teachers: Sequence[Teacher],
         projections: Sequence[Projection | None],
         teacher_batch: int,
+        margin: Margin = Margin(),  # noqa: B008 - it is frozen
+        anchors: int = 0,
     ) -> None:
+        """Set up targets; `anchors` image features are kept for the anchor loss."""
         super().__init__()
         self.teachers = nn.ModuleList(teachers)
         self.projections = nn.ModuleList(projection or nn.Identity() for projection in projections)
@@ -53,19 +57,28 @@ class TargetSource(nn.Module):
             for teacher, projection in zip(teachers, projections, strict=True)
         ]
         """Channels of each teacher's image and patch targets."""
-        self.scalings = nn.ModuleList(TargetScaling.identity(*widths) for widths in self.widths)
+        self.scalings = nn.ModuleList(
+            TargetScaling.identity(*widths, anchors) for widths in self.widths
+        )
+        self.margin = margin
+        """What teachers see around the student's view."""
         self._teacher_batch = teacher_batch
 
     @torch.no_grad()
     def raw(self, images: UInt8[Tensor, "B 3 height width"], grid: Grid) -> list[Targets]:
-        """Projected features of every teacher, not scaled; in parts that fit into memory."""
-        side = max(images.shape[2], images.shape[3])
+        """Projected features of every teacher, not scaled; in parts that fit into memory.
+
+        Images bring the pixels around the student's view that the margin says are loaded.
+        """
+        side = max(images.shape[2], images.shape[3]) + 2 * self.margin.reflected
         part = max(1, self._teacher_batch * TEACHER_PIXELS // (side * side))
         found = []
         for teacher, project in zip(self.teachers, self.projections, strict=True):
-            parts = [teacher(some, grid) for some in images.split(part)]
-            patches = torch.cat([targets.patches for targets in parts])
-            found.append(Targets(torch.cat([targets.image for targets in parts]), project(patches)))
+            teller = cast(Teacher, teacher)
+            parts = [self.margin.ask(teller, some, grid) for some in images.split(part)]
+            image = torch.cat([targets.image for targets in parts]).float()
+            patches = torch.cat([targets.patches for targets in parts]).float()
+            found.append(Targets(image, project(patches)))
         return found
 
     def scaled(self, targets: Sequence[Targets]) -> list[Targets]:
@@ -106,13 +119,23 @@ def fit_targets(
         for teacher, found in enumerate(moments):
             source.scaling(teacher).fit(found.image, found.patches)
     moments = source.moments()
-    for targets in kept:
-        for found, more in zip(moments, source.scaled(targets), strict=True):
+    scaled = [source.scaled(targets) for targets in kept]
+    for targets in scaled:
+        for found, more in zip(moments, targets, strict=True):
             found.add(more)
+    _keep_anchors(source, scaled)
     return [best_constants(found.image, found.patches, config) for found in moments]
 
 
-def baseline_loss(
+def _keep_anchors(source: TargetSource, scaled: Sequence[Sequence[Targets]]) -> None:
+    """Keep image targets to compare images with, where the anchor loss is on."""
+    for teacher in range(len(source.widths)):
+        anchors = source.scaling(teacher).anchors
+        if anchors is not None:
+            anchors.copy_(torch.cat([targets[teacher].image for targets in scaled]))
+
+
+def constant_predictor_loss(
     constants: Sequence[Constants],
     moments: Sequence[TargetMoments],
     weights: Sequence[float],

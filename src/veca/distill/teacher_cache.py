@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from veca.data.batches import ViewTask
 from veca.distill.cache_store import CacheError, Kept
 from veca.distill.projection import Projection
+from veca.runtime.precision import ResolvedPrecision
 from veca.teacher.teacher import Targets
 
 
@@ -26,12 +27,15 @@ class TeacherCache:
         images: NDArray[np.int64],
         kept: Sequence[Mapping[int, Kept]],
         projections: Sequence[Projection | None],
+        precision: ResolvedPrecision,
     ) -> None:
         """Read what is kept of each teacher at each resolution of these images, which rise."""
         self.crops = crops
         """Views of each image; a task's draws lie below it."""
         self.projections = list(projections)
         """What was done to each teacher's patches before they were kept."""
+        self.precision: ResolvedPrecision = precision
+        """What the teachers computed with."""
         self._images = images
         self._kept = kept
 

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from veca.backbone.nesting import draw_budget, draw_share
+from veca.backbone.nesting import draw_share
 from veca.data.batches import Batch
+from veca.data.views import inner_view
 from veca.distill.average import MovingAverage
 from veca.distill.comparison import PAPER_COLUMNS, compare, objective, part_names, teacher_losses
 from veca.distill.config import DistillConfig, Efficiency
@@ -28,7 +29,7 @@ from veca.distill.sharding import whole
 from veca.distill.student import Student
 from veca.distill.targets import TargetSource
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.precision import autocast
+from veca.runtime.precision import ResolvedPrecision, autocast, resolve_precision
 from veca.runtime.randomness import step_seed
 from veca.runtime.workers import Workers
 from veca.teacher.teacher import Targets
@@ -87,10 +88,15 @@ class Training:
     meter: Meter
     progress: Progress = field(default_factory=Progress)
 
+    @property
+    def precision(self) -> ResolvedPrecision:
+        """What student and teachers compute with."""
+        return resolve_precision(self.efficiency.precision, self.workers.device)
+
     def take_step(self, feed: Generator[Batch, None, None], asked_to_stop: bool) -> StepReport:
         """Take the next step of the run."""
         config, step = self.config, self.progress.step
-        budget = draw_budget(config.student, config.seed, step, config.budget_weights)
+        budget = config.draw_budget(step, self.length)
         share = draw_share(config.student, config.seed, step, config.share_weights)
         rate = learning_rate(config.schedule, step, self.length)
         columns = len(part_names(config.loss))
@@ -120,11 +126,12 @@ class Training:
         """Add the gradient of a part of the batch; its losses as a part of the batch's mean."""
         images = batch.images.to(self.workers.device, non_blocking=True)
         with gradients_synchronised(self.model, last):
-            with autocast(self.workers.device):
+            with autocast(self.workers.device, self.precision):
                 targets = self._targets(batch, images)
                 # Coordinates are jittered alike in all parts and processes, as in a large batch.
                 torch.manual_seed(step_seed(self.config.seed, self.progress.step, "coordinates"))
-                said = self.model(images, budget, share)
+                seen = inner_view(images, batch.task.resolution)
+                said = self.model(seen, budget, share)
                 parts = compare(said, targets, self.source, self.config.loss)
             (objective(parts, self.config) / self.efficiency.accumulate).backward()
         return parts.detach().double().cpu() / self.efficiency.accumulate
@@ -133,8 +140,8 @@ class Training:
         """What the student has to predict of a batch."""
         if self.cache is not None:
             return self.source.scaled(self.cache.lookup(batch.task, self.workers.device))
-        side = self.config.student.patch_size
-        return self.source(images, (images.shape[2] // side, images.shape[3] // side))
+        side = batch.task.resolution // self.config.student.patch_size
+        return self.source(images, (side, side))
 
     class _Told(NamedTuple):
         """What all processes together saw."""

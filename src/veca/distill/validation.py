@@ -13,6 +13,7 @@ from torch import Tensor
 
 from veca.backbone.config import BackboneConfig
 from veca.data.batches import ViewTask, batches
+from veca.data.views import inner_view
 from veca.distill.comparison import compare, part_names
 from veca.distill.feed import Pictures
 from veca.distill.student import Prediction
@@ -121,7 +122,7 @@ class Validation:
 
     def _losses(self, portion: Portion, way: Cell) -> Tensor:
         """Mean losses against each teacher over the images of a portion that count."""
-        with autocast(self._training.workers.device):
+        with autocast(self._training.workers.device, self._training.precision):
             said = self._training.student(portion.images, way.budget, way.share)
         if not portion.counted:
             return torch.zeros(len(said), self._columns, dtype=torch.float64)
@@ -170,12 +171,14 @@ class Validation:
             num_workers=min(1, training.efficiency.workers),
             training=False,
             replacements=self._pictures.validation,
+            margin=training.source.margin.loaded,
         )
         for number, batch in enumerate(found):
             self._unlisted += self._unreadable.note(batch.unreadable)
             images = batch.images.to(workers.device)
-            with autocast(workers.device):
+            with autocast(workers.device, training.precision):
                 targets = training.source(images, grid)
+            images = inner_view(images, resolution)
             yield Portion(images, targets, min(max(0, real - number * size), len(images)))
 
     def _check_stop(self) -> None:

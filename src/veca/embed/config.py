@@ -1,12 +1,13 @@
 """What a user chooses: what features to make, and, apart from it, how to go about it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from veca.data.fit import Fit
 from veca.embed.errors import CollectionError
+from veca.runtime.precision import Precision
 
-Precision = Literal["float16", "float32"]
+StoredType = Literal["float16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,21 +26,28 @@ class EmbedConfig:
     fit: Fit = "resize"
     """How pictures come to sides of whole patches: 'resize', 'crop' or 'pad'."""
 
-    dtype: Precision = "float16"
-    """Type of the stored numbers; they are computed in the model's."""
+    precision: Precision = "auto"
+    """What the model computes with: 'fp32', 'bf16' (autocast), or 'auto': that of the collection
+    which is continued, of a new one bf16 where the device computes it natively, else fp32."""
+
+    dtype: StoredType = "float16"
+    """Type of the stored numbers, whatever they were computed with."""
 
     patches: bool = False
     """Whether to store the patch map of every picture too."""
 
     def __post_init__(self) -> None:
         """Refuse what no collection can have; what depends on the model is checked with it."""
+        if self.precision not in get_args(Precision):
+            known = ", ".join(map(repr, get_args(Precision)))
+            raise CollectionError(f"precision={self.precision!r} is unknown; use {known}.")
         if self.dtype not in {"float16", "float32"}:
             raise CollectionError(f"dtype={self.dtype!r} is unknown; use 'float16' or 'float32'.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """How fast it goes and how much memory it takes; the numbers stay the same to 1e-5."""
+    """How fast it goes and how much memory it takes; in fp32 the numbers stay the same to 1e-5."""
 
     batch: int = 16
     """Pictures of one size that go through the model together, at most."""

@@ -9,12 +9,13 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from veca.backbone.config import BackboneConfig
 from veca.embed.config import EmbedConfig
 from veca.embed.errors import CollectionError
 from veca.runtime.files import replace_file
+from veca.runtime.precision import ResolvedPrecision
 from veca.runtime.version import VERSION
 from veca.weights.configuration import config_from_json
 
@@ -48,7 +49,8 @@ class Record:
     model: ModelRecord
 
     config: EmbedConfig
-    """With the budget that was used; None stands for a full-attention model."""
+    """With the budget that was used (None stands for a full-attention model) and the precision that
+    was computed with, never 'auto'."""
 
     shards: tuple[int, ...] = ()
     """Pictures in each shard; 0 where every picture was skipped, which leaves no file."""
@@ -161,9 +163,17 @@ def _config(content: dict[str, Any]) -> EmbedConfig:
         ffn=_typed(content["ffn"], float | int | None),
         size=_typed(content["size"], int),
         fit=_typed(content["fit"], str),
+        precision=_resolved(content.get("precision", "fp32")),  # older ones had no other
         dtype=_typed(content["dtype"], str),
         patches=_typed(content["patches"], bool),
     )
+
+
+def _resolved(value: object) -> ResolvedPrecision:
+    """A precision that was computed with."""
+    if value not in get_args(ResolvedPrecision):
+        raise TypeError(f"{value!r} is no precision that was computed with")
+    return cast(ResolvedPrecision, value)
 
 
 def _typed(value: Any, kind: Any) -> Any:  # noqa: ANN401 - JSON

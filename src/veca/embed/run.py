@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from veca.backbone.arguments import checked_budget, checked_units
 from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
+from veca.backbone.model import VECA
 from veca.data.fit import fitted
 from veca.data.inputs import Inputs, find_inputs
 from veca.data.loading import has_shared_memory
@@ -30,12 +31,13 @@ from veca.embed.gathering import Gathering
 from veca.embed.layout import SKIPPED_NAME
 from veca.embed.models import CollectionModel, ModelSource, find_model
 from veca.embed.pending import find_pending
-from veca.embed.record import ModelRecord, Record
+from veca.embed.record import RECORD_NAME, ModelRecord, Record, read_record
 from veca.embed.store import CollectionWriter, check_folder
 from veca.embed.windows import LENGTHY, Planner, Task
 from veca.runtime.devices import pick_device
 from veca.runtime.files import make_folder
 from veca.runtime.lock import occupy
+from veca.runtime.precision import Precision, ResolvedPrecision, resolve_precision
 from veca.runtime.progress import progress
 from veca.runtime.threads import threads_beside
 
@@ -97,6 +99,9 @@ def embed_collection(  # noqa: PLR0913 - the door
 
     make_folder(folder)
     with occupy(folder):
+        precision = _precision(folder, config.precision, chosen.model)
+        config = dataclasses.replace(config, precision=precision)
+        chosen.model.precision = precision
         writer = CollectionWriter(folder, _record(chosen, config, command))
         pending = find_pending(inputs, writer)
         writer.forget_skipped(pending.again.tolist())
@@ -209,12 +214,19 @@ def _checked(config: EmbedConfig, backbone: BackboneConfig) -> EmbedConfig:
     checked_units(backbone, config.ffn)
     budget = config.budget
     if backbone.attention != "full":
-        usual = min(USUAL_BUDGET, backbone.cores)
+        usual = backbone.default_budget or min(USUAL_BUDGET, backbone.cores)
         budget = checked_budget(backbone, usual if budget is None else budget)
     elif budget is not None:
         checked_budget(backbone, budget)
     ffn = None if config.ffn == 1 else config.ffn
     return dataclasses.replace(config, budget=budget, ffn=ffn)
+
+
+def _precision(folder: Path, asked: Precision, model: VECA) -> ResolvedPrecision:
+    """What to compute with; 'auto' continues a collection in its own, on any machine."""
+    if asked == "auto" and (folder / RECORD_NAME).exists():
+        asked = read_record(folder).config.precision
+    return resolve_precision(asked, model.final_norm.weight.device)
 
 
 def _record(chosen: CollectionModel, config: EmbedConfig, command: str | None) -> Record:

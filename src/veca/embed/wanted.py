@@ -94,4 +94,5 @@ def _model(collection: Collection, model: ModelSource | None, device: str) -> VE
             f"was made with {record.name}, {record.digest[:12]}...; say with --model where that "
             "one is, or embed the pictures anew."
         )
+    chosen.model.precision = collection.record.config.precision
     return chosen.model

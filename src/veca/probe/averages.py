@@ -35,14 +35,14 @@ def averages(rows: Sequence[Row]) -> list[Average]:
 def reference_of(average: Average, candidates: Sequence[Average]) -> Average | None:
     """The number of a reference model that a number is compared with.
 
-    It is the one at the same resolution, budget and share where there is one, or else at the same
-    one of these: a twin with shares but without budgets is taken at the same share. A reference
-    without such a choice, or that was measured in one way only, serves for all; None where it is
-    not clear.
+    It is the one in the same precision, at the same resolution, budget and share where there is
+    one, or else at the same one of these: a twin with shares but without budgets is taken at the
+    same share. A reference without such a choice, or that was measured in one way only, serves for
+    all; None where it is not clear.
     """
     row = average.row
     found = [other for other in candidates if other.row.metric == row.metric]
-    for name in ("resolution", "setting", "budget", "ffn"):
+    for name in ("precision", "resolution", "setting", "budget", "ffn"):
         own = getattr(row, name)
         found = [other for other in found if getattr(other.row, name) == own] or found
     return found[0] if len(found) == 1 else None

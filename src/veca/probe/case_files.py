@@ -52,10 +52,10 @@ def case_facts(row: Row, scored: Sequence[int] | None) -> dict[str, str]:
 
 
 class KeptCases:
-    """The files of cases of a folder."""
+    """The files of cases of some folders."""
 
-    def __init__(self, folder: Path) -> None:
-        self._files = dict(_files(folder))
+    def __init__(self, *folders: Path) -> None:
+        self._files = dict(_files(folders))
 
     def statistic(self, average: Average) -> Statistic:
         """The number of an average over any draw of its pictures, from the cases of all its seeds.
@@ -89,9 +89,10 @@ class KeptCases:
             raise CasesError("its cases on disk cannot be read") from error
 
 
-def _files(folder: Path) -> Iterator[tuple[str, CaseFile]]:
+def _files(folders: Sequence[Path]) -> Iterator[tuple[str, CaseFile]]:
     """Keys and files, the newest one last: what is measured again may lie under another name."""
-    for path in sorted(folder.glob("*.safetensors"), key=_age):
+    paths = [path for folder in folders for path in folder.glob("*.safetensors")]
+    for path in sorted(paths, key=_age):
         try:
             with safe_open(path, "pt") as file:
                 facts = file.metadata() or {}

@@ -1,4 +1,4 @@
-"""A model beside its control: shares of the control's numbers, with intervals, and their mean.
+"""A model beside its baseline: shares of the baseline's numbers, with intervals, and their mean.
 
 A line is a model at one resolution, budget and share. Its classification numbers, one for each task
 and set, are joined to one mean; numbers of dense tasks stand for themselves. The reported numbers
@@ -25,10 +25,10 @@ ROUNDS, SEED, LEVEL = 10_000, 0, 0.95
 
 
 class Pair(NamedTuple):
-    """A number of a model, and the control's that it is compared with."""
+    """A number of a model, and the baseline's that it is compared with."""
 
     model: Average
-    control: Average
+    baseline: Average
 
     @property
     def row(self) -> Row:
@@ -45,17 +45,17 @@ class Number(NamedTuple):
     """Test pictures that were drawn from."""
 
     ratio: Ratio | None
-    """None where the control's number is 0."""
+    """None where the baseline's number is 0."""
 
 
 class ClassMean(NamedTuple):
     """The mean of the classification numbers, in percent."""
 
     model: float
-    control: float
+    baseline: float
 
     ratio: Ratio | None
-    """None where the control's mean is 0."""
+    """None where the baseline's mean is 0."""
 
 
 class Line(NamedTuple):
@@ -85,12 +85,12 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All lines against one control."""
+    """All lines against one baseline."""
 
     name: str
-    """Of the control, with what a reader must know of it."""
+    """Of the baseline, with what a reader must know of it."""
 
-    control: Who
+    baseline: Who
 
     lines: list[Line] = field(default_factory=list)
 
@@ -100,14 +100,14 @@ class Comparison:
 
 
 def compare(rows: Sequence[Row], cases: Path, rounds: int = ROUNDS) -> list[Comparison]:
-    """Every model of a report against every control of it; `cases` is the folder of the cases."""
-    controls = dict.fromkeys(Who.of(row) for row in rows if row.role == "control")
-    if not controls:
+    """Every model of a report against every baseline of it; `cases` is the folder of the cases."""
+    baselines = dict.fromkeys(Who.of(row) for row in rows if row.role == "baseline")
+    if not baselines:
         return []
     everyone, tables = Section(averages(rows)), sections(rows)
     draws, found = Draws(KeptCases(cases), rounds), []
-    for who in controls:
-        comparison = Comparison(name=everyone.name(who), control=who, rounds=rounds)
+    for who in baselines:
+        comparison = Comparison(name=everyone.name(who), baseline=who, rounds=rounds)
         pairs = [pair for table in tables for pair in _pairs(table, tables, comparison)]
         kept = [pair for pair in pairs if _kept(pair, draws, comparison)]
         found.append((comparison, kept))
@@ -162,50 +162,53 @@ def _key(average: Average) -> str:
 
 
 def _pairs(table: Section, tables: Sequence[Section], comparison: Comparison) -> Iterator[Pair]:
-    """The leading numbers of a table with the control's; those that have none are told."""
+    """The leading numbers of a table with the baseline's; those that have none are told."""
     metric = table.metrics[0]
-    candidates = [item for item in table.averages if Who.of(item.row) == comparison.control]
+    candidates = [item for item in table.averages if Who.of(item.row) == comparison.baseline]
     for item in table.averages:
         who = Who.of(item.row)
-        itself = (who.model, who.weights) == (comparison.control.model, comparison.control.weights)
+        itself = (who.model, who.weights) == (
+            comparison.baseline.model,
+            comparison.baseline.weights,
+        )
         if who.role != "model" or itself or item.row.metric != metric:
             continue
         reference = reference_of(item, candidates)
         if reference is not None:
             yield Pair(item, reference)
         elif candidates:
-            reason = "no one number of the control has its resolution, budget and share"
+            reason = "no one number of the baseline has its resolution, budget and share"
             comparison.left_out.append(LeftOut(item.row, reason))
-        elif reason := _elsewhere(item.row, tables, comparison.control):
+        elif reason := _elsewhere(item.row, tables, comparison.baseline):
             comparison.left_out.append(LeftOut(item.row, reason))
 
 
-def _elsewhere(row: Row, tables: Sequence[Section], control: Who) -> str:
-    """Why the control's number for the same task and set is no match; empty if it has none."""
+def _elsewhere(row: Row, tables: Sequence[Section], baseline: Who) -> str:
+    """Why the baseline's number for the same task and set is no match; empty if it has none."""
     others = [
         item.row
         for table in tables
         for item in table.averages
-        if Who.of(item.row) == control and (item.row.task, item.row.data) == (row.task, row.data)
+        if Who.of(item.row) == baseline and (item.row.task, item.row.data) == (row.task, row.data)
     ]
     if not others:
         return ""
     if all(other.data_sha256 != row.data_sha256 for other in others):
-        return "the control was measured on other pictures of the set: their hashes differ"
-    return "the control was measured by another protocol, feature or count"
+        return "the baseline was measured on other pictures of the set: their hashes differ"
+    return "the baseline was measured by another protocol, feature or count"
 
 
 def _kept(pair: Pair, draws: Draws, comparison: Comparison) -> bool:
     """Whether the cases of both are there, over the same pictures; else why not is told."""
     sizes = []
-    for average, whose in ((pair.model, "the model"), (pair.control, "the control")):
+    for average, whose in ((pair.model, "the model"), (pair.baseline, "the baseline")):
         try:
             sizes.append(draws.add(average).pictures)
         except CasesError as error:
             comparison.left_out.append(LeftOut(pair.row, f"{whose}: {error}"))
             return False
     if sizes[0] != sizes[1]:
-        reason = f"the cases are of {sizes[0]} pictures, those of the control of {sizes[1]}"
+        reason = f"the cases are of {sizes[0]} pictures, those of the baseline of {sizes[1]}"
         comparison.left_out.append(LeftOut(pair.row, reason))
     return sizes[0] == sizes[1]
 
@@ -229,20 +232,20 @@ def _lines(pairs: Sequence[Pair], draws: Draws, everyone: Section) -> list[Line]
 
 
 def _number(pair: Pair, draws: Draws) -> Number:
-    """One number beside the control's."""
-    drawn = draws[pair.model], draws[pair.control]
-    ratio = ratio_of(pair.model.mean, pair.control.mean, drawn, LEVEL)
+    """One number beside the baseline's."""
+    drawn = draws[pair.model], draws[pair.baseline]
+    ratio = ratio_of(pair.model.mean, pair.baseline.mean, drawn, LEVEL)
     return Number(pair, draws.pictures(pair.model), ratio)
 
 
 def _class_mean(pairs: Sequence[Pair], draws: Draws) -> ClassMean | None:
-    """The mean of numbers beside that of the control's; each task on each set counts the same."""
+    """The mean of numbers beside that of the baseline's; each task on each set counts the same."""
     if not pairs:
         return None
     model = statistics.fmean(pair.model.mean for pair in pairs)
-    control = statistics.fmean(pair.control.mean for pair in pairs)
+    baseline = statistics.fmean(pair.baseline.mean for pair in pairs)
     drawn = (
         np.mean([draws[pair.model] for pair in pairs], axis=0),
-        np.mean([draws[pair.control] for pair in pairs], axis=0),
+        np.mean([draws[pair.baseline] for pair in pairs], axis=0),
     )
-    return ClassMean(model, control, ratio_of(model, control, drawn, LEVEL))
+    return ClassMean(model, baseline, ratio_of(model, baseline, drawn, LEVEL))

@@ -1,4 +1,4 @@
-"""A comparison with a control for people, as a section of a report, and for programs, as JSON."""
+"""A comparison with a baseline for people, as a section of a report, and for programs, as JSON."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,7 +24,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def comparisons_as_json(comparisons: Sequence[Comparison]) -> str:
-    """A list with an object for each control, a control a line."""
+    """A list with an object for each baseline, a baseline a line."""
     objects = [plain_json(_as_json(one), one.name) for one in comparisons]
     return "[\n" + ",\n".join(objects) + "\n]\n"
 
@@ -32,7 +32,7 @@ def comparisons_as_json(comparisons: Sequence[Comparison]) -> str:
 def _words(comparison: Comparison) -> Iterator[str]:
     """What the numbers of the table are."""
     yield (
-        "The model's numbers in percent of the control's, errors as ratios; in brackets the "
+        "The model's numbers in percent of the baseline's, errors as ratios; in brackets the "
         f"{100 * LEVEL:g} % interval over {comparison.rounds:,} draws of the test pictures, the "
         "same for both models, all tasks and all seeds of a set. It tells what other test "
         "pictures could have given, not what another training would."
@@ -47,8 +47,8 @@ def _words(comparison: Comparison) -> Iterator[str]:
 def _table(comparison: Comparison) -> Iterator[str]:
     """A line for each setting of each model."""
     dense, uneven = _labels(comparison, _dense), _uneven(comparison)
-    titles = ["model", "budget", "patches/core", "ffn", "px", "control's ffn", "control's px",
-              "classes, %", "control's, %", "share", "numbers", *dense]  # fmt: skip
+    titles = ["model", "budget", "patches/core", "ffn", "px", "baseline's ffn", "baseline's px",
+              "classes, %", "baseline's, %", "share", "numbers", *dense]  # fmt: skip
     lines, elastic = [], _with_shares(comparison)
     for line in comparison.lines:
         row, classes = line.row, line.classes
@@ -58,10 +58,10 @@ def _table(comparison: Comparison) -> Iterator[str]:
             "-" if row.patches_per_core is None else f"{row.patches_per_core:g}",
             share_cell(row, elastic),
             str(row.resolution),
-            _control_shares(line, elastic),
-            _control_sizes(line),
+            _baseline_shares(line, elastic),
+            _baseline_sizes(line),
             *(["-"] * 4 if classes is None else [
-                f"{classes.model:.2f}", f"{classes.control:.2f}", _share(classes.ratio),
+                f"{classes.model:.2f}", f"{classes.baseline:.2f}", _share(classes.ratio),
                 str(len(_of_classes(line))) if uneven else "-",
             ]),
         ]  # fmt: skip
@@ -74,20 +74,20 @@ def _table(comparison: Comparison) -> Iterator[str]:
 
 
 def _with_shares(comparison: Comparison) -> set[Who]:
-    """The models of a comparison, the control among them, that have shares of hidden units."""
+    """The models of a comparison, the baseline among them, that have shares of hidden units."""
     pairs = [number.pair for line in comparison.lines for number in line.numbers]
     return with_shares(average.row for pair in pairs for average in pair)
 
 
-def _control_shares(line: Line, elastic: Collection[Who]) -> str:
-    """The shares of the control that a line is compared with."""
-    controls = [number.pair.control.row for number in line.numbers]
-    return "; ".join(dict.fromkeys(share_cell(row, elastic) for row in controls))
+def _baseline_shares(line: Line, elastic: Collection[Who]) -> str:
+    """The shares of the baseline that a line is compared with."""
+    baselines = [number.pair.baseline.row for number in line.numbers]
+    return "; ".join(dict.fromkeys(share_cell(row, elastic) for row in baselines))
 
 
-def _control_sizes(line: Line) -> str:
-    """The resolutions of the control, where they are not that of the line; else '-'."""
-    sizes = dict.fromkeys(number.pair.control.row.resolution for number in line.numbers)
+def _baseline_sizes(line: Line) -> str:
+    """The resolutions of the baseline, where they are not that of the line; else '-'."""
+    sizes = dict.fromkeys(number.pair.baseline.row.resolution for number in line.numbers)
     return "-" if set(sizes) == {line.row.resolution} else "; ".join(map(str, sizes))
 
 
@@ -161,8 +161,8 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
 def _as_json(comparison: Comparison) -> dict[str, Any]:
     """A comparison as plain values."""
     return {
-        "control": comparison.control.model,
-        "weights": comparison.control.weights,
+        "baseline": comparison.baseline.model,
+        "weights": comparison.baseline.weights,
         "level": LEVEL,
         "rounds": comparison.rounds,
         "seed": SEED,
@@ -182,7 +182,7 @@ def _line_as_json(line: Line) -> dict[str, Any]:
         "ffn": row.ffn,
         "patches_per_core": row.patches_per_core,
         "classes": None if classes is None else {
-            "numbers": len(_of_classes(line)), "model": classes.model, "control": classes.control,
+            "numbers": len(_of_classes(line)), "model": classes.model, "baseline": classes.baseline,
             **_ratio_as_json(classes.ratio),
         },
         "numbers": [_number_as_json(number) for number in line.numbers],
@@ -191,7 +191,7 @@ def _line_as_json(line: Line) -> dict[str, Any]:
 
 def _number_as_json(number: Number) -> dict[str, Any]:
     """A number as plain values, with what tells it from others."""
-    row, control = number.pair.row, number.pair.control
+    row, baseline = number.pair.row, number.pair.baseline
     return {
         "task": row.task,
         "data": row.data,
@@ -204,11 +204,11 @@ def _number_as_json(number: Number) -> dict[str, Any]:
         "pictures": number.pictures,
         "seeds": list(number.pair.model.seeds),
         "model": number.pair.model.mean,
-        "control": control.mean,
-        "control_resolution": control.row.resolution,
-        "control_budget": control.row.budget,
-        "control_ffn": control.row.ffn,
-        "control_seeds": list(control.seeds),
+        "baseline": baseline.mean,
+        "baseline_resolution": baseline.row.resolution,
+        "baseline_budget": baseline.row.budget,
+        "baseline_ffn": baseline.row.ffn,
+        "baseline_seeds": list(baseline.seeds),
         **_ratio_as_json(number.ratio),
     }
 

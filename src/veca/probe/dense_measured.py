@@ -128,5 +128,6 @@ def _all(
 def _cases(result: SegmentationResult | DepthResult) -> dict[str, Tensor]:
     """What became of each picture."""
     if isinstance(result, SegmentationResult):
-        return {"intersections": result.intersections, "unions": result.unions}
+        names = ("intersections", "unions", "objects")
+        return {name: getattr(result, name) for name in names}
     return {name: torch.from_numpy(values) for name, values in result.errors.items()}

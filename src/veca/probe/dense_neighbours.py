@@ -23,7 +23,7 @@ from veca.probe.segmentation import (
     class_target,
     num_classes,
 )
-from veca.probe.segmentation_metrics import confusion, segmentation_metrics
+from veca.probe.segmentation_metrics import MaskObjects, confusion, segmentation_metrics
 from veca.probe.setting import Setting
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
 from veca.probe.windows import strongest
@@ -98,9 +98,10 @@ def _judged(
         observed, layout = shown(index, kind)
         check_size(split, index, labels, layout.original)
         maps = voted_maps(observed, bank, protocol.neighbours, protocol.temperature)
+        objects = MaskObjects(labels)
         for count, counts in judged.items():
             found = strongest(maps[count], layout)
-            counts.add(index, confusion(labels, found, classes).cpu())
+            counts.add(index, confusion(labels, found, classes).cpu(), objects.told(found))
     return {count: counts.over(place) for count, counts in judged.items()}
 
 
@@ -113,7 +114,7 @@ def _result(
 ) -> SegmentationResult:
     """The outcome for one setting and seed: the first count of neighbours leads."""
     first, *others = protocol.neighbours
-    metrics = segmentation_metrics(judged[first].confusion, data.classes, data.scored)
+    metrics = judged[first].metrics(data)
     for count in others:
         more = segmentation_metrics(judged[count].confusion, data.classes, data.scored)
         metrics |= {f"{name}_k{count}": more[name] for name in ("miou", "macc", "aacc")}
@@ -126,4 +127,5 @@ def _result(
         confusion=judged[first].confusion,
         intersections=judged[first].intersections,
         unions=judged[first].unions,
+        objects=judged[first].objects,
     )

@@ -31,12 +31,14 @@ def model_facts(model: ProbeModel) -> dict[str, Any]:
             f"features of {model.name} cannot be kept, since it has no digest by which they would "
             "be found again; give the model one."
         )
-    return {
+    found = {
         "digest": model.digest,
         "stride": model.stride,
         "image_width": model.image_width,
         "patch_width": model.patch_width,
     }
+    # Features that were kept before there was a choice are fp32, and stay usable.
+    return found if model.precision == "fp32" else {**found, "precision": model.precision}
 
 
 def picture_facts(split: Split) -> dict[str, Any]:

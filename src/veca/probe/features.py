@@ -29,6 +29,7 @@ from veca.probe.filling import Content, Missing, fill_stores
 from veca.probe.frozen import ProbeModel
 from veca.probe.setting import Setting
 from veca.probe.store import ArrayStore
+from veca.runtime.precision import ResolvedPrecision
 from veca.runtime.workers import Workers
 
 FORMAT = 1
@@ -86,7 +87,7 @@ class ViewPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where features are computed and kept; what they are does not depend on it."""
+    """Where and how features are computed and kept."""
 
     folder: Path
     """Of the stores."""
@@ -98,6 +99,9 @@ class Place:
 
     batch: int = 32
     """Views that go through the model together, at most."""
+
+    precision: ResolvedPrecision = "fp32"
+    """What models compute with; the one thing here that features do depend on."""
 
     tell: Callable[[str], None]
     """Gets sentences for people."""

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from veca.probe.setting import Setting
+from veca.runtime.precision import ResolvedPrecision, autocast
 
 Kind = Literal["veca", "teacher", "pixels"]
 
@@ -73,6 +74,8 @@ class ProbeModel:
         self.trained, self.elastic, self.stride = facts.trained, facts.elastic, facts.stride
         self.image_width, self.patch_width = facts.image_width, facts.patch_width
         self.default_resolution = facts.default_resolution
+        self.precision: ResolvedPrecision = "fp32"
+        """What it computes with; features come out in fp32."""
 
     def look(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
@@ -85,7 +88,7 @@ class ProbeModel:
     ) -> tuple[Setting, ...]:
         """What budgets and shares of a run mean for this model: one setting if it has no choice.
 
-        Teachers and controls take part in runs over budgets, so what is not for them is no error.
+        Teachers and baselines take part in runs over budgets, so what is not for them is no error.
         """
         del budgets, shares
         return (Setting(),)
@@ -98,7 +101,8 @@ class ProbeModel:
     def observe(self, images: UInt8[Tensor, "B 3 H W"], setting: Setting) -> Frozen:
         """Features of 8-bit images whose sides are multiples of the stride."""
         grid = self.grid_of((images.shape[2], images.shape[3]))
-        image, patches = self.look(images.to(self.device), grid, setting)
+        with autocast(self.device, self.precision):
+            image, patches = self.look(images.to(self.device), grid, setting)
         return Frozen(image.float(), patches.float().contiguous())
 
     def gflops(self, sides: tuple[int, int], setting: Setting) -> float | None:

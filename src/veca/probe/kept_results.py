@@ -71,6 +71,7 @@ def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
         resolution=found.resolution,
         protocol=measured.protocol,
         seed=measured.seed,
+        precision=found.who.model.precision,
         facts=measured.head.facts,
         metrics=dict(measured.metrics),
         tensors=measured.head.tensors,
@@ -88,6 +89,7 @@ def _name(found: Found, origin: Origin) -> str:
     words = [origin.task, measured.data.name, model, measured.setting.label]
     words += [f"{found.resolution}px", measured.protocol]
     words += [] if origin.feature is None else [origin.feature]
+    words += [] if found.who.model.precision == "fp32" else [found.who.model.precision]
     return re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*words, f"s{measured.seed}"]))
 
 

@@ -44,6 +44,7 @@ def model_of(head: SavedHead, device: torch.device, moved: str | None = None) ->
             f"{str(model.digest)[:12]}, not {str(head.weights)[:12]}); name the right one with "
             "--model, or fit the head again."
         )
+    model.precision = head.precision
     return model
 
 

@@ -132,8 +132,12 @@ class Prober:
         every = (sets.data, *sets.also)
         name = job.protocol or usual_protocol(job.task, job.data)
         protocols = [protocol_hash(job.task, name, sets.data, plan.who.model) for plan in plans]
+        # Jobs that were done before there was a choice are fp32, and stay done.
+        precision = self.place.precision
+        chosen = {} if precision == "fp32" else {"precision": precision}
         return {
-            "models": {plan.who.role: plan.who.model.digest for plan in plans},
+            **chosen,
+            "models": _digests(plans),
             "pictures": [self._hash(one) for one in every],
             "labels": [self._hash(one, labels_hash) for one in every],
             "protocol": " ".join(dict.fromkeys(protocols)),
@@ -181,6 +185,7 @@ class Prober:
         found = self.models.pop(name, None)
         if found is None:
             found = find_probe_model(name, self.place.workers.device)
+            found.precision = self.place.precision
         self.models[name] = found
         for oldest in list(self.models)[:-MOST_MODELS]:
             del self.models[oldest]
@@ -189,7 +194,8 @@ class Prober:
     def _plans(self, job: Job, sets: Sets, seeds: Sequence[int]) -> list[Plan]:
         """What is to be done for each model of a job."""
         asked: list[tuple[Role, str | None]] = [
-            ("model", job.model), ("teacher", job.teacher), ("control", job.control)
+            ("model", job.model), ("teacher", job.teacher),
+            *(("baseline", name) for name in job.baseline),
         ]  # fmt: skip
         found = [
             Measurement(role, name, self._model(name)) for role, name in asked if name is not None
@@ -286,6 +292,7 @@ class Prober:
                 weights=model.digest,
                 trained=model.trained,
                 ffn=measured.setting.ffn,
+                precision=model.precision,
                 split=measured.data.test.name,
                 counts=dict(measured.counts),
                 data_sha256=self._hash(measured.data),
@@ -317,6 +324,18 @@ DENSE: Mapping[Task, DenseMeasure] = {
     "dense-knn": measure_dense_knn,
     "depth": measure_depth,
 }
+
+
+def _digests(plans: Sequence[Plan]) -> dict[str, Any]:
+    """The weights of the models of a job by their role, an only one of a role without a list.
+
+    Baselines go by the former name of their role, so that jobs of older suites stay done.
+    """
+    found: dict[str, list[str | None]] = {}
+    for plan in plans:
+        role = "control" if plan.who.role == "baseline" else plan.who.role
+        found.setdefault(role, []).append(plan.who.model.digest)
+    return {role: digests if len(digests) > 1 else digests[0] for role, digests in found.items()}
 
 
 def usual_protocol(task: Task, data: str) -> str:

@@ -1,7 +1,7 @@
 """A report on disk: `report.json` for programs, `report.md` for people, and a plot.
 
-Where a control took part and the cases of both are there, `comparison.json` has the model's shares
-of the control's numbers with their intervals, and the page begins with them.
+Where a baseline took part and the cases of both are there, `comparison.json` has the model's shares
+of the baseline's numbers with their intervals, and the page begins with them.
 
 A folder keeps what was measured before: rows of a new run replace those of the same number, all
 others stay (`merge_rows`).

@@ -1,4 +1,4 @@
-"""A report for people: for each task and set one table over budgets, teacher and control in it."""
+"""A report for people: for each task and set one table over budgets, teacher and baseline in it."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from veca.probe.averages import Average, averages, number, reference_of, retenti
 from veca.probe.markdown import markdown_table, without_empty
 from veca.probe.rows import Row, headline
 
-ROLES = ("model", "teacher", "control")
+ROLES = ("model", "teacher", "baseline")
 
 MOST_PARTS = 40
 """Classes whose numbers are listed; those of more are left to the JSON file."""
@@ -87,7 +87,7 @@ class Section:
 
     @property
     def models(self) -> list[Who]:
-        """Models, then teachers, then controls."""
+        """Models, then teachers, then baselines."""
         found = dict.fromkeys(Who.of(item.row) for item in self.averages)
         return sorted(found, key=lambda who: ROLES.index(who.role))
 
@@ -157,10 +157,10 @@ def _other_metrics(section: Section) -> Iterator[str]:
 
 
 def _parts(section: Section) -> Iterator[str]:
-    """The numbers of each class, such as 'iou/cat': a line for each, a column for each model."""
+    """Numbers of a class or size, such as 'iou/cat': a line for each, a column for each model."""
     parts = [name for name in section.metrics if "/" in name]
     if len(parts) > MOST_PARTS:
-        yield from (f"The {len(parts)} numbers for single classes are in report.json.", "")
+        yield from (f"The {len(parts)} numbers for classes and sizes are in report.json.", "")
     elif parts:
         found = [{item.row.metric: item for item in line} for line in section.lines]
         titles = ["", *(", ".join(_who_words(section, line[0])) for line in section.lines)]
@@ -168,7 +168,7 @@ def _parts(section: Section) -> Iterator[str]:
             [part, *("-" if part not in line else number(line[part]) for line in found)]
             for part in parts
         ]
-        yield from ("For single classes, in percent.", "")
+        yield from ("For single classes and sizes of objects, in percent.", "")
         yield from (*markdown_table(*without_empty(titles, lines)), "")
 
 

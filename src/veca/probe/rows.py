@@ -8,13 +8,17 @@ from typing import Any, Literal, get_args
 
 from veca.probe.setting import Setting
 from veca.runtime.plain_json import plain_json
+from veca.runtime.precision import ResolvedPrecision
 from veca.runtime.version import VERSION
 
 Task = Literal["linear", "knn", "logistic", "dense-knn", "segmentation", "depth"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
-Role = Literal["model", "teacher", "control"]
-"""What a model is compared as."""
+Role = Literal["model", "teacher", "baseline"]
+"""What a model is compared as; a baseline is a full-attention model of the same size."""
+
+FORMER_ROLES = {"control": "baseline"}
+"""Roles by the names that reports of older versions have."""
 
 Unit = Literal["%", "m", ""]
 """Percent of what was told right, of which more is better; anything else is an error, of which less
@@ -68,6 +72,9 @@ class Row:
 
     ffn: float | None = None
     """Share of the hidden units; None for all of them, and for a model without such a choice."""
+
+    precision: ResolvedPrecision = "fp32"
+    """What the backbone computed with; rows of before there was a choice are fp32."""
 
     split: str
     """The part of the set that the number is measured on."""
@@ -163,6 +170,8 @@ def row_from_json(value: object) -> Row:
             f"a row lacks {missing} and has the unknown fields {sorted(value.keys() - known)}; "
             "it was written by another version of veca: measure again into another folder."
         )
+    if value.get("role") in FORMER_ROLES:
+        value = value | {"role": FORMER_ROLES[value["role"]]}
     for name, allowed in _CHOICES.items():
         if value.get(name, allowed[0]) not in allowed:
             raise RowError(
@@ -188,6 +197,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "task": TASKS,
     "role": get_args(Role),
     "unit": get_args(Unit),
+    "precision": get_args(ResolvedPrecision),
 }
 _NUMBERS = ("value", "ffn", "patches_per_core", "milliseconds", "gflops")
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from veca.probe.setting import Setting
 from veca.runtime.files import make_folder, replace_file
+from veca.runtime.precision import ResolvedPrecision
 from veca.runtime.tensor_files import read_tensors, tensor_pieces
 
 FACTS_NAME = "head.json"
@@ -58,6 +59,9 @@ class SavedHead:
     protocol: str
 
     seed: int
+
+    precision: ResolvedPrecision = "fp32"
+    """What its backbone computed with."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     """What the task needs besides, such as the margin of a view or the range of depth."""

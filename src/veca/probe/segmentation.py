@@ -22,10 +22,12 @@ from veca.probe.features import Place
 from veca.probe.kept_views import ViewRecipe
 from veca.probe.models import ProbeModel
 from veca.probe.segmentation_metrics import (
+    MaskObjects,
     confusion,
     intersections,
     mean_iou,
     segmentation_metrics,
+    size_recalls,
     unions,
 )
 from veca.probe.setting import Setting
@@ -38,7 +40,7 @@ class SegmentationResult:
     """What a head is worth, and all that is needed to use it."""
 
     metrics: dict[str, float]
-    """In percent, by full names: miou, macc, aacc, iou/NAME."""
+    """In percent, by full names: miou, macc, aacc, iou/NAME, recall/SIZE."""
 
     tensors: dict[str, Tensor]
     """Of the head, for a file."""
@@ -61,6 +63,9 @@ class SegmentationResult:
     unions: Int64[Tensor, "N K"]
     """Pixels that are of a class or were told to be, picture by picture."""
 
+    objects: Int64[Tensor, "O 5"]
+    """Picture, class, pixels, pixels told rightly and pixels of the picture, object by object."""
+
 
 class JudgedClasses:
     """Counts of pixels, over all pictures and of each."""
@@ -69,18 +74,40 @@ class JudgedClasses:
         self.confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         self.intersections = torch.zeros(num_pictures, num_classes, dtype=torch.int64)
         self.unions = torch.zeros(num_pictures, num_classes, dtype=torch.int64)
+        self.objects = torch.zeros(0, 5, dtype=torch.int64)
+        """Of all workers, once their counts are joined."""
+        self._of_picture: dict[int, Int64[Tensor, "_ 4"]] = {}
 
-    def add(self, index: int, counts: Int64[Tensor, "K K"]) -> None:
+    def add(self, index: int, counts: Int64[Tensor, "K K"], objects: Int64[Tensor, "_ 4"]) -> None:
         """Count a picture."""
+        self._of_picture[index] = objects
         self.confusion += counts
         self.intersections[index] = intersections(counts)
         self.unions[index] = unions(counts)
+
+    def metrics(self, data: LabelledSet) -> dict[str, float]:
+        """What is made of the counts."""
+        pixels = segmentation_metrics(self.confusion, data.classes, data.scored)
+        return pixels | size_recalls(self.objects, data.classes, data.scored)
 
     def over(self, place: Place) -> "JudgedClasses":
         """The same over all workers, each of which has counted other pictures."""
         for name in ("confusion", "intersections", "unions"):
             setattr(self, name, place.workers.sum(getattr(self, name)))
+        self.objects = self._all_objects(place)
         return self
+
+    def _all_objects(self, place: Place) -> Int64[Tensor, "O 5"]:
+        """The objects of all pictures in their order: each worker fills its own rows."""
+        lengths = torch.zeros(len(self.unions), dtype=torch.int64)
+        for index, objects in self._of_picture.items():
+            lengths[index] = len(objects)
+        ends = place.workers.sum(lengths).cumsum(0)
+        found = torch.zeros(int(ends[-1]) if len(ends) else 0, 5, dtype=torch.int64)
+        for index, objects in self._of_picture.items():
+            rows = found[int(ends[index]) - len(objects) : int(ends[index])]
+            rows[:, 0], rows[:, 1:] = index, objects
+        return place.workers.sum(found)
 
 
 class SegmentationTask(DenseTask[JudgedClasses]):
@@ -108,13 +135,15 @@ class SegmentationTask(DenseTask[JudgedClasses]):
         judged = [JudgedClasses(len(split), self.outputs) for _ in heads]
         for index in range(place.workers.rank, len(split), place.workers.count):
             labels = class_target(split, index, place)
+            objects = MaskObjects(labels)
             for setting in dict.fromkeys(head.setting for head in heads):
                 observed, layout = features(index, Kind(setting))
                 check_size(split, index, labels, layout.original)
                 for head, counts in zip(heads, judged, strict=True):
                     if head.setting == setting:
                         found = strongest(head.head.maps(observed), layout)
-                        counts.add(index, confusion(labels, found, self.outputs).cpu())
+                        pixels = confusion(labels, found, self.outputs).cpu()
+                        counts.add(index, pixels, objects.told(found))
         return [counts.over(place) for counts in judged]
 
     def goodness(self, judged: JudgedClasses) -> float:
@@ -177,7 +206,7 @@ def _result(
     """The outcome for one setting and seed."""
     judged = chosen.judged
     return SegmentationResult(
-        metrics=segmentation_metrics(judged.confusion, data.classes, data.scored),
+        metrics=judged.metrics(data),
         tensors=chosen.head.tensors(),
         facts={**chosen.head.facts(), "showing": showing},
         counts={"train": chosen.trained_on, "test": len(data.test)},
@@ -185,4 +214,5 @@ def _result(
         confusion=judged.confusion,
         intersections=judged.intersections,
         unions=judged.unions,
+        objects=judged.objects,
     )

@@ -36,14 +36,17 @@ from veca.runtime.version import VERSION
 LISTS = ("task", "data", "model", "protocol", "resolution", "seed")
 """Fields of which a list means several jobs."""
 
-PLURALS = {"resolutions": "resolution", "seeds": "seed", "tasks": "task", "models": "model"}
+PLURALS = {
+    "resolutions": "resolution", "seeds": "seed", "tasks": "task", "models": "model",
+    "baselines": "baseline",
+}  # fmt: skip
 """Other names of these fields, since a list reads better so."""
 
 NUMBERS = ("budgets", "ffn")
 """Fields that hold a list of numbers within one job, whose heads train together."""
 
-TEXTS = ("also",)
-"""Fields that hold a list of texts within one job."""
+TEXTS = ("baseline", "also")
+"""Fields that hold a list of texts within one job; a single baseline needs no list."""
 
 
 class SuiteError(ValueError):
@@ -62,7 +65,9 @@ class Job:
     model: str
 
     teacher: str | None = None
-    control: str | None = None
+
+    baseline: tuple[str, ...] = ()
+    """Full-attention models to measure beside it, the one that comes first in tables first."""
 
     budgets: tuple[int, ...] | None = None
     """Rising; None means the command's own choice, here and below."""
@@ -99,7 +104,11 @@ class Job:
 
     def identity(self, facts: Mapping[str, Any]) -> str:
         """SHA-256 of all that decides the numbers; `facts` are hashes of weights and pictures."""
-        whole = {"job": self.as_json(), "version": VERSION, "facts": dict(facts)}
+        fields = self.as_json()
+        baselines = fields.pop("baseline")
+        # An only baseline goes by its former name, so that jobs of older suites stay done.
+        fields["control"] = baselines if len(baselines) > 1 else next(iter(baselines), None)
+        whole = {"job": fields, "version": VERSION, "facts": dict(facts)}
         return hashlib.sha256(plain_json(_sorted(whole), self.name).encode()).hexdigest()
 
 
@@ -182,12 +191,13 @@ def _jobs(fields: Mapping[str, Any], where: str) -> Iterator[Job]:
 def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - whatever the file holds
     """A value that a field may have; numbers of a list rise and stand once."""
     fits, allowed = _RULES[name]
-    values = value if name in (*NUMBERS, *TEXTS) else [value]
+    single = name not in (*NUMBERS, *TEXTS) or (name == "baseline" and isinstance(value, str))
+    values = [value] if single else value
     if not isinstance(values, list) or not values or not all(map(fits, values)):
         raise SuiteError(f"{where}: {name} is {value!r}; it must be {allowed}.")
     if name in NUMBERS:
         return tuple(sorted({float(item) if name == "ffn" else item for item in values}))
-    return tuple(values) if name in TEXTS else value
+    return tuple(dict.fromkeys(values)) if name in TEXTS else value
 
 
 def _is_text(value: object) -> bool:
@@ -211,7 +221,7 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "data": (_is_text, "a folder or NAME=FOLDER, or a list of them"),
     "model": (_is_text, "the name of a model, or a list of them"),
     "teacher": (_is_text, "the name of a model"),
-    "control": (_is_text, "the name of a model"),
+    "baseline": (_is_text, "the name of a model, or a list of them"),
     "budgets": (_is_count, "a list of whole numbers above 0, such as [8, 64]"),
     "ffn": (
         _is_share,

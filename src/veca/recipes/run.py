@@ -46,7 +46,7 @@ def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], 
 
 
 def judged(config: DistillConfig, out: Path) -> list[str]:
-    """Judge a student by the best constant answer, and by its neighbours on labelled pictures.
+    """Judge a student by the constant predictor, and by its neighbours on labelled pictures.
 
     Neighbours are those of its untrained self and of raw pixels too; judgement.json holds all.
     """
@@ -56,7 +56,7 @@ def judged(config: DistillConfig, out: Path) -> list[str]:
     facts = {"below_best_constant": margins, "nearest_neighbour": rows}
     replace_file(out / JUDGEMENT_NAME, [json.dumps(facts, indent=2).encode(), b"\n"])
     lines = [
-        f"Validation loss below the best constant answer: {row['below']:.1f} %{_way(row)}"
+        f"Validation loss below the constant predictor: {row['below']:.1f} %{_way(row)}"
         for row in margins
     ]
     said = "Nearest neighbour on generated pictures"

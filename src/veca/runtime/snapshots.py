@@ -121,7 +121,7 @@ class Snapshots:
         A SnapshotError means that the state may not be saved, and that older ones are as they were.
         Numbers that are not finite are refused, except in the tensors `may_be_infinite`.
         """
-        _refuse_non_finite(tensors, may_be_infinite)
+        refuse_non_finite(tensors, may_be_infinite)
         pieces = tensor_pieces({tensor: tensors[tensor] for tensor in sorted(tensors)})
         try:
             content = plain_json(dict(facts), "facts").encode()
@@ -297,7 +297,7 @@ def _words(path: Path, error: OSError) -> str:
     return f"{path.name} is missing" if missing else f"{path.name} cannot be read ({error})"
 
 
-def _refuse_non_finite(tensors: Mapping[str, Tensor], except_in: Collection[str]) -> None:
+def refuse_non_finite(tensors: Mapping[str, Tensor], except_in: Collection[str] = ()) -> None:
     """Never save a state that training cannot go on from."""
     for name, tensor in tensors.items():
         if name in except_in or not tensor.is_floating_point() or not tensor.numel():

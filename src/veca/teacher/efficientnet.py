@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from veca.data.normalisation import Normalisation
 from veca.teacher.fused_network import CENTRED, STRIDES, FusedNetwork
-from veca.teacher.strided import StridedTeacher, TeacherFacts
+from veca.teacher.strided import StridedTeacher, TeacherFacts, cut
 from veca.teacher.teacher import Targets, TeacherError, digest_of
 
 NAME = "efficientnet-lite2"
@@ -82,11 +82,22 @@ class EfficientNetTeacher(StridedTeacher):
 
     def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
         """Mean of the last map, and the wanted maps at the grid."""
+        return self.observe_within(pixels, grid, margin=0)
+
+    def observe_within(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
+    ) -> Targets:
+        """As `observe`, of what lies within a margin: maps are cut where they stand."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         on_cpu = pixels.device.type == "cpu"
         at_once = PIXELS_AT_ONCE // pixels[0, 0].numel() if on_cpu else len(pixels)
-        parts = [self._observe(part, grid) for part in pixels.split(max(at_once, 1))]
+        parts = [self._observe(part, grid, margin) for part in pixels.split(max(at_once, 1))]
         return Targets(*(torch.cat(found) for found in zip(*parts, strict=True)))
+
+    @property
+    def coarsest_stride(self) -> int:
+        """That of the last map, whose mean is the image feature."""
+        return max(STRIDES)
 
     def logits(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]
@@ -104,12 +115,15 @@ class EfficientNetTeacher(StridedTeacher):
         facts = super().identity() | {"strides": self.strides, "ahead": self.ahead}
         return facts | ({"factors": self.factors} if len(self.strides) > 1 else {})
 
-    def _observe(self, pixels: Tensor, grid: tuple[int, int]) -> Targets:
+    def _observe(self, pixels: Tensor, grid: tuple[int, int], margin: int) -> Targets:
         """What the network says of a few images."""
-        maps = self.network(pixels)
-        patches = [self._at(grid, maps[stride], stride) for stride in self.strides]
+        maps, last = self.network(pixels), self.coarsest_stride
+        rows, columns = grid
+        outer = (rows + 2 * margin, columns + 2 * margin)
+        patches = [cut(self._at(outer, maps[stride], stride), margin) for stride in self.strides]
         found = torch.cat(patches, dim=1).flatten(2).transpose(1, 2)
-        return Targets(maps[32].mean(dim=(2, 3)), found)
+        inner = cut(maps[last], margin * self.stride // last)
+        return Targets(inner.mean(dim=(2, 3), dtype=torch.float32), found)
 
     def _at(self, grid: tuple[int, int], features: Tensor, stride: int) -> Tensor:
         """A map with one feature for each patch, times its factor."""

@@ -10,11 +10,17 @@ pixels; at 256 its features then answer to what lies 15 pixels left of and 9 abo
 their 32 x 32 pixels, nearly half a patch of the student. The choice is free, since a convolution
 answers to what is under its window wherever that is; `CENTRED` alternates so that 2 pixels are left
 (measured by moving the border between two photographs), at the same accuracy.
+
+Under autocast only convolutions of single pixels, which are matrix products and most of the work,
+run in half precision; stem, windows and the residual stream stay fp32. With all of it in bf16 the
+patches of sample photos have a mean cosine of 0.980 with those in fp32; this way, 0.999, and it is
+faster besides.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -96,15 +102,25 @@ class FusedBlock(nn.Module):
 
     def forward(self, features: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C2 h2 w2"]:
         """Without gradients: the sum is taken in place."""
-        changed: Tensor = self.layers(features)
+        changed: Tensor = self.layers(features).float()
         return changed.add_(features) if self.skips else changed
+
+
+class WindowConvolution(nn.Conv2d):
+    """A convolution of windows of pixels, which autocast leaves in fp32."""
+
+    def forward(self, input: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C2 h2 w2"]:  # noqa: A002
+        """In fp32, whatever comes in."""
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input.float())
 
 
 def convolution(bare: nn.Conv2d, norm: nn.BatchNorm2d, ahead: bool = False) -> list[nn.Module]:
     """A convolution and the frozen norm behind it as one, after zeros where it must look ahead."""
     side, stride = bare.kernel_size[0], bare.stride[0]
     looks_ahead = ahead and stride == 2
-    fused = nn.Conv2d(
+    kind = WindowConvolution if side > 1 else nn.Conv2d
+    fused = kind(
         bare.in_channels,
         bare.out_channels,
         side,

@@ -50,16 +50,25 @@ class StridedTeacher(Teacher):
         self.requires_grad_(False).eval()
 
     @torch.no_grad()
-    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
-        """Features of 8-bit views; `grid` has the rows and columns of the student's patches."""
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
+        """Features of what lies within a margin of 8-bit views, all in patches of the student."""
         rows, columns = grid
         if rows < 1 or columns < 1:
             raise TeacherError(
                 f"grid={grid} has no patches; give the rows and columns of the student's patches."
             )
-        size = (rows * self.stride, columns * self.stride)
+        if margin < 0 or margin * self.stride % self.coarsest_stride:
+            raise TeacherError(
+                f"a margin of {margin} patches is {margin * self.stride} pixels of the teacher "
+                f"{self.name}; give a multiple of {self.coarsest_stride} pixels, or 0."
+            )
+        size = ((rows + 2 * margin) * self.stride, (columns + 2 * margin) * self.stride)
         pixels = self.normalisation.normalise(resized(images, size))
-        targets = self.observe(pixels, grid)
+        targets = (
+            self.observe_within(pixels, grid, margin) if margin else self.observe(pixels, grid)
+        )
         wanted = ((len(images), self.image_width), (len(images), rows * columns, self.patch_width))
         got = (tuple(targets.image.shape), tuple(targets.patches.shape))
         if got != wanted:
@@ -74,6 +83,26 @@ class StridedTeacher(Teacher):
         """What the network says of normalised images of just the right size."""
         raise NotImplementedError(f"{type(self).__name__} does not define observe.")
 
+    def observe_within(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
+    ) -> Targets:
+        """What the network says of the patches within a margin, having seen it too.
+
+        The image feature describes what lies within alone, so it is of a second look.
+        """
+        rows, columns = grid
+        outer = (rows + 2 * margin, columns + 2 * margin)
+        patches = self.observe(pixels, outer).patches.unflatten(1, outer)
+        inner = cut(patches.movedim(-1, 1), margin).flatten(2).transpose(1, 2)
+        image = self.observe(cut(pixels, margin * self.stride), grid).image
+        return Targets(image, inner)
+
     def identity(self) -> dict[str, Any]:
         """What decides the outputs besides the weights, as plain values."""
         return super().identity() | {"normalisation": asdict(self.normalisation)}
+
+
+def cut(maps: Float[Tensor, "*B height width"], margin: int) -> Float[Tensor, "*B rows columns"]:
+    """Maps without their outermost rows and columns."""
+    height, width = maps.shape[-2:]
+    return maps[..., margin : height - margin, margin : width - margin]

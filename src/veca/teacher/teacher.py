@@ -52,9 +52,20 @@ class Teacher(nn.Module):
     stride: int = 16
     """Pixels that it needs for one patch, in height and in width."""
 
-    def forward(self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]) -> Targets:
-        """Features of 8-bit views; `grid` has the rows and columns of the student's patches."""
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
+        """Features of 8-bit views; `grid` has the rows and columns of the student's patches.
+
+        Images may show `margin` patches more on each side than the student sees. The features are
+        of what lies within, which the teacher so knows the surroundings of.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define forward.")
+
+    @property
+    def coarsest_stride(self) -> int:
+        """Pixels of which a margin around the student's view must be a multiple."""
+        return self.stride
 
     def patch_embedding(
         self, patch_size: int

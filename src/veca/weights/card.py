@@ -37,7 +37,7 @@ def card(facts: Facts, results: str | None = None, name: str | None = None) -> s
         "",
         "An elastic vision backbone: the number of cores, and so the cost, is chosen at each call."
         if facts.config.attention != "full"
-        else "The full-attention control of an elastic vision backbone.",
+        else "The full-attention baseline of an elastic vision backbone.",
         facts.story,
         "",
         *_sizes(facts),

@@ -16,13 +16,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA
 from veca.runtime.files import make_folder, replace_file
+from veca.runtime.precision import Precision, resolve_precision
 from veca.runtime.version import VERSION
 from veca.weights.card import card
-from veca.weights.configuration import FORMAT
+from veca.weights.configuration import FORMAT, stored_fields
 from veca.weights.errors import WeightsError
 from veca.weights.facts import Facts, shows_training
 from veca.weights.identity import check_hash, identify
@@ -69,6 +71,7 @@ def save(  # noqa: PLR0913 - what a card may tell
     replace_file(target / WEIGHTS_NAME, file_pieces(model.config, tensors, digest))
     facts = Facts(
         config=model.config,
+        path=target / WEIGHTS_NAME,
         dtype=names_of_types(tensor.dtype for tensor in tensors.values()),
         file_bytes=(target / WEIGHTS_NAME).stat().st_size,
         digest=digest,
@@ -79,27 +82,40 @@ def save(  # noqa: PLR0913 - what a card may tell
     replace_file(target / CARD_NAME, [card(facts, results, name).encode()])
 
 
-def load(
+def load(  # noqa: PLR0913 - what a loaded model may differ in
     source: Source,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     budgets: Sequence[int] | None = None,
+    local_kernel: int | None = None,
     revision: str | None = None,
+    precision: Precision = "fp32",
 ) -> VECA:
     """Load a model in evaluation mode; its parameters can be trained on.
 
     Args:
         source: a folder or .safetensors file, a bundled name, or a name on the hub.
-        dtype: precision of the weights; by default that of the file, but single precision on a
-            CPU, where half precision is many times slower.
+        dtype: type of the weights; by default that of the file, but at least fp32 on a CPU.
         device: where the weights go.
         budgets: other budgets to train with; a smaller last one keeps the first cores only.
+        local_kernel: side of the local convolution, for a model that has none or a smaller one;
+            what is new in it is zero, so that the model computes what it did before.
         revision: branch, tag or commit of a model on the hub.
+        precision: of the matrix products: 'fp32' is what the weights' type gives, 'bf16' is
+            autocast over them (features come out as before), 'auto' is bf16 where the device
+            computes it natively, else fp32.
     """
-    return load_with_digest(
-        source, dtype=dtype, device=device, budgets=budgets, revision=revision
+    model = load_with_digest(
+        source,
+        dtype=dtype,
+        device=device,
+        budgets=budgets,
+        local_kernel=local_kernel,
+        revision=revision,
     ).model
+    model.precision = resolve_precision(precision, model.final_norm.weight.device)
+    return model
 
 
 class Loaded(NamedTuple):
@@ -110,12 +126,13 @@ class Loaded(NamedTuple):
     """SHA-256 of configuration and weights as the file has them, in its own precision."""
 
 
-def load_with_digest(
+def load_with_digest(  # noqa: PLR0913 - as load
     source: Source,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     budgets: Sequence[int] | None = None,
+    local_kernel: int | None = None,
     revision: str | None = None,
 ) -> Loaded:
     """What `load` loads, and the verified hash of the file."""
@@ -134,6 +151,8 @@ def load_with_digest(
     config = identity.config
     if budgets is not None:
         config, tensors = _with_budgets(config, tensors, tuple(budgets))
+    if local_kernel is not None:
+        config, tensors = _with_local_kernel(config, tensors, local_kernel)
     model = assemble(config, tensors)
     model.provenance = identity.provenance
     return Loaded(model, found.text())
@@ -186,7 +205,7 @@ def _config_json(facts: Facts) -> str:
         "format": FORMAT,
         "model_type": "veca",
         "veca_version": VERSION,
-        "backbone": dataclasses.asdict(facts.config),
+        "backbone": stored_fields(facts.config),
         "weights_sha256": facts.digest,
         "dtype": facts.dtype,
         "provenance": facts.provenance.known() if facts.provenance else {},
@@ -231,7 +250,8 @@ def _with_budgets(
             f"budgets={budgets} mean nothing to this full-attention model, which has no cores; "
             "leave them out."
         )
-    changed = dataclasses.replace(config, budgets=budgets)
+    kept = None if config.default_budget is None else min(config.default_budget, max(budgets))
+    changed = dataclasses.replace(config, budgets=budgets, default_budget=kept)
     if changed.cores > config.cores:
         raise WeightsError(
             f"budgets={budgets} need {changed.cores} cores, but the model has {config.cores}; end "
@@ -242,3 +262,23 @@ def _with_budgets(
         chunks = [tensors[f"core_bank.{part}.{n}"] for n in range(len(config.budgets))]
         cut[f"core_bank.{part}.0"] = torch.cat(chunks)[: changed.cores].clone()
     return changed, cut
+
+
+def _with_local_kernel(
+    config: BackboneConfig, tensors: dict[str, Tensor], kernel: int
+) -> tuple[BackboneConfig, dict[str, Tensor]]:
+    """The same model with a larger convolution on its patches, zero wherever it is new."""
+    changed = dataclasses.replace(config, local_kernel=kernel)
+    if kernel < config.local_kernel:
+        raise WeightsError(
+            f"local_kernel={kernel} would cut the model's own convolution of side "
+            f"{config.local_kernel}; use {config.local_kernel} or a larger odd number."
+        )
+    grown = dict(tensors)
+    for layer in range(config.layers):
+        name = f"blocks.{layer}.local_mixing.weight"
+        like = tensors["final_norm.weight"]
+        stored = tensors.get(name, like.new_zeros(config.width, 1, 1, 1))
+        margin = (kernel - stored.shape[-1]) // 2
+        grown[name] = F.pad(stored, (margin,) * 4)
+    return changed, tensors if kernel == config.local_kernel else grown

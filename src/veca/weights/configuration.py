@@ -21,9 +21,30 @@ MOST_BYTES = 1_000_000
 """A configuration has some hundred bytes; what is much larger is none."""
 
 
+FIRST_FIELDS = frozenset(
+    {
+        "layers", "width", "heads", "ffn_ratio", "patch_size", "in_channels", "budgets",
+        "ffn_shares", "attention", "prefix_tokens", "rotary_base", "rotary_still",
+        "coordinate_shift", "coordinate_rescale",
+    }
+)  # fmt: skip
+"""Fields that every hash covers. One that came later is covered where it differs from its default,
+so that the models stored before it keep their hashes; such a default can never change."""
+
+
+def stored_fields(config: BackboneConfig) -> dict[str, Any]:
+    """The configuration as files and hashes have it."""
+    later = {item.name: item.default for item in fields(config) if item.name not in FIRST_FIELDS}
+    return {
+        name: value
+        for name, value in asdict(config).items()
+        if name not in later or value != later[name]
+    }
+
+
 def canonical(config: BackboneConfig) -> str:
     """One text for one configuration, on every machine."""
-    return json.dumps(asdict(config), sort_keys=True, separators=(",", ":"))
+    return json.dumps(stored_fields(config), sort_keys=True, separators=(",", ":"))
 
 
 def config_from_json(value: object, where: str) -> BackboneConfig:
@@ -100,8 +121,10 @@ def _typed(name: str, value: object, default: object, where: str) -> object:
         if not math.isfinite(number):
             raise _wrong_type(name, value, "a finite number", where)
         return number
+    if default is None and type(value) in {int, type(None)}:  # a count that may be left out
+        return value
     if type(value) is not type(default):
-        wanted = "a whole number" if isinstance(default, int) else "text"
+        wanted = "text" if isinstance(default, str) else "a whole number"
         raise _wrong_type(name, value, wanted, where)
     return value
 

@@ -20,6 +20,7 @@ def describe(source: Source, revision: str | None = None) -> Facts:
     check_hash(found.text(), identity, place.weights)
     return Facts(
         config=identity.config,
+        path=place.weights,
         dtype=dtype,
         file_bytes=place.weights.stat().st_size,
         digest=found.text(),

@@ -1,6 +1,7 @@
 """What a model is, in the facts that a model card and `veca info` tell."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,8 @@ class Facts:
     """What is known of a stored model without running it."""
 
     config: BackboneConfig
+    path: Path
+    """File of the weights."""
     dtype: str
     """Type of its numbers, such as 'float32'."""
     file_bytes: int

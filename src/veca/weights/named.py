@@ -8,6 +8,7 @@ import torch
 from veca.backbone.build import build
 from veca.backbone.model import VECA
 from veca.backbone.sizes import SIZES
+from veca.runtime.precision import Precision, resolve_precision
 from veca.weights.checkpoint import load_with_digest
 from veca.weights.facts import shows_training, size_name
 from veca.weights.tensor_file import weights_hash
@@ -38,13 +39,14 @@ def named_model(
     name: str,
     *,
     device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
     seed: int = 0,
     **overrides: Any,  # noqa: ANN401 - the types stand in BackboneConfig
 ) -> NamedModel:
     """The model that `veca.load` finds, or an untrained one for the name of a size.
 
     `seed` and `overrides`, fields of a configuration, are for untrained models; a folder that is
-    called like a size is loaded.
+    called like a size is loaded. `precision` is what it computes with, as `veca.load` takes it.
     """
     if name in SIZES and not Path(name).exists():
         with torch.random.fork_rng(devices=[]):
@@ -59,5 +61,6 @@ def named_model(
         )
     else:
         model, digest = load_with_digest(name, device=device)
+    model.precision = resolve_precision(precision, device)
     trained = any(shows_training(key, tensor) for key, tensor in model.state_dict().items())
     return NamedModel(model, name, trained, digest)

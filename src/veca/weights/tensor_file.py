@@ -1,8 +1,9 @@
 """The weights file: safetensors that describe and verify themselves.
 
-The header's metadata has one entry, a JSON object with the format, the configuration and a SHA-256
-over the configuration and the names, types, shapes and bytes of the tensors. There is nothing else
-in it, no date and no path, so equal models give equal files, byte for byte.
+The header's metadata has our entry, a JSON object with the format, the configuration and a SHA-256
+over the configuration and the names, types, shapes and bytes of the tensors, and `"format": "pt"`,
+which transformers and others look for. There is no date and no path in it, so equal models give
+equal files, byte for byte.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from veca.weights.configuration import (
 from veca.weights.errors import WeightsError, listed
 
 METADATA_KEY = "veca"
-"""The only entry of the header's metadata; a second one would come in an order of chance."""
+"""Our entry of the header's metadata."""
 
 DTYPES = {code: ALL_DTYPES[code] for code in ("F64", "F32", "F16", "BF16")}
 """The types of numbers a model can have, by their names in the file."""
@@ -68,7 +69,8 @@ def file_pieces(
 ) -> Iterator[bytes | memoryview]:
     """The weights file, piece by piece: length of the header, header, tensors."""
     about = {"config": json.loads(canonical(config)), "format": FORMAT, "sha256": digest}
-    metadata = {METADATA_KEY: json.dumps(about, sort_keys=True, separators=(",", ":"))}
+    ours = json.dumps(about, sort_keys=True, separators=(",", ":"))
+    metadata = {"format": "pt", METADATA_KEY: ours}
     return tensor_pieces({name: tensors[name] for name in sorted(tensors)}, metadata)
 
 
