@@ -25,8 +25,7 @@ import torch
 from rich.console import Console
 
 from veca.analysis.machine import this_machine
-from veca.backbone.nesting import draw_budget, draw_share
-from veca.data.batches import Batch
+from veca.data.loader import Batch
 from veca.distill.feed import tasks, training_batches
 from veca.distill.journal import Journal
 from veca.distill.live import Live
@@ -42,8 +41,9 @@ from veca.distill.setup import (
 from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
 from veca.recipes.distill import RECIPES
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 from veca.teacher.teacher import Targets
+from veca.train.schedules import draw_budget, draw_share
 
 
 class Clock:

@@ -7,8 +7,8 @@ from veca.analysis.bench_config import BenchConfig
 from veca.analysis.bench_rows import Measured, Row, rows_of
 from veca.analysis.contenders import Contender, Work
 from veca.analysis.machine import Machine
-from veca.analysis.timing import Timing
 from veca.backbone.config import BackboneConfig
+from veca.runtime.timing import Timing
 
 TINY = BackboneConfig(layers=2, width=16, heads=1, patch_size=4, budgets=(2, 4))
 

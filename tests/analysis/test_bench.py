@@ -8,7 +8,7 @@ from veca.analysis import bench
 from veca.analysis.bench import Report, run_bench
 from veca.analysis.bench_config import BenchConfig
 from veca.analysis.contenders import Contender, Setup
-from veca.analysis.timing import Effort
+from veca.runtime.timing import Effort
 
 CONFIG = BenchConfig(
     model="tiny",

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.analysis.made_up import TWIN, report, rows, veca
-from veca.analysis.bench_panels import bench_panels
+from veca.analysis.figures import bench_panels
 
 
 def test_time_is_shown_for_the_extremes_and_the_rivals() -> None:

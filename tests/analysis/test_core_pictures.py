@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import torch
 
-from veca.analysis.core_pictures import core_colours, heat, paths_svg, regions
+from veca.analysis.visualize import core_colours, heat, paths_svg, regions
 
 
 def test_a_patch_has_the_colour_of_the_core_that_reads_it_most() -> None:

@@ -8,7 +8,7 @@ from PIL import Image
 
 import veca
 from veca.analysis.demo import Demo, Told, run_demo
-from veca.data.prepare import preprocess
+from veca.data.transforms import preprocess
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from veca.analysis.demo import BudgetRow, Demo, PhotoViews, Told, View
-from veca.analysis.demo_page import page
+from veca.analysis.demo import BudgetRow, Demo, PhotoViews, Told, View, page
 
 
 def view(budget: int) -> View:

@@ -2,7 +2,7 @@
 
 import torch
 
-from veca.analysis.feature_colours import common_basis, feature_colours
+from veca.analysis.visualize import common_basis, feature_colours
 
 
 def maps(count: int = 3) -> list[torch.Tensor]:

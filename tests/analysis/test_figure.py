@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from tests.rules import ROOT, modules_below
-from veca.analysis.figure import draw, spread_out
-from veca.analysis.panels import BLUE, Line, Panel
+from veca.analysis.figures import BLUE, Line, Panel, draw, spread_out
 
 LINE = Line("one", BLUE, "o", [256, 512], [1.0, 4.0], [0.9, 3.5], [1.1, 4.5])
 PANEL = Panel("Time", "pixels", [LINE, LINE._replace(label="two", dashed=True)], unit=" ms")

@@ -2,7 +2,7 @@
 
 import itertools
 
-from veca.analysis import panels
+from veca.analysis import figures as panels
 
 
 def luminance(colour: str) -> float:

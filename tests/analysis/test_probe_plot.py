@@ -8,8 +8,15 @@ import pytest
 from PIL import Image
 
 from tests.probe.made_up_rows import depth_rows, knn_rows, row, teacher
-from veca.analysis.panels import BLACK, BLUE, VERMILION
-from veca.analysis.probe_plot import MOST_LETTERS, plot_quality, quality_panels, shortened
+from veca.analysis.figures import (
+    BLACK,
+    BLUE,
+    MOST_LETTERS,
+    VERMILION,
+    plot_quality,
+    quality_panels,
+    shortened,
+)
 from veca.probe.rows import Row
 
 

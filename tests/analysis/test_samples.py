@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 from PIL import Image
 
-from veca.analysis.samples import SAMPLES, sample_photos
+from veca.analysis.demo import SAMPLES, sample_photos
 
 
 def test_every_sample_is_a_colour_photograph_that_opens() -> None:

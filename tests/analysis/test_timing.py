@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from veca.analysis.timing import (
+from veca.runtime.timing import (
     SILENCE,
     Effort,
     Quartiles,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from veca.backbone.arguments import (
+from veca.backbone.config import BackboneConfig
+from veca.backbone.model import (
     checked_budget,
     checked_form,
     checked_grid,
@@ -14,7 +15,6 @@ from veca.backbone.arguments import (
     checked_units,
     grid_of,
 )
-from veca.backbone.config import BackboneConfig
 
 CONFIG = BackboneConfig(width=192, heads=3, ffn_shares=(0.5, 1.0))
 

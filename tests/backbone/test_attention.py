@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from veca.backbone.attention import Attention, CorePeripheryAttention, FullAttention, attend
 from veca.backbone.config import BackboneConfig
-from veca.backbone.coordinates import patch_centres
 from veca.backbone.cost import folds
-from veca.backbone.rotary import Periods, Turn, frequencies, rotate, turn_at
+from veca.backbone.rope import Periods, Turn, frequencies, patch_centres, rotate, turn_at
 
 CONFIG = BackboneConfig(width=32, heads=2, budgets=(4, 8))
 GRID = (3, 5)

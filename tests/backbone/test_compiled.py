@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
-from veca.backbone import rotary
+from veca.backbone import rope as rotary
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from veca.backbone.coordinates import jittered, patch_centres, spread_points
+from veca.backbone.rope import jittered, patch_centres, spread_points
 
 CPU = torch.device("cpu")
 

@@ -8,9 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import veca
-from veca.backbone.config import BackboneConfig
+from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.cost import cost, folded_flops, folds, parameters, plain_flops
-from veca.backbone.sizes import SIZES
 
 RESOLUTIONS = (256, 384, 512, 768, 1024)
 VECA_GFLOPS = {

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from veca.backbone.attention import CorePeripheryAttention
+from veca.backbone.attention import CorePeripheryAttention, contribution_shares
 from veca.backbone.config import BackboneConfig
-from veca.backbone.maps import contribution_shares
 
 
 def test_shares_are_the_norms_of_what_each_token_adds_to_each_core() -> None:

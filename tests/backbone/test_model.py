@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import veca
-from veca.backbone import rotary
+from veca.backbone import rope as rotary
 from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
 from veca.backbone.model import VECA

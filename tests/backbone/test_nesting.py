@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from veca.backbone.config import BackboneConfig
-from veca.backbone.nesting import budget_weights, draw_budget, draw_share
+from veca.train.schedules import budget_weights, draw_budget, draw_share
 
 CONFIG = BackboneConfig(ffn_shares=(0.25, 0.5, 1.0))
 
@@ -39,7 +39,7 @@ def test_shares_are_drawn_evenly_and_apart_from_budgets() -> None:
 def test_a_draw_is_the_same_in_another_process_at_another_time() -> None:
     code = (
         "from veca.backbone.config import BackboneConfig\n"
-        "from veca.backbone.nesting import draw_budget\n"
+        "from veca.train.schedules import draw_budget\n"
         "print([draw_budget(BackboneConfig(), 3, step) for step in (9, 5, 7)])"
     )
     output = subprocess.run(

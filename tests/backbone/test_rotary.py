@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from veca.backbone import rotary
+from veca.backbone import rope as rotary
 
 CPU = torch.device("cpu")
 DOUBLE = torch.float64

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import veca
-from veca.backbone.sizes import SIZES
+from veca.backbone.config import SIZES
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import veca
 from veca.analysis import bench_report
 from veca.cli.bench import Flags
 from veca.cli.main import main
-from veca.weights.description import describe
+from veca.weights.checkpoint import describe
 
 SMALL_RUN = ("--resolutions", "64", "--budgets", "2,4", "--quick", "--no-memory", "--threads", "1")
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 import veca
 from veca.cli.main import main
-from veca.runtime.precision import resolve_precision
+from veca.runtime.device import resolve_precision
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from veca.cli.distill import Flags, distill
 from veca.cli.main import main
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.run import Outcome, Wishes
-from veca.distill.schedules import ResolutionPhase
 from veca.distill.training import NonFiniteError
 from veca.recipes.distill import RECIPES, Recipe
+from veca.train.schedules import ResolutionPhase
 
 VALUES: dict[str, tuple[str, Any]] = {
     "recipe": ("mine", "mine"),

@@ -10,8 +10,8 @@ import torch
 import veca
 from tests.weights.models import trained_model
 from veca.cli.main import main
-from veca.weights.description import describe
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
+from veca.weights.checkpoint import describe
 
 STORY = Provenance(
     licence="mit", teacher="owner/teacher", teacher_licence="bsd", data="photographs",

@@ -7,8 +7,8 @@ import tyro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.cli.list_flags import REGISTRY, format_phases, parse_phases
-from veca.distill.schedules import ResolutionPhase
+from veca.cli.flags import REGISTRY, format_phases, parse_phases
+from veca.train.schedules import ResolutionPhase
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from veca.cli.lists import numbers, texts, whole_numbers
+from veca.cli.flags import numbers, texts, whole_numbers
 
 
 def test_values_come_rising_and_each_once() -> None:

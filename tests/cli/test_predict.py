@@ -15,21 +15,20 @@ from tests.probe.dense_scenes import CLASSES, place_in
 from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
 from veca.cli import predict as module
 from veca.cli.main import main
-from veca.data.decode import decode
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import Split
+from veca.data.images import decode
+from veca.data.listing import TableBuilder
+from veca.data.sets.dataset import Split
 from veca.probe.features import ViewPlan, image_features
 from veca.probe.heads import LinearHead
-from veca.probe.predict import predict_labels
-from veca.probe.raw_pixels import RawPixels
-from veca.probe.saved_heads import SavedHead, load_head, save_head
-from veca.probe.setting import Setting
+from veca.probe.models import RawPixels
+from veca.probe.predict import SavedHead, load_head, predict_labels, save_head
+from veca.probe.rows import Setting
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the command is called, without matplotlib, whose plots take long."""
-    monkeypatch.setitem(sys.modules, "veca.analysis.probe_plot", None)
+    monkeypatch.setitem(sys.modules, "veca.analysis.figures", None)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -16,12 +16,13 @@ from tests.probe.small_features import CellModel
 from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
 from tests.weights.models import trained_model
 from veca.cli.main import main
-from veca.probe import features, prober
+from veca.probe import features
+from veca.probe import run as prober
 from veca.probe.quality import read_quality
 from veca.probe.rows import TASKS
 from veca.probe.suite import Job
-from veca.runtime.workers import VARIABLES
-from veca.weights.description import describe
+from veca.runtime.distributed import VARIABLES
+from veca.weights.checkpoint import describe
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ["--model", "model", "--out", "out", "--resolution", "16", "--workers", "0",
@@ -49,7 +50,7 @@ import pytest
 from tests.probe.small_sets import use_quick_protocols
 from veca.cli.main import main
 use_quick_protocols(pytest.MonkeyPatch())
-sys.modules["veca.analysis.probe_plot"] = None
+sys.modules["veca.analysis.figures"] = None
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -76,7 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def plotless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same without matplotlib, whose plots take longer than all else."""
-    monkeypatch.setitem(sys.modules, "veca.analysis.probe_plot", None)
+    monkeypatch.setitem(sys.modules, "veca.analysis.figures", None)
     return folder
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from veca.cli.typed import as_typed
+from veca.cli.flags import as_typed
 
 WORDS = ["knn", "my photos", "--out", "probes"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.geometry import Geometry, Side
-from veca.data.picture import Box
+from veca.data.images import Box
+from veca.data.transforms import Geometry, Side
 
 
 def cubic(distance: float) -> float:

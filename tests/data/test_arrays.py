@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.data.corpus import DEEP, GREYS, PHOTO, on_white
-from veca.data.arrays import picture_of_array, picture_of_tensor
-from veca.data.errors import PictureError
-from veca.data.picture import Picture
+from veca.data.images import Picture, PictureError, picture_of_array, picture_of_tensor
 
 RGBA = np.dstack([PHOTO, GREYS])
 

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.data.pictures import encoded, write_pictures, write_shard
-from veca.data import batches as module
-from veca.data.batches import Batch, ViewTask, batches, global_batch
-from veca.data.decode import decode
-from veca.data.errors import DataError
+from veca.data import loader as module
+from veca.data.augment import ViewConfig, centre_view, inner_view, training_view
 from veca.data.image_index import ImageIndex, image_index
-from veca.data.reading import open_input
-from veca.data.views import ViewConfig, centre_view, inner_view, training_view
+from veca.data.images import DataError, decode
+from veca.data.listing import open_input
+from veca.data.loader import Batch, ViewTask, batches, global_batch
 
 SEED = 5
 

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.data.corpus import GREYS, PHOTO, encoded
-from veca.data.colours import opaque, picture_of_image
-from veca.data.errors import PictureError
+from veca.data.images import PictureError, opaque, picture_of_image
 
 
 def colours(image: Image.Image) -> np.ndarray:

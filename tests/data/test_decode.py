@@ -12,8 +12,7 @@ from PIL import Image, ImageFile
 
 from tests.data.corpus import GOOD, PHOTO, Good, encoded
 from tests.data.refused import BAD, Bad
-from veca.data.decode import decode, read_size
-from veca.data.errors import PictureError
+from veca.data.images import PictureError, decode, read_size
 
 OPENED = [case for case in GOOD if case.name not in {"four greys.png", "rgb 16 key.png"}]
 """Of the other two, Pillow does not find the transparent colour."""

@@ -3,7 +3,7 @@
 import pytest
 
 import veca
-from veca.data.errors import DataError, PictureError, WorkerError, reason
+from veca.data.images import DataError, PictureError, WorkerError, reason
 
 
 def test_a_picture_error_is_a_value_error_that_veca_offers() -> None:

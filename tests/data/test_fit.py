@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.data.errors import PictureError
-from veca.data.fit import check_result, fitted
-from veca.data.geometry import Geometry
+from veca.data.images import PictureError
+from veca.data.transforms import Geometry, check_result, fitted
 
 SIDES = st.integers(1, 2000)
 SIZES = st.none() | st.integers(1, 700)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tests.data import oracles
-from veca.backbone.coordinates import patch_centres
-from veca.data.fit import fitted
-from veca.data.geometry import Geometry, Mode
+from veca.backbone.rope import patch_centres
+from veca.data.transforms import Geometry, Mode, fitted
 
 PATCH = 8
 FITS = ["resize", "crop", "pad"]

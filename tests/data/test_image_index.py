@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from tests.data.pictures import encoded, write_pictures, write_shard
 from veca.data import image_index as module
-from veca.data.errors import DataError, InputError
 from veca.data.image_index import ImageIndex, held_out, image_index
-from veca.data.input_table import TableBuilder
-from veca.data.inputs import find_inputs
-from veca.data.reading import open_input
+from veca.data.images import DataError, InputError
+from veca.data.listing import TableBuilder, find_inputs, open_input
 from veca.runtime.files import replace_file
 from veca.runtime.tensor_files import tensor_pieces
 

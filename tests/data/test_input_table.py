@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 
-from veca.data.input_table import UNKNOWN, Input, InputTable, KeyedRows, TableBuilder
+from veca.data.listing import UNKNOWN, Input, InputTable, KeyedRows, TableBuilder
 
 
 def table_of(*names: str) -> InputTable:

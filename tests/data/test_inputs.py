@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import encoded, write_pictures, write_shard
-from veca.data.errors import InputError
-from veca.data.inputs import Inputs, find_inputs
-from veca.data.names import member_name
+from veca.data.images import InputError
+from veca.data.listing import Inputs, find_inputs, member_name
 
 
 def names(found: Inputs) -> list[str]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import write_pictures
-from veca.data.inputs import find_inputs
-from veca.data.labelled import LabelledSet, Split, Target
+from veca.data.listing import find_inputs
+from veca.data.sets.dataset import LabelledSet, Split, Target
 
 
 def doubled(path: str) -> Target:

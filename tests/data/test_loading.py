@@ -20,11 +20,11 @@ import torch
 from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from veca.data import loading
-from veca.data.errors import WorkerError
+from veca.data import loader as loading
 from veca.data.image_index import ImageIndex
-from veca.data.input_table import InputTable
-from veca.data.loading import AHEAD, NICENESS, has_shared_memory, load_tasks
+from veca.data.images import WorkerError
+from veca.data.listing import InputTable
+from veca.data.loader import AHEAD, NICENESS, has_shared_memory, load_tasks
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="as workers are on Linux")
 

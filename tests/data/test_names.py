@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.data.names import absolute, key, member_name, possible_names, split_member
+from veca.data.listing import absolute, key, member_name, possible_names, split_member
 
 
 def test_a_file_is_called_by_its_absolute_path_with_links_kept(

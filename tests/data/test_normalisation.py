@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import veca
-from veca.data.normalisation import IMAGENET, MEAN, STD, Normalisation
+from veca.data.transforms import IMAGENET, MEAN, STD, Normalisation
 
 
 def test_the_mean_colour_becomes_zero_and_one_deviation_more_becomes_one() -> None:

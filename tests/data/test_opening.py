@@ -12,9 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.data.corpus import PHOTO, encoded
-from veca.data.decode import decode
-from veca.data.errors import PictureError
-from veca.data.opening import FORMATS, MOST_PIXELS, check_size, opened
+from veca.data.images import FORMATS, MOST_PIXELS, PictureError, check_size, decode, opened
 
 PNG = encoded(Image.fromarray(PHOTO), "PNG")
 

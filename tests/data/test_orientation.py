@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.data.corpus import PHOTO, TURNED_UPRIGHT, encoded, exif
-from veca.data.orientation import upright, upright_size
+from veca.data.images import upright, upright_size
 
 
 def stored(orientation: int) -> Image.Image:

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from tests.data import oracles
 from tests.data.corpus import PHOTO
-from veca.data.arrays import picture_of_array
-from veca.data.picture import Box, mirrored
+from veca.data.images import Box, mirrored, picture_of_array
 
 NOISE = np.random.default_rng(5).integers(0, 256, (37, 23, 3)).astype(np.uint8)
 """The hardest picture: it overshoots everywhere, so that every pass clips."""

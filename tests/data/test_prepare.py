@@ -16,8 +16,7 @@ from torch import Tensor
 import veca
 from tests.data import oracles
 from tests.data.corpus import PHOTO, encoded, exif, photo
-from veca.data.fit import Fit
-from veca.data.normalisation import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Fit, Normalisation
 
 PATCH = 16
 WAYS = [("resize", 64), ("resize", 50), ("resize", None), ("crop", 64), ("crop", None)]

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veca.data.decode import decode
-from veca.data.errors import PictureError
-from veca.data.input_table import TableBuilder
-from veca.data.raw_records import RAW_SUFFIX, open_record
-from veca.data.reading import open_input
+from veca.data.images import PictureError, decode
+from veca.data.listing import RAW_SUFFIX, TableBuilder, open_input, open_record
 
 SIDE = 5
 

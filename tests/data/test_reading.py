@@ -5,11 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import encoded, write_shard
-from veca.data.decode import read_size
-from veca.data.errors import PictureError
-from veca.data.input_table import UNKNOWN, Input
-from veca.data.inputs import find_inputs
-from veca.data.reading import exists, failure, open_input
+from veca.data.images import PictureError, read_size
+from veca.data.listing import UNKNOWN, Input, exists, failure, find_inputs, open_input
 
 
 def test_files_and_members_are_opened_alike(tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from tests.data.corpus import PHOTO, encoded, photo
-from veca.data.decode import decode
-from veca.data.errors import PictureError
-from veca.data.strictness import strict_pillow
+from veca.data.images import PictureError, decode, strict_pillow
 
 LIMIT = Image.MAX_IMAGE_PIXELS
 WHOLE = Image.fromarray(photo(200, 300))

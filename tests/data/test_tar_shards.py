@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import write_shard
-from veca.data.errors import InputError
-from veca.data.tar_shards import members, open_member
+from veca.data.images import InputError
+from veca.data.listing import members, open_member
 
 CONTENTS = [(f"folder/{number}.jpg", bytes([number]) * (700 * number + 1)) for number in range(5)]
 

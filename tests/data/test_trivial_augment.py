@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.data.corpus import photo
-from veca.data.trivial_augment import OPERATIONS, Operation, draw_operation, trivial_augment
+from veca.data.augment import OPERATIONS, Operation, draw_operation, trivial_augment
 
 PIXELS = photo(24, 36)
 NOISE = np.random.default_rng(3).integers(20, 230, (24, 36, 3)).astype(np.uint8)

@@ -14,13 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 from tests.data.corpus import photo
-from veca.data.arrays import picture_of_array
-from veca.data.decode import decode
-from veca.data.errors import DataError
-from veca.data.normalisation import IMAGENET
-from veca.data.picture import Picture
-from veca.data.prepare import prepare
-from veca.data.views import ViewConfig, centre_view, inner_view, least_side, training_view
+from veca.data.augment import ViewConfig, centre_view, inner_view, least_side, training_view
+from veca.data.images import DataError, Picture, decode, picture_of_array
+from veca.data.transforms import IMAGENET, prepare
 
 PLAIN = ViewConfig(flip=0.0, trivial_augment=False)
 SIDES = [(40, 56), (56, 40), (33, 33), (9, 200), (300, 211)]

@@ -9,7 +9,7 @@ import torch
 
 from tests.distill.runs import ALONE, TINY, PixelTeacher, small_config
 from veca.backbone.model import VECA
-from veca.data.batches import Batch
+from veca.data.loader import Batch
 from veca.distill.adaptors import Adaptor
 from veca.distill.config import Efficiency
 from veca.distill.feed import Pictures, tasks, training_batches
@@ -17,7 +17,7 @@ from veca.distill.run_folder import RunFolder
 from veca.distill.setup import Place, build_training, find_pictures
 from veca.distill.student import Student
 from veca.distill.training import StepReport, Training
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 
 CPU = torch.device("cpu")
 ONE = Workers(device=CPU)

@@ -15,17 +15,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.data.pictures import write_pictures
-from veca.data.batches import ViewTask, batches
+from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex, image_index
-from veca.data.views import ViewConfig
+from veca.data.loader import ViewTask, batches
 from veca.distill.cache_fill import LiveOutputs
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import CacheConfig
 from veca.distill.margin import Margin
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.workers import Workers
-from veca.teacher.strided import cut
-from veca.teacher.teacher import Targets, Teacher
+from veca.runtime.distributed import Workers
+from veca.teacher.teacher import Targets, Teacher, cut
 
 CPU = torch.device("cpu")
 SIZE = 32

@@ -15,9 +15,8 @@ from tests.data.pictures import write_pictures
 from veca.backbone.config import BackboneConfig
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.run import Outcome, Wishes, distill
-from veca.distill.schedules import ResolutionPhase, ScheduleConfig
-from veca.teacher.strided import cut
-from veca.teacher.teacher import Targets, Teacher
+from veca.teacher.teacher import Targets, Teacher, cut
+from veca.train.schedules import ResolutionPhase, ScheduleConfig
 
 TINY = BackboneConfig(
     layers=2, width=32, heads=2, budgets=(2, 4), ffn_shares=(0.5, 1.0), patch_size=8

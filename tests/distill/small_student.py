@@ -9,8 +9,8 @@ from torch.distributed.fsdp import fully_shard
 
 import veca
 from veca.distill.adaptors import Adaptor
-from veca.distill.optimizers import OptimizerConfig, Optimizers
-from veca.distill.sharding import sharded_like, whole
+from veca.train.optimizers import OptimizerConfig, Optimizers
+from veca.train.parallel import sharded_like, whole
 
 CONFIG = veca.BackboneConfig(
     layers=2, width=32, heads=2, budgets=(4, 8), coordinate_shift=0.0, coordinate_rescale=1.0

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.distill.built import small_student
-from veca.distill.average import MovingAverage
+from veca.distill.parallel import MovingAverage
 from veca.distill.student import Student
 
 

@@ -9,7 +9,7 @@ from tests.runtime.held_folder import held
 from veca.distill.cache_company import Company
 from veca.distill.cache_store import CacheError
 from veca.distill.validation import StoppedError
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 
 CPU = torch.device("cpu")
 

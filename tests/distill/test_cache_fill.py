@@ -19,7 +19,7 @@ from veca.distill.config import CacheConfig
 from veca.distill.margin import Margin
 from veca.distill.projection import Projection
 from veca.distill.validation import StoppedError
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 from veca.teacher.teacher import Targets
 
 LAYOUT = RecordLayout(image_width=5, patches=16, channels=16, dtype="float16")

@@ -23,7 +23,7 @@ from veca.distill.cache_company import Company
 from veca.distill.cache_outputs import TeacherOutputs, spread_views
 from veca.distill.cache_store import CacheError
 from veca.distill.validation import StoppedError
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 
 
 @pytest.fixture(name="index")

@@ -15,9 +15,9 @@ from veca.distill.checkpoints import MOST_FAILURES, Checkpoints
 from veca.distill.run_folder import RunError
 from veca.distill.setup import fit_to_teachers
 from veca.distill.training import published_tensors
+from veca.runtime.distributed import Workers
 from veca.runtime.snapshots import Snapshots
-from veca.runtime.workers import Workers
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
 
 
 class FailingSnapshots(Snapshots):

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from tests.distill.runs import PixelTeacher, small_config
 from veca.distill.comparison import compare, objective, part_names, teacher_losses
-from veca.distill.further_losses import class_divergence, relation_error
-from veca.distill.losses import LossConfig, distillation_losses
+from veca.distill.losses import LossConfig, class_divergence, distillation_losses, relation_error
 from veca.distill.student import Prediction
 from veca.distill.targets import TargetSource
 from veca.teacher.teacher import Targets

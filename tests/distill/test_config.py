@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.distill.runs import TINY
 from veca.backbone.config import PAPER_BUDGETS, BackboneConfig
 from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.schedules import ResolutionPhase
+from veca.train.schedules import ResolutionPhase
 
 
 @pytest.mark.parametrize(

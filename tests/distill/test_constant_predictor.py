@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veca.distill.constant_predictor import (
+from veca.distill.losses import LossConfig, distillation_losses
+from veca.distill.target_scaling import (
     Constants,
+    Moments,
+    TargetScaling,
     best_constants,
     loss_of_constants,
     losses_of_constants,
 )
-from veca.distill.losses import LossConfig, distillation_losses
-from veca.distill.moments import Moments
-from veca.distill.target_scaling import TargetScaling
 from veca.teacher.teacher import Targets
 
 KINDS = ("positive", "centred", "scattered", "opposed", "few")

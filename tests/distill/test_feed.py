@@ -15,15 +15,15 @@ from PIL import Image
 
 from tests.distill.built import CPU
 from tests.distill.runs import pictures, small_config
-from veca.data.batches import ViewTask
-from veca.data.errors import DataError
+from veca.data.augment import ViewConfig
 from veca.data.image_index import image_index
-from veca.data.views import ViewConfig
+from veca.data.images import DataError
+from veca.data.loader import ViewTask
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable, check_batch, tasks, training_batches
-from veca.distill.schedules import ResolutionPhase
-from veca.runtime.json_lines import JsonLines
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
+from veca.runtime.files import JsonLines
+from veca.train.schedules import ResolutionPhase
 
 LENGTH = 12
 

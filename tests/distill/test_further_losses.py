@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.distill.further_losses import (
+from veca.distill.losses import (
+    LossConfig,
     anchor_divergence,
     class_divergence,
     further_parts,
     relation_error,
 )
-from veca.distill.losses import LossConfig
 
 
 def shares(scores: list[float], temperature: float) -> list[float]:

@@ -10,11 +10,11 @@ from typing import get_args
 from tests.distill.kept_outputs import CPU, opened, task_of
 from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, rows, run, small_config
 from tests.golden import assert_unmoved, fingerprint, golden
-from veca.backbone.sizes import SIZES
+from veca.backbone.config import SIZES
 from veca.data.image_index import image_index
 from veca.distill.config import CacheConfig, KeptPrecision
 from veca.distill.margin import Margin
-from veca.distill.schedules import ScheduleConfig
+from veca.train.schedules import ScheduleConfig
 
 FIELDS = ("loss", "loss_image", "loss_patch_cosine", "loss_patch_error", "gradient_norm")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from veca.distill.gradients import clip_gradients, gradient_norm
+from veca.train.optimizers import clip_gradients, gradient_norm
 
 
 def parameters(*gradients: list[float] | None) -> list[nn.Parameter]:

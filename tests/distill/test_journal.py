@@ -15,7 +15,7 @@ from veca.distill.meter import Meter
 from veca.distill.run_folder import RunFolder
 from veca.distill.tensorboard import Board
 from veca.distill.training import StepReport
-from veca.runtime.json_lines import JsonLines, read_json_lines
+from veca.runtime.files import JsonLines, read_json_lines
 
 FACTS = {"recipe": "test", "seed": "3"}
 

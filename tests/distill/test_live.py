@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.distill.clock import Clock
 from veca.distill.live import Live, SilentLive, words
-from veca.runtime.progress import LINE_SECONDS
+from veca.runtime.logging import LINE_SECONDS
 
 ROW: dict[str, Any] = {
     "kind": "train",

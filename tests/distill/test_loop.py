@@ -17,7 +17,7 @@ from veca.distill.loop import Loop
 from veca.distill.training import NonFiniteError, Training
 from veca.distill.validation import StoppedError, Validation
 from veca.runtime.snapshots import Snapshots
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
 
 Events = list[tuple[str, int]]
 

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from veca.backbone.config import BackboneConfig
+from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.cost import folds, parameters
 from veca.backbone.model import VECA
-from veca.backbone.sizes import SIZES
 from veca.distill.memory_estimate import MemoryEstimate, estimate
-from veca.runtime.precision import ResolvedPrecision
+from veca.runtime.device import ResolvedPrecision
 
 PLAIN = BackboneConfig(layers=2, width=96, heads=2, ffn_ratio=3.0, budgets=(48,))
 FOLDED = replace(PLAIN, budgets=(4,))

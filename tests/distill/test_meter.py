@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.distill.clock import Clock
 from veca.distill import meter as module
 from veca.distill.meter import Meter, current_memory, peak_memory
-from veca.runtime.progress import PACE_SECONDS
+from veca.runtime.logging import PACE_SECONDS
 
 CPU = torch.device("cpu")
 

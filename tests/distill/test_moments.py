@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.distill.moments import Moments
+from veca.distill.target_scaling import Moments
 
 
 def test_moments_are_those_of_all_vectors_together() -> None:

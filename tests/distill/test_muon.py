@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from veca.distill import muon
-from veca.distill.muon import NorMuon, NorMuonConfig
-from veca.distill.polar import POLAR_EXPRESS, PolarConfig, polar_express
+from veca.train import muon
+from veca.train.muon import POLAR_EXPRESS, NorMuon, NorMuonConfig, PolarConfig, polar_express
 
 NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)
 LIKE_TORCH = PolarConfig(steps=(NEWTON_SCHULZ,) * 5, margin=1.0, dtype=torch.bfloat16)

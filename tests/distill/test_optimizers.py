@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import veca
-from veca.distill import muon
 from veca.distill.adaptors import Adaptor
-from veca.distill.optimizers import MatrixOptimizer, OptimizerConfig, Optimizers, split_parameters
-from veca.distill.polar import PolarConfig, polar_express
-from veca.runtime.precision import ResolvedPrecision
+from veca.runtime.device import ResolvedPrecision
+from veca.train import muon
+from veca.train.muon import PolarConfig, polar_express
+from veca.train.optimizers import MatrixOptimizer, OptimizerConfig, Optimizers, split_parameters
 
 PAPER = OptimizerConfig()
 TINY = veca.BackboneConfig(layers=2, width=32, heads=2, budgets=(4, 8), ffn_shares=(0.5, 1.0))

@@ -16,7 +16,7 @@ from tests.distill.runs import ALONE, pictures
 from veca.distill.config import Efficiency
 from veca.distill.parallel import compile_blocks, copy_whole, gradients_synchronised, spread
 from veca.distill.student import Student
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 
 
 @pytest.fixture

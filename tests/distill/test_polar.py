@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.distill.polar import POLAR_EXPRESS, PolarConfig, polar_express
+from veca.train.muon import POLAR_EXPRESS, PolarConfig, polar_express
 
 Coefficients = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from tests.distill.built import small_student
 from tests.distill.runs import PixelTeacher, small_config
 from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME, provenance_of, publish
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
 
 CONFIG = small_config(Path("somewhere") / "photos of mine")
 COMMAND = "veca distill test --images 'somewhere/photos of mine'"

@@ -16,7 +16,7 @@ from tests.distill.runs import ALONE, pictures, rows, run, small_config
 from veca.distill.config import CacheConfig, Efficiency
 from veca.distill.run_folder import RunError
 from veca.distill.training import NonFiniteError, Training
-from veca.runtime.precision import Precision
+from veca.runtime.device import Precision
 
 
 class PowerCutError(Exception):

@@ -11,7 +11,7 @@ import torch
 import veca
 from tests.distill.runs import ALONE, pictures, rows, run, small_config
 from veca.distill.run_folder import RunError
-from veca.distill.schedules import ScheduleConfig
+from veca.train.schedules import ScheduleConfig
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.distill.runs import ALONE, TINY, small_config
-from veca.data.views import ViewConfig
+from veca.data.augment import ViewConfig
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.losses import LossConfig
 from veca.distill.run_folder import RunError, RunFolder, as_json, check_same_run
-from veca.distill.schedules import ScheduleConfig
 from veca.runtime.version import VERSION
+from veca.train.schedules import ScheduleConfig
 
 CONFIG = small_config(Path("photos"))
 FREE = {"images", "validation", "validate_every", "max_unreadable", "max_skips"}

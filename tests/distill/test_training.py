@@ -13,15 +13,11 @@ from torch import Tensor
 
 from tests.distill.built import Built, build, place_of
 from tests.distill.runs import ALONE, pictures, small_config
-from veca.backbone.nesting import draw_budget, draw_share
-from veca.data.batches import ViewTask, batches, global_batch
-from veca.data.normalisation import IMAGENET
-from veca.data.views import inner_view
+from veca.data.augment import inner_view
+from veca.data.loader import ViewTask, batches, global_batch
+from veca.data.transforms import IMAGENET
 from veca.distill.config import CacheConfig
-from veca.distill.gradients import gradient_norm
 from veca.distill.losses import PARTS, LossConfig
-from veca.distill.optimizers import Optimizers
-from veca.distill.schedules import draw_resolution, learning_rate
 from veca.distill.setup import fit_to_teachers
 from veca.distill.training import (
     NonFiniteError,
@@ -31,8 +27,10 @@ from veca.distill.training import (
     published_tensors,
     student_tensors,
 )
-from veca.runtime.randomness import step_seed
+from veca.runtime.device import step_seed
 from veca.teacher.teacher import Targets
+from veca.train.optimizers import Optimizers, gradient_norm
+from veca.train.schedules import draw_budget, draw_resolution, draw_share, learning_rate
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from tests.distill.built import CPU, Built, build, place_of
 from tests.distill.runs import TINY, pictures
-from veca.data.decode import decode
-from veca.data.views import centre_view, inner_view
+from veca.data.augment import centre_view, inner_view
+from veca.data.images import decode
 from veca.distill import validation as module
 from veca.distill.losses import distillation_losses
-from veca.distill.moments import Moments
-from veca.distill.schedules import ResolutionPhase
 from veca.distill.setup import fit_to_teachers
+from veca.distill.target_scaling import Moments
 from veca.distill.validation import Cell, StoppedError, Validation, _dealt, cells
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 from veca.teacher.teacher import Targets
+from veca.train.schedules import ResolutionPhase
 
 
 @pytest.fixture(scope="module")

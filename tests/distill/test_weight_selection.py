@@ -5,9 +5,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from veca.backbone.config import BackboneConfig
+from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.model import VECA
-from veca.backbone.sizes import SIZES
 from veca.distill.weight_selection import evenly, start_from_slices
 
 pytest.importorskip("onnx", reason="needs veca[experiments]")

@@ -17,9 +17,8 @@ from tests.distill.small_student import (
     shard,
     weights_of,
 )
-from veca.distill.gradients import clip_gradients, gradient_norm
-from veca.distill.optimizers import Optimizers
-from veca.distill.sharding import whole
+from veca.train.optimizers import Optimizers, clip_gradients, gradient_norm
+from veca.train.parallel import whole
 
 
 def main(rank: int, folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.data.pictures import small_model
-from veca.data.input_table import UNKNOWN
+from veca.data.listing import UNKNOWN
 from veca.embed.config import EmbedConfig
 from veca.embed.layout import Entry, Skipped
 from veca.embed.record import ModelRecord, Record

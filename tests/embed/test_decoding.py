@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.data.pictures import encoded, write_pictures
-from veca.data.inputs import find_inputs
-from veca.data.prepare import prepare
+from veca.data.listing import find_inputs
+from veca.data.transforms import prepare
 from veca.embed.decoding import Decoded, Decoder, decoded_batches
 from veca.embed.errors import CollectionError
 from veca.embed.windows import Task

@@ -8,7 +8,7 @@ import torch
 
 from tests.data.pictures import write_pictures
 from veca.backbone.features import Features
-from veca.data.inputs import find_inputs
+from veca.data.listing import find_inputs
 from veca.embed.config import EmbedConfig
 from veca.embed.decoding import Decoded, Group
 from veca.embed.errors import CollectionError

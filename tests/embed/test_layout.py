@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from veca.data.input_table import UNKNOWN, Input
+from veca.data.listing import UNKNOWN, Input
 from veca.embed.errors import CollectionError
 from veca.embed.layout import (
     Entry,

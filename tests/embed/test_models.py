@@ -8,7 +8,7 @@ import torch
 import veca
 from tests.data.pictures import saved_model, small_model
 from veca.embed.models import find_model
-from veca.weights.description import describe
+from veca.weights.checkpoint import describe
 
 CPU = torch.device("cpu")
 

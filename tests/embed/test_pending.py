@@ -6,8 +6,7 @@ import pytest
 
 from tests.data.pictures import encoded, write_pictures, write_shard
 from tests.embed.made_up import content, wanted
-from veca.data.input_table import Input
-from veca.data.inputs import Inputs, find_inputs
+from veca.data.listing import Input, Inputs, find_inputs
 from veca.embed.errors import CollectionError
 from veca.embed.layout import Entry, Skipped
 from veca.embed.pending import find_pending

@@ -14,8 +14,8 @@ import torch
 
 import veca
 from tests.data.pictures import encoded, small_model, write_pictures, write_shard
-from veca.data.errors import InputError
-from veca.data.prepare import prepare
+from veca.data.images import InputError
+from veca.data.transforms import prepare
 from veca.embed import windows
 from veca.embed.collection import Collection, open_collection
 from veca.embed.config import Efficiency, EmbedConfig
@@ -23,7 +23,7 @@ from veca.embed.errors import CollectionError
 from veca.embed.record import RECORD_NAME
 from veca.embed.run import Summary, embed_collection
 from veca.embed.store import CollectionWriter
-from veca.runtime.lock import OccupiedError
+from veca.runtime.files import OccupiedError
 
 HERE = Efficiency(workers=0, batch=4, device="cpu")
 SMALL = EmbedConfig(size=32, budget=3, precision="fp32", dtype="float32")

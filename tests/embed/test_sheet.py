@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import write_shard
-from veca.data.input_table import UNKNOWN, Input
+from veca.data.listing import UNKNOWN, Input
 from veca.embed import sheet
 from veca.embed.errors import CollectionError
 from veca.embed.layout import Entry

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.embed.made_up import content, filled, wanted
-from veca.data.names import key
+from veca.data.listing import key
 from veca.embed.collection import open_collection
 from veca.embed.errors import CollectionError
 from veca.embed.store import CollectionWriter, check_folder

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
-from veca.data.errors import PictureError
-from veca.data.prepare import prepare
+from veca.data.images import PictureError
+from veca.data.transforms import prepare
 from veca.embed.collection import Collection, open_collection
 from veca.embed.config import Efficiency, EmbedConfig
 from veca.embed.errors import CollectionError
@@ -17,7 +17,7 @@ from veca.embed.models import ModelSource
 from veca.embed.neighbours import nearest
 from veca.embed.run import embed_collection
 from veca.embed.wanted import find_wanted
-from veca.runtime.precision import Precision
+from veca.runtime.device import Precision
 
 
 def embedded(

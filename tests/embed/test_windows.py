@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import SIDES, encoded, write_pictures, write_shard
-from veca.data.inputs import find_inputs
+from veca.data.listing import find_inputs
 from veca.embed import windows
 from veca.embed.windows import Planner, Window
 

@@ -13,18 +13,18 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import IGNORED, DepthFacts, LabelledSet, Split
-from veca.probe.dense_config import (
+from veca.data.listing import TableBuilder
+from veca.data.sets.dataset import IGNORED, DepthFacts, LabelledSet, Split
+from veca.probe.features import Place
+from veca.probe.models import Frozen, ModelFacts, ProbeModel
+from veca.probe.protocols import (
     DepthAugment,
     DepthProtocol,
     SegmentationAugment,
     SegmentationProtocol,
 )
-from veca.probe.features import Place
-from veca.probe.frozen import Frozen, ModelFacts, ProbeModel
-from veca.probe.setting import Setting
-from veca.runtime.workers import Workers
+from veca.probe.rows import Setting
+from veca.runtime.distributed import Workers
 
 CPU = torch.device("cpu")
 ALONE = Workers(device=CPU)

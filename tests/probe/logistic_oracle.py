@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from veca.probe.heads import LinearHead
-from veca.probe.labels import target_shares
+from veca.probe.metrics import target_shares
 
 
 def blobs(rows: int, width: int, classes: int, spread: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from tests.probe.made_up_rows import row
-from veca.probe.case_files import case_facts
-from veca.probe.class_metrics import top1
-from veca.probe.comparison import Comparison, compare
-from veca.probe.depth_metrics import PER_PICTURE, depth_metrics
+from veca.probe.bootstrap import Comparison, case_facts, compare
+from veca.probe.metrics import (
+    PER_PICTURE,
+    depth_metrics,
+    intersections,
+    segmentation_metrics,
+    top1,
+    unions,
+)
 from veca.probe.rows import Row
-from veca.probe.segmentation_metrics import intersections, segmentation_metrics, unions
 from veca.runtime.files import make_folder, replace_file
 from veca.runtime.tensor_files import tensor_pieces
 

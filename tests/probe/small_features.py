@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.data.pictures import write_pictures
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import Split
+from veca.data.listing import TableBuilder
+from veca.data.sets.dataset import Split
 from veca.probe import features, shown_features
 from veca.probe.features import Place, ViewPlan
-from veca.probe.frozen import Frozen, ModelFacts, ProbeModel
-from veca.probe.setting import Setting
+from veca.probe.models import Frozen, ModelFacts, ProbeModel
+from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, Showing
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
 
 CPU = torch.device("cpu")
 ALONE = Workers(device=CPU)

@@ -12,12 +12,13 @@ from PIL import Image
 import veca
 from tests.probe.dense_scenes import CLASSES, SMALL, SMALL_DEPTH, place_in, ramp, scene
 from tests.weights.models import trained_model
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import LabelledSet, Split
-from veca.probe import dense_protocols, protocols
-from veca.probe.dense_config import DenseKnnProtocol
-from veca.probe.prober import Prober
+from veca.data.listing import TableBuilder
+from veca.data.sets.dataset import LabelledSet, Split
+from veca.probe import protocols
+from veca.probe import protocols as dense_protocols
+from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.rows import Row
+from veca.probe.run import Prober
 
 COLOURS = {"blue": (40, 60, 190), "green": (60, 140, 60), "red": (180, 40, 40)}
 """Of the classes; a picture has a colour of its own too, so that they are hard to tell apart."""

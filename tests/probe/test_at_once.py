@@ -10,10 +10,10 @@ import torch
 
 from tests.data.pictures import small_model
 from tests.probe.small_features import SETTINGS, CellModel
-from veca.probe import at_once
-from veca.probe.at_once import settings_at_once
+from veca.probe import features as at_once
+from veca.probe.features import settings_at_once
 from veca.probe.models import VecaModel
-from veca.probe.setting import Setting
+from veca.probe.rows import Setting
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.probe.made_up_rows import baseline, depth_rows, knn_rows, row, teacher
-from veca.probe.averages import averages, number, reference_of, retention
-from veca.probe.rows import Row
+from veca.probe.rows import Row, averages, number, reference_of, retention
 
 
 def test_rows_that_differ_in_their_seed_become_one_number() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veca.probe import block_file
-from veca.probe.block_file import (
+from veca.probe import feature_cache as block_file
+from veca.probe.feature_cache import (
     StoreError,
     block_problem,
     check_one_shape,

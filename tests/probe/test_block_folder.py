@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.probe.block_file import StoreError
-from veca.probe.block_folder import BlockFolder
-from veca.runtime.plain_json import PlainJsonError
+from veca.probe.feature_cache import BlockFolder, StoreError
+from veca.runtime.files import PlainJsonError
 
 FACTS: dict[str, Any] = {"model": "abc", "plan": {"side": 32, "margin": 1.125}}
 

@@ -18,10 +18,8 @@ from tests.probe.made_up_cases import (
     write_cases,
 )
 from tests.probe.made_up_rows import row
-from veca.probe.averages import averages
-from veca.probe.case_files import CasesError, KeptCases
-from veca.probe.retained import MeanIou, Statistic
-from veca.probe.rows import Row
+from veca.probe.bootstrap import CasesError, KeptCases, MeanIou, Statistic
+from veca.probe.rows import Row, averages
 from veca.runtime.files import replace_file
 from veca.runtime.tensor_files import tensor_pieces
 

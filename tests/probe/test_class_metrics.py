@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veca.probe import class_metrics
-from veca.probe.class_metrics import (
+from veca.probe import metrics as class_metrics
+from veca.probe.metrics import (
     Interpolation,
     MetricError,
     average_precision,

@@ -15,24 +15,17 @@ from torch import Tensor
 from tests.probe.dense_scenes import place_in
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import COLOURS, colour_set, split_of
-from veca.data.errors import DataError
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import LabelledSet, Split
+from veca.data.images import DataError
+from veca.data.listing import TableBuilder
+from veca.data.sets.dataset import LabelledSet, Split
 from veca.probe import classification
-from veca.probe.class_metrics import mean_average_precision, metrics
-from veca.probe.classification import (
-    ClassProbe,
-    labels_of,
-    run_knn,
-    run_linear,
-    run_logistic,
-)
+from veca.probe.classification import ClassProbe, labels_of, run_knn, run_linear, run_logistic
 from veca.probe.features import KeptFeatures
 from veca.probe.heads import LinearHead
-from veca.probe.linear_protocol import LinearProtocol
 from veca.probe.measured import Measured
-from veca.probe.protocols import KnnProtocol
-from veca.probe.setting import Setting
+from veca.probe.metrics import mean_average_precision, metrics
+from veca.probe.protocols import KnnProtocol, LinearProtocol
+from veca.probe.rows import Setting
 
 SETTINGS = (Setting(2), Setting(8))
 KS = KnnProtocol(name="k", ks=(3, 10, 200))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veca.probe.colours import class_colours, depth_colours
+from veca.probe.overlay import class_colours, depth_colours
 
 
 def brightness(colours: np.ndarray) -> np.ndarray:

@@ -24,9 +24,9 @@ from tests.probe.made_up_cases import (
     write_cases,
 )
 from tests.probe.made_up_rows import row
-from veca.probe.averages import averages, retention
-from veca.probe.comparison import CLASS_TASKS, Comparison, compare
-from veca.probe.prober import KINDS
+from veca.probe.bootstrap import CLASS_TASKS, Comparison, compare
+from veca.probe.rows import averages, retention
+from veca.probe.run import KINDS
 
 
 def reasons(comparison: Comparison) -> list[str]:

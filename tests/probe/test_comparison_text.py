@@ -20,8 +20,8 @@ from tests.probe.made_up_cases import (
     mask_row,
     right_of,
 )
-from veca.probe.comparison import Comparison
-from veca.probe.comparison_text import comparison_lines, comparisons_as_json
+from veca.probe.bootstrap import Comparison
+from veca.probe.report import comparison_lines, comparisons_as_json
 from veca.probe.rows import Row
 
 

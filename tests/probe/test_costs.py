@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.probe.small_sets import colour_set
-from veca.probe.costs import costs_of
 from veca.probe.measured import Found, Measured, Measurement
 from veca.probe.models import find_probe_model
-from veca.probe.setting import Setting
-from veca.runtime.devices import pick_device
+from veca.probe.rows import Setting
+from veca.probe.run import costs_of
+from veca.runtime.device import pick_device
 
 
 def found(tmp_path: Path, name: str, resolution: int, setting: Setting, seed: int = 0) -> Found:

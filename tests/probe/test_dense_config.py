@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.probe.dense_config import DenseKnnProtocol
-from veca.probe.dense_protocols import DINOV3, PAPER
+from veca.probe.protocols import DENSE_PROTOCOLS_DINOV3 as DINOV3
+from veca.probe.protocols import DENSE_PROTOCOLS_PAPER as PAPER
+from veca.probe.protocols import DenseKnnProtocol
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.probe.dense_scenes import ALL, ALONE, FEW, SMALL
-from veca.data.labelled import IGNORED
-from veca.probe.dense_config import SegmentationProtocol
-from veca.probe.dense_fit import Candidate, DenseBatch, Fit, fit_heads
-from veca.probe.dense_heads import DenseHead, Observed
+from veca.data.sets.dataset import IGNORED
+from veca.probe.dense import (
+    Candidate,
+    DenseBatch,
+    DenseHead,
+    Fit,
+    Observed,
+    fit_heads,
+    learning_rate,
+)
 from veca.probe.dense_losses import CrossEntropy
-from veca.probe.dense_schedules import learning_rate
-from veca.probe.setting import Setting
+from veca.probe.protocols import SegmentationProtocol
+from veca.probe.rows import Setting
 
 CLASSES, PATCH, IMAGE = 3, 5, 2
 GRID = replace(SMALL, steps=12, rates=(0.01, 0.1), selection="held-out", checks=3)

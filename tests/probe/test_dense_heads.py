@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.probe.dense_scenes import ALONE
-from veca.probe.dense_heads import (
+from veca.probe.dense import (
     DenseHead,
     FeatureNorm,
     LearningHead,

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.probe.dense_scenes import ALONE, SMALL, SMALL_DEPTH
-from veca.data.labelled import IGNORED, DepthFacts
+from veca.data.sets.dataset import IGNORED, DepthFacts
 from veca.probe import dense_losses
-from veca.probe.dense_config import DepthProtocol, SegmentationProtocol
-from veca.probe.dense_fit import DenseBatch, Maps
+from veca.probe.dense import DenseBatch, Maps
 from veca.probe.dense_losses import CrossEntropy, ScaledLogError
 from veca.probe.depth_scale import depth_scale
+from veca.probe.protocols import DepthProtocol, SegmentationProtocol
 
 CLASSES = 4
 FACTS = DepthFacts()

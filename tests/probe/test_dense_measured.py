@@ -9,15 +9,10 @@ import torch
 
 from tests.probe.dense_scenes import ALL, CLASSES, FEW, ColourModel, farm, place_in, ramps
 from tests.probe.small_sets import use_quick_protocols
-from veca.data.labelled import LabelledSet
-from veca.probe import dense_protocols
-from veca.probe.dense_measured import (
-    DenseProbe,
-    measure_dense_knn,
-    measure_depth,
-    measure_segmentation,
-)
-from veca.probe.depth_metrics import UNITS
+from veca.data.sets.dataset import LabelledSet
+from veca.probe import protocols as dense_protocols
+from veca.probe.metrics import UNITS
+from veca.probe.run import DenseProbe, measure_dense_knn, measure_depth, measure_segmentation
 
 
 @pytest.fixture(autouse=True)

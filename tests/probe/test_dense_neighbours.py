@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.probe.dense_scenes import ALL, FEW, ColourModel, farm, place_in
-from veca.data.labelled import LabelledSet
-from veca.probe.dense_config import DenseKnnProtocol
-from veca.probe.dense_neighbours import run_dense_knn
+from veca.data.sets.dataset import LabelledSet
 from veca.probe.features import Place
-from veca.probe.segmentation_metrics import mean_iou
+from veca.probe.knn import run_dense_knn
+from veca.probe.metrics import mean_iou
+from veca.probe.protocols import DenseKnnProtocol
 
 NEAR = DenseKnnProtocol(name="near", resolution=32, neighbours=(5, 1))
 

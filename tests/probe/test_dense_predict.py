@@ -17,15 +17,20 @@ from tests.probe.dense_scenes import (
     ramps,
     scene,
 )
-from veca.data.arrays import picture_of_array
-from veca.probe.dense_config import DenseKnnProtocol
-from veca.probe.dense_neighbours import run_dense_knn
-from veca.probe.dense_predict import predict_classes, predict_depth
+from veca.data.images import picture_of_array
 from veca.probe.depth import DepthResult, run_depth
-from veca.probe.depth_metrics import picture_errors
-from veca.probe.saved_heads import HeadError, SavedHead, load_head, save_head
+from veca.probe.knn import run_dense_knn
+from veca.probe.metrics import confusion, picture_errors
+from veca.probe.predict import (
+    HeadError,
+    SavedHead,
+    load_head,
+    predict_classes,
+    predict_depth,
+    save_head,
+)
+from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.segmentation import SegmentationResult, run_segmentation
-from veca.probe.segmentation_metrics import confusion
 
 
 def saved(task: str, result: SegmentationResult | DepthResult, folder: Path) -> SavedHead:

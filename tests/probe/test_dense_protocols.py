@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.probe.dense_scenes import CLASSES, ColourModel
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import DepthFacts, LabelledSet, Split
-from veca.probe.dense_protocols import (
+from veca.data.listing import TableBuilder
+from veca.data.sets.dataset import DepthFacts, LabelledSet, Split
+from veca.probe.protocols import (
     DENSE_KNN,
     DEPTH,
     SEGMENTATION,

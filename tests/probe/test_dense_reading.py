@@ -10,10 +10,9 @@ import pytest
 from PIL import Image
 
 from tests.probe.dense_scenes import farm, read_array, scene, split_of
-from veca.data.errors import DataError, WorkerError
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import Split
-from veca.data.tar_shards import members
+from veca.data.images import DataError, WorkerError
+from veca.data.listing import TableBuilder, members
+from veca.data.sets.dataset import Split
 from veca.probe import dense_reading
 from veca.probe.dense_reading import (
     load_pair,

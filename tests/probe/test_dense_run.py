@@ -21,15 +21,15 @@ from tests.probe.dense_scenes import (
     ramps,
     split_of,
 )
-from veca.data.errors import DataError
-from veca.data.labelled import LabelledSet
-from veca.probe.dense_config import DenseKnnProtocol, SegmentationProtocol
-from veca.probe.dense_neighbours import run_dense_knn
+from veca.data.images import DataError
+from veca.data.sets.dataset import LabelledSet
 from veca.probe.dense_run import DenseRun, showing_of, training_split
 from veca.probe.depth import run_depth
 from veca.probe.features import Place
+from veca.probe.knn import run_dense_knn
+from veca.probe.protocols import DenseKnnProtocol, SegmentationProtocol
 from veca.probe.segmentation import SegmentationTask, run_segmentation
-from veca.runtime.workers import VARIABLES, Workers
+from veca.runtime.distributed import VARIABLES, Workers
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from veca.probe.dense_protocols import DINOV3, DINOV3_DEPTH, PAPER
-from veca.probe.dense_schedules import first_beta, learning_rate
+from veca.probe.dense import first_beta, learning_rate
+from veca.probe.protocols import DENSE_PROTOCOLS_DINOV3 as DINOV3
+from veca.probe.protocols import DENSE_PROTOCOLS_PAPER as PAPER
+from veca.probe.protocols import DINOV3_DEPTH
 
 WARM = replace(DINOV3, schedule="warmup-poly")
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.data.corpus import photo
-from veca.data.arrays import picture_of_array
-from veca.data.labelled import IGNORED
-from veca.probe.dense_config import SegmentationAugment
-from veca.probe.dense_views import (
+from veca.data.images import picture_of_array
+from veca.data.sets.dataset import IGNORED
+from veca.probe.protocols import SegmentationAugment
+from veca.probe.transforms import (
     PADDING,
     distorted,
     drawn_corner,

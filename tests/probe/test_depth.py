@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 
 from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColourModel, place_in, ramp, ramps
-from veca.data.errors import DataError
-from veca.data.labelled import DepthFacts, LabelledSet
-from veca.probe.dense_heads import DenseHead, Observed
+from veca.data.images import DataError
+from veca.data.sets.dataset import DepthFacts, LabelledSet
+from veca.probe.dense import DenseHead, Observed
 from veca.probe.dense_run import Head, showing_of
 from veca.probe.depth import DepthTask, run_depth, told_depth
-from veca.probe.depth_metrics import PER_PICTURE, UNITS
 from veca.probe.depth_scale import DepthScale
 from veca.probe.features import Place
+from veca.probe.metrics import PER_PICTURE, UNITS
 from veca.probe.shown_features import Kind, ShownFeatures
-from veca.probe.windows import whole
+from veca.probe.sliding_window import whole
 
 
 @pytest.fixture

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from veca.data.labelled import DepthFacts
-from veca.probe.depth_metrics import (
-    PER_PICTURE,
-    UNITS,
-    counted,
-    crop_mask,
-    depth_metrics,
-    picture_errors,
-)
+from veca.data.sets.dataset import DepthFacts
+from veca.probe.metrics import PER_PICTURE, UNITS, counted, crop_mask, depth_metrics, picture_errors
 
 EVERY = torch.ones(4, 5, dtype=torch.bool)
 

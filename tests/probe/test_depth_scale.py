@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from veca.data.labelled import DepthFacts
-from veca.probe.dense_protocols import DINOV3_DEPTH
+from veca.data.sets.dataset import DepthFacts
 from veca.probe.depth_scale import DepthScale, depth_scale, scale_from
+from veca.probe.protocols import DINOV3_DEPTH
 
 SCALE = depth_scale(DINOV3_DEPTH, DepthFacts())
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veca.data.arrays import picture_of_array
-from veca.data.labelled import DepthFacts
-from veca.probe.dense_config import DepthAugment
-from veca.probe.dense_views import DenseView
-from veca.probe.depth_views import (
+from veca.data.images import picture_of_array
+from veca.data.sets.dataset import DepthFacts
+from veca.probe.protocols import DepthAugment
+from veca.probe.transforms import (
+    DenseView,
     cut_picture,
     cut_target,
     depth_view,

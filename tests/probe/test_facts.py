@@ -8,12 +8,16 @@ import pytest
 
 from tests.data.pictures import encoded, write_shard
 from tests.probe.small_features import CellModel, split_of
-from veca.data.errors import DataError
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import Split
-from veca.data.raw_records import RAW_SUFFIX
-from veca.probe.block_file import StoreError
-from veca.probe.facts import SAMPLED_PICTURES, model_facts, picture_facts, unreadable
+from veca.data.images import DataError
+from veca.data.listing import RAW_SUFFIX, TableBuilder
+from veca.data.sets.dataset import Split
+from veca.probe.feature_cache import (
+    SAMPLED_PICTURES,
+    StoreError,
+    model_facts,
+    picture_facts,
+    unreadable,
+)
 
 
 def moved(split: Split, old: Path, new: Path) -> Split:

@@ -20,7 +20,7 @@ from tests.probe.small_features import (
 from veca.probe import features, shown_features
 from veca.probe.features import image_features
 from veca.probe.shown_features import ShownFeatures
-from veca.runtime.workers import VARIABLES
+from veca.runtime.distributed import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,17 +21,15 @@ from tests.probe.small_features import (
     place_in,
     split_of,
 )
-from veca.data import batches
-from veca.data.decode import decode
-from veca.data.errors import DataError
-from veca.data.labelled import Split
-from veca.data.views import ViewConfig, centre_view, training_view
+from veca.data import loader as batches
+from veca.data.augment import ViewConfig, centre_view, training_view
+from veca.data.images import DataError, decode
+from veca.data.sets.dataset import Split
 from veca.probe import features
-from veca.probe.block_file import StoreError
+from veca.probe.feature_cache import StoreError
 from veca.probe.features import Place, ViewPlan, image_features
-from veca.probe.frozen import Frozen
-from veca.probe.models import find_probe_model
-from veca.probe.setting import Setting
+from veca.probe.models import Frozen, find_probe_model
+from veca.probe.rows import Setting
 
 RANDOM = ViewPlan(resolution=SIDE, views=3, area=(0.3, 0.8), seed=5)
 

@@ -11,12 +11,16 @@ import torch
 from torch import Tensor
 
 from tests.probe.small_features import ALONE, unheard
-from veca.probe import filling
-from veca.probe.block_file import StoreError
-from veca.probe.block_folder import BlockFolder
-from veca.probe.filling import Content, Missing, fill_stores
-from veca.probe.store import ArrayStore
-from veca.runtime.workers import Workers
+from veca.probe import feature_cache as filling
+from veca.probe.feature_cache import (
+    ArrayStore,
+    BlockFolder,
+    Content,
+    Missing,
+    StoreError,
+    fill_stores,
+)
+from veca.runtime.distributed import Workers
 
 COUNT = 11
 BLOCK = 3

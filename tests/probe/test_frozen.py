@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veca.probe.frozen import Frozen, ModelFacts, ProbeModel, ProbeModelError
-from veca.probe.setting import Setting
+from veca.probe.models import Frozen, ModelFacts, ProbeModel, ProbeModelError
+from veca.probe.rows import Setting
 
 CPU = torch.device("cpu")
 WHOLE = Setting()

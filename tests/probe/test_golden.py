@@ -13,8 +13,8 @@ import pytest
 from tests.golden import assert_unmoved, fingerprint, golden
 from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
 from veca.cli.main import main
+from veca.probe.predict import load_head
 from veca.probe.rows import TASKS
-from veca.probe.saved_heads import load_head
 
 CLASSES, MASKS, DEPTH = "photos", "farm", "rooms"
 
@@ -82,7 +82,7 @@ def measured() -> dict[str, Any]:
 def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model and a set of each kind, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "veca.analysis.probe_plot", None)  # slower than all else
+    monkeypatch.setitem(sys.modules, "veca.analysis.figures", None)  # slower than all else
     use_quick_protocols(monkeypatch)
     write_classes(tmp_path / CLASSES, train=12, val=9)
     for number in range(4):  # classes of several sizes, whose mean is not that of the images

@@ -13,11 +13,9 @@ from safetensors.torch import load_file
 from tests.probe.made_up_rows import row
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import colour_set
-from veca.probe.kept_results import Origin, keep_result
 from veca.probe.measured import FittedHead, Found, Measured, Measurement
-from veca.probe.rows import Role, row_from_json
-from veca.probe.saved_heads import load_head
-from veca.probe.setting import Setting
+from veca.probe.predict import Origin, keep_result, load_head
+from veca.probe.rows import Role, Setting, row_from_json
 
 
 def found_in(folder: Path, asked: str = "tiny", role: Role = "model", **changes: Any) -> Found:

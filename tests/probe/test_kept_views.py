@@ -18,14 +18,12 @@ from tests.probe.dense_scenes import (
     place_in,
     split_of,
 )
-from veca.data.errors import DataError
-from veca.data.labelled import Split
+from veca.data.images import DataError
+from veca.data.sets.dataset import Split
 from veca.probe import kept_views
-from veca.probe.block_file import StoreError
 from veca.probe.dense_reading import Pair
-from veca.probe.dense_views import DenseView, segmentation_view
+from veca.probe.feature_cache import StoreError
 from veca.probe.features import Place
-from veca.probe.frozen import Frozen
 from veca.probe.kept_views import (
     Batches,
     KeptViews,
@@ -34,7 +32,9 @@ from veca.probe.kept_views import (
     live_batches,
     part_of_batch,
 )
-from veca.runtime.workers import Workers
+from veca.probe.models import Frozen
+from veca.probe.transforms import DenseView, segmentation_view
+from veca.runtime.distributed import Workers
 
 SIDE = 32
 EVERY = np.arange(6)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from veca.probe.labels import LabelError, check_labels, labelled_rows, target_shares
+from veca.probe.metrics import LabelError, check_labels, labelled_rows, target_shares
 
 SEVERAL = torch.tensor([[True, False, True], [False, False, False], [False, True, False]])
 

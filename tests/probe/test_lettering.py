@@ -2,7 +2,7 @@
 
 import pytest
 
-from veca.probe.lettering import fitted, font
+from veca.probe.overlay import fitted, font
 
 
 @pytest.mark.parametrize("text", ["a" * 200 + "-0001.jpg", "\u00fc\u00e9" * 60 + ".jpg"])

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from veca.probe.class_metrics import top1
 from veca.probe.held_out import hold_out
 from veca.probe.linear import Judges, LinearFit, _batches, fit_linear
-from veca.probe.linear_protocol import LinearProtocol, ProtocolError
+from veca.probe.metrics import top1
+from veca.probe.protocols import LinearProtocol, ProtocolError
 
 COUNT, CLASSES = 60, 3
 LABELS = torch.arange(COUNT) % CLASSES

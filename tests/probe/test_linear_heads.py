@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from veca.probe import linear_heads
-from veca.probe.class_metrics import top1
-from veca.probe.labels import target_shares
-from veca.probe.linear_heads import HeadStack
+from veca.probe import linear as linear_heads
+from veca.probe.linear import HeadStack
+from veca.probe.metrics import target_shares, top1
 
 CLASSES, WIDTH, BATCH = 4, 6, 9
 RATES = (0.01, 0.3)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from veca.probe.linear_protocol import LinearProtocol, ProtocolError
+from veca.probe.protocols import LinearProtocol, ProtocolError
 
 PAPER = LinearProtocol(name="paper", rates=(0.05,), selection="test-best-step")
 

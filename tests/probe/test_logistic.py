@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from tests.probe.logistic_oracle import blobs, objective
-from veca.probe.class_metrics import top1
 from veca.probe.heads import LinearHead
 from veca.probe.held_out import hold_out
 from veca.probe.logistic import (
@@ -19,6 +18,7 @@ from veca.probe.logistic import (
     fit_logistic,
     logistic_path,
 )
+from veca.probe.metrics import top1
 
 FEW = LogisticConfig(strengths=(1e-4, 1e-2, 1.0, 100.0))
 

@@ -1,6 +1,6 @@
 """Tables that Markdown reads as tables and a terminal shows in columns."""
 
-from veca.probe.markdown import markdown_table, without_empty
+from veca.probe.report_text import markdown_table, without_empty
 
 
 def test_columns_line_up_and_numbers_stand_to_the_right() -> None:

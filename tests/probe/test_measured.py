@@ -8,7 +8,7 @@ import pytest
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import colour_set
 from veca.probe.measured import Found, Measured, Measurement
-from veca.probe.setting import Setting
+from veca.probe.rows import Setting
 
 
 def test_a_result_is_fixed_and_has_neither_head_nor_cases_unless_given(tmp_path: Path) -> None:

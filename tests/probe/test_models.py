@@ -12,21 +12,21 @@ from torch.utils.flop_counter import FlopCounterMode
 import veca
 from tests.teacher.small_models import BUILDERS, small_model, written
 from tests.weights.models import trained_model
-from veca.data.normalisation import IMAGENET
+from veca.data.transforms import IMAGENET
 from veca.probe import models
 from veca.probe.models import (
     Frozen,
     ProbeModelError,
+    RawPixels,
     TeacherModel,
     VecaModel,
     find_probe_model,
 )
-from veca.probe.raw_pixels import RawPixels
-from veca.probe.setting import Setting
-from veca.teacher.function import FunctionTeacher
-from veca.teacher.vision_transformer import VisionTransformerTeacher
-from veca.weights import sources
-from veca.weights.description import describe
+from veca.probe.rows import Setting
+from veca.teacher.teacher import FunctionTeacher
+from veca.teacher.vit import VisionTransformerTeacher
+from veca.weights import hub as sources
+from veca.weights.checkpoint import describe
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veca.probe import neighbours
-from veca.probe.neighbours import NeighbourError, knn, nearest
+from veca.probe import knn as neighbours
+from veca.probe.knn import NeighbourError, knn, nearest
 
 KS = (10, 20, 100, 200)
 CLASSES = 10

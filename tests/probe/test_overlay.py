@@ -6,15 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from veca.data.labelled import IGNORED
+from veca.data.sets.dataset import IGNORED
 from veca.probe import overlay
-from veca.probe.colours import class_colours, depth_colours
-from veca.probe.lettering import PAPER
 from veca.probe.overlay import (
     LINE,
     MARGIN,
+    PAPER,
     STRENGTH,
     UNKNOWN_COLOUR,
+    class_colours,
+    depth_colours,
     depth_map,
     scale_ticks,
     segmentation_overlay,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from veca.probe.paper_sides import PATCH_14, paper_side
+from veca.probe.models import PATCH_14, paper_side
 from veca.probe.published import published_rows
 
 

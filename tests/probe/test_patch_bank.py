@@ -10,18 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.probe.dense_scenes import ALL, CLASSES, ColourModel, place_in, scene, split_of
-from veca.data.errors import DataError
-from veca.data.labelled import IGNORED, Split
-from veca.probe import patch_bank
+from veca.data.images import DataError
+from veca.data.sets.dataset import IGNORED, Split
+from veca.probe import knn as patch_bank
 from veca.probe.features import Place
-from veca.probe.patch_bank import (
-    PatchBank,
-    Wanted,
-    build_bank,
-    class_shares,
-    unit_patches,
-    votes,
-)
+from veca.probe.knn import PatchBank, Wanted, build_bank, class_shares, unit_patches, votes
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
 
 KIND = Kind(ALL)

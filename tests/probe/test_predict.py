@@ -17,18 +17,24 @@ from tests.probe.small_sets import (
     write_dense,
     write_model,
 )
-from veca.data.decode import decode
-from veca.data.labelled import LabelledSet
-from veca.data.picture import Picture
-from veca.data.sets.find import read_set
-from veca.probe.dense_predict import predict_classes, predict_depth
-from veca.probe.depth_metrics import counted, picture_errors
-from veca.probe.predict import Told, heads_below, model_of, predict_labels
-from veca.probe.prober import Prober
-from veca.probe.raw_pixels import RawPixels
-from veca.probe.saved_heads import HeadError, SavedHead, load_head
-from veca.probe.segmentation_metrics import confusion, intersections
-from veca.probe.setting import Setting
+from veca.data.images import Picture, decode
+from veca.data.sets.dataset import LabelledSet
+from veca.data.sets.registry import read_set
+from veca.probe.metrics import confusion, counted, intersections, picture_errors
+from veca.probe.models import RawPixels
+from veca.probe.predict import (
+    HeadError,
+    SavedHead,
+    Told,
+    heads_below,
+    load_head,
+    model_of,
+    predict_classes,
+    predict_depth,
+    predict_labels,
+)
+from veca.probe.rows import Setting
+from veca.probe.run import Prober
 from veca.probe.suite import Job
 
 CPU = torch.device("cpu")

@@ -20,15 +20,13 @@ from tests.probe.small_sets import (
     write_dense,
     write_model,
 )
-from veca.data.sets.counts import SetError
-from veca.probe import prober as module
-from veca.probe.averages import averages
-from veca.probe.case_files import KeptCases
-from veca.probe.frozen import ProbeModelError
-from veca.probe.prober import KINDS, MOST_MODELS, PROTOCOLS, Prober, usual_protocol
-from veca.probe.rows import TASKS, merge_rows
-from veca.probe.saved_heads import load_head
-from veca.probe.setting import Setting
+from veca.data.sets.dataset import SetError
+from veca.probe import run as module
+from veca.probe.bootstrap import KeptCases
+from veca.probe.models import ProbeModelError
+from veca.probe.predict import load_head
+from veca.probe.rows import TASKS, Setting, averages, merge_rows
+from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Prober, usual_protocol
 from veca.probe.suite import Job
 from veca.runtime.version import VERSION
 

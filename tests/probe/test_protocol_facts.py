@@ -7,9 +7,9 @@ import pytest
 from tests.probe.dense_scenes import ColourModel
 from tests.probe.small_sets import colour_set
 from veca.probe import protocols
-from veca.probe.linear_protocol import LinearProtocol
-from veca.probe.protocol_facts import chosen_on, protocol_hash
+from veca.probe.protocols import LinearProtocol
 from veca.probe.rows import TASKS, Task
+from veca.probe.run import chosen_on, protocol_hash
 
 NAMES: dict[Task, tuple[str, ...]] = {
     "knn": ("dinov2",),

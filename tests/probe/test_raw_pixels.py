@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from veca.data.normalisation import IMAGENET
-from veca.probe.raw_pixels import RawPixels
-from veca.probe.setting import Setting
+from veca.data.transforms import IMAGENET
+from veca.probe.models import RawPixels
+from veca.probe.rows import Setting
 
 MODEL = RawPixels(torch.device("cpu"))
 

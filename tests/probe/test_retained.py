@@ -9,10 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.probe import retained
-from veca.probe.depth_metrics import PER_PICTURE, depth_metrics
-from veca.probe.retained import MeanIou, PictureMean, Ratio, drawn_again, ratio_of
-from veca.probe.segmentation_metrics import intersections, segmentation_metrics, unions
+from veca.probe import bootstrap as retained
+from veca.probe.bootstrap import MeanIou, PictureMean, Ratio, drawn_again, ratio_of
+from veca.probe.metrics import (
+    PER_PICTURE,
+    depth_metrics,
+    intersections,
+    segmentation_metrics,
+    unions,
+)
 
 NAMES = ("a", "b", "c", "d")
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.probe.made_up_rows import baseline, row, teacher
-from veca.probe.rows import Row, RowError, headline, merge_rows, row_from_json
-from veca.probe.setting import Setting
+from veca.probe.rows import Row, RowError, Setting, headline, merge_rows, row_from_json
 from veca.runtime.version import VERSION
 
 WANTED = {

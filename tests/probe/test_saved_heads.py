@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from veca.probe.saved_heads import (
-    FACTS_NAME,
-    TENSORS_NAME,
-    HeadError,
-    SavedHead,
-    load_head,
-    save_head,
-)
-from veca.probe.setting import Setting
+from veca.probe.predict import FACTS_NAME, TENSORS_NAME, HeadError, SavedHead, load_head, save_head
+from veca.probe.rows import Setting
 
 
 def head(**changes: Any) -> SavedHead:

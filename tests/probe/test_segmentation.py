@@ -18,21 +18,21 @@ from tests.probe.dense_scenes import (
     place_in,
     scene,
 )
-from veca.data.errors import DataError
-from veca.data.labelled import LabelledSet
-from veca.probe.dense_heads import head_from
+from veca.data.images import DataError
+from veca.data.sets.dataset import LabelledSet
+from veca.probe.dense import head_from
 from veca.probe.dense_reading import load_picture
 from veca.probe.dense_run import Head
 from veca.probe.features import Place
+from veca.probe.metrics import confusion, mean_iou
 from veca.probe.segmentation import (
     JudgedClasses,
     SegmentationTask,
     num_classes,
     run_segmentation,
 )
-from veca.probe.segmentation_metrics import confusion, mean_iou
 from veca.probe.shown_features import Kind, Showing, observe_shown
-from veca.probe.windows import merged
+from veca.probe.sliding_window import merged
 
 
 @pytest.fixture

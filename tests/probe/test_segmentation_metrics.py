@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veca.data.labelled import IGNORED
-from veca.probe.segmentation_metrics import (
+from veca.data.sets.dataset import IGNORED
+from veca.probe.metrics import (
     MaskObjects,
     confusion,
     connected_parts,

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.probe.small_sets import colour_set, split_of, write_classes, write_dense
-from veca.data.sets.find import read_set
-from veca.probe import set_hashes
-from veca.probe.set_hashes import labels_hash, pictures_hash, said_of
+from veca.data.sets.registry import read_set
+from veca.probe import run as set_hashes
+from veca.probe.run import labels_hash, pictures_hash, said_of
 
 
 def hashes(folder: Path) -> tuple[str, str]:

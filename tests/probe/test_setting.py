@@ -2,7 +2,7 @@
 
 import pytest
 
-from veca.probe.setting import Setting
+from veca.probe.rows import Setting
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from safetensors.torch import load_file
 
 from tests.data.corpus import photo
 from tests.probe.dense_scenes import ALL, FEW, ColourModel, place_in, split_of
-from veca.data.arrays import picture_of_array
-from veca.data.errors import DataError
-from veca.data.labelled import Split
+from veca.data.images import DataError, picture_of_array
+from veca.data.sets.dataset import Split
 from veca.probe import shown_features
-from veca.probe.block_file import StoreError
 from veca.probe.dense_reading import load_picture
+from veca.probe.feature_cache import StoreError
 from veca.probe.features import Place
-from veca.probe.frozen import Frozen
+from veca.probe.models import Frozen
 from veca.probe.shown_features import Kind, Showing, ShownFeatures, observe_shown
 
 WHOLE = Showing(short=32, multiple=8)

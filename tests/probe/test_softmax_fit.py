@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from tests.probe.logistic_oracle import blobs, objective
-from veca.probe import softmax_fit
-from veca.probe.logistic import DINO_STRENGTHS
-from veca.probe.softmax_fit import Ending, SoftmaxProblem
+from veca.probe import logistic as softmax_fit
+from veca.probe.logistic import DINO_STRENGTHS, Ending, SoftmaxProblem
 
 ENDING = Ending(1000, 1e-12)
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from tests.probe.test_frozen import Mixed
-from veca.probe import speed
-from veca.probe.frozen import Frozen
-from veca.probe.setting import Setting
-from veca.probe.speed import milliseconds
+from veca.probe import models as speed
+from veca.probe.models import Frozen, milliseconds
+from veca.probe.rows import Setting
 
 
 class Clock:

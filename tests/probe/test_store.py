@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.probe.small_features import ALONE, unheard
-from veca.probe.block_file import StoreError
-from veca.probe.filling import Content
-from veca.probe.store import ArrayStore
+from veca.probe.feature_cache import ArrayStore, Content, StoreError
 
 COUNT = 10
 

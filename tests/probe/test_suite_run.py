@@ -10,9 +10,8 @@ import torch
 
 from tests.probe.made_up_rows import row
 from veca.probe.rows import Row
-from veca.probe.suite import Job
-from veca.probe.suite_run import Runner, record_path, run_suite, write_suite
-from veca.runtime.workers import Workers
+from veca.probe.suite import Job, Runner, record_path, run_suite, write_suite
+from veca.runtime.distributed import Workers
 
 ALONE = Workers(device=torch.device("cpu"))
 JOBS = [Job(task="knn", data="pets", model="runs/tiny", seed=seed) for seed in (0, 1, 2)]

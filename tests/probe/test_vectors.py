@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from tests.probe.small_features import CENTRE, SETTINGS, CellModel, place_in, split_of
-from veca.probe.features import ImageFeatures, KeptFeatures, image_features
-from veca.probe.linear_protocol import Feature
-from veca.probe.setting import Setting
-from veca.probe.vectors import PARTS, Vectors, side_by_side
+from veca.probe.features import (
+    PARTS,
+    ImageFeatures,
+    KeptFeatures,
+    Vectors,
+    image_features,
+    side_by_side,
+)
+from veca.probe.protocols import Feature
+from veca.probe.rows import Setting
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.data.corpus import photo
-from veca.data.arrays import picture_of_array
-from veca.probe import windows
-from veca.probe.windows import (
+from veca.data.images import picture_of_array
+from veca.probe import sliding_window as windows
+from veca.probe.sliding_window import (
     Layout,
     bilinear,
     eight_bit,

@@ -6,17 +6,15 @@ import re
 import pytest
 import torch
 
-from veca.backbone.config import AttentionKind
+from veca.backbone.config import SIZES, AttentionKind
 from veca.backbone.cost import parameters
 from veca.backbone.model import VECA
-from veca.backbone.nesting import budget_weights
-from veca.backbone.sizes import SIZES
 from veca.distill.feed import check_batch
 from veca.distill.run_folder import as_json, check_same_run
-from veca.distill.schedules import ResolutionPhase, draw_resolution, learning_rate
 from veca.recipes.distill import RECIPES
-from veca.runtime.workers import Workers
-from veca.teacher.known import TEACHERS
+from veca.runtime.distributed import Workers
+from veca.teacher.registry import TEACHERS
+from veca.train.schedules import ResolutionPhase, budget_weights, draw_resolution, learning_rate
 
 PAPER = {
     "small": (21_628_961, "dinov3-small"),

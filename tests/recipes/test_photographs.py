@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.data.decode import decode
+from veca.data.images import decode
 from veca.recipes.photographs import PHOTOGRAPHS, shipped_photographs
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from veca.data.errors import DataError
-from veca.data.inputs import find_inputs
+from veca.data.images import DataError
+from veca.data.listing import find_inputs
 from veca.recipes import quick_pictures as module
 from veca.recipes.quick_pictures import DESCRIPTION_NAME, SHARD_NAME, Part, quick_pictures
-from veca.runtime.lock import LOCK_NAME, occupy
+from veca.runtime.files import LOCK_NAME, occupy
 
 TWO_COLOURS = {"red": (200, 30, 30), "blue": (30, 30, 200)}
 

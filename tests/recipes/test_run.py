@@ -16,7 +16,7 @@ from veca.recipes import run as module
 from veca.recipes.distill import Recipe
 from veca.recipes.judge import judge
 from veca.recipes.run import JUDGEMENT_NAME, run_recipe
-from veca.teacher.function import FunctionTeacher
+from veca.teacher.teacher import FunctionTeacher
 
 TEACHER = ("tests.distill.runs:PixelTeacher",)
 QUIET = Wishes(shown=False)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tests.runtime.held_folder import held
-from veca.runtime.company import Company
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Company, Workers
 
 CPU = torch.device("cpu")
 

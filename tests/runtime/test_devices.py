@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from veca.runtime.devices import pick_device
+from veca.runtime.device import pick_device
 
 
 def test_auto_takes_a_graphics_processor_where_there_is_one(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.runtime.json_lines import BLOCK, JsonLines, JsonLinesError, read_json_lines
+from veca.runtime.files import BLOCK, JsonLines, JsonLinesError, read_json_lines
 
 ROWS: list[dict[str, object]] = [
     {"kind": "train", "step": step, "loss": step / 7, "budget": None} for step in range(5)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.runtime.lock import OccupiedError, occupy
+from veca.runtime.files import OccupiedError, occupy
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
 

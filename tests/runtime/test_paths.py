@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.runtime.paths import existing_path, missing_path
+from veca.weights.hub import existing_path, missing_path
 
 
 @pytest.fixture(autouse=True)

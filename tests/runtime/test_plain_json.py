@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from veca.runtime.plain_json import PlainJsonError, plain_json
+from veca.runtime.files import PlainJsonError, plain_json
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from veca.runtime.precision import Precision, autocast, resolve_precision
+from veca.runtime.device import Precision, autocast, resolve_precision
 
 CPU, CUDA, MPS = (torch.device(name) for name in ("cpu", "cuda", "mps"))
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from veca.runtime.progress import LINE_SECONDS, PACE_SECONDS, Pace, duration, progress
+from veca.runtime.logging import LINE_SECONDS, PACE_SECONDS, Pace, duration, progress
 
 
 class Clock:

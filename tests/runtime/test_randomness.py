@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.runtime.randomness import random_states, restore_random_states, step_seed
+from veca.runtime.device import random_states, restore_random_states, step_seed
 
 
 def draws() -> list[Any]:

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from veca.runtime import stopping
-from veca.runtime.stopping import StopRequest, exit_code, stop_requests
+from veca.runtime import signals as stopping
+from veca.runtime.signals import StopRequest, exit_code, stop_requests
 
 STUBBORN = """
 import time

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from veca.runtime import threads
-from veca.runtime.threads import threads_beside, usable_processors
+from veca.runtime import device as threads
+from veca.runtime.device import threads_beside, usable_processors
 
 
 @pytest.mark.parametrize(("beside", "expected"), [(0, 4), (1, 4), (3, 3), (5, 1), (9, 1)])

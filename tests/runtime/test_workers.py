@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from veca.runtime import workers
-from veca.runtime.workers import FIRST_WORKS, VARIABLES, Workers, WorkersError, join_workers
+from veca.runtime import distributed as workers
+from veca.runtime.distributed import FIRST_WORKS, VARIABLES, Workers, WorkersError, join_workers
 
 TWO = """
 import os, torch, torch.distributed as dist

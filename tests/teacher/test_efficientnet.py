@@ -10,9 +10,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.analysis.samples import sample_photos
-from veca.teacher.efficientnet import EfficientNetTeacher, efficientnet_teacher
-from veca.teacher.fused_network import SAME
+from veca.analysis.demo import sample_photos
+from veca.teacher.efficientnet import SAME, EfficientNetTeacher, efficientnet_teacher
 from veca.teacher.teacher import TeacherError
 
 pytest.importorskip("efficientnet_lite_pytorch", reason="needs veca[teachers]")

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.teacher.small_models import BUILDERS, PREFIXES, small_model, views
-from veca.teacher.families import FAMILIES
-from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.teacher.vit import FAMILIES, VisionTransformerTeacher
 
 GRID = (2, 3)
 

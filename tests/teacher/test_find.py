@@ -14,9 +14,9 @@ from tests.teacher.small_models import small_model, views, written
 from tests.teacher.test_teacher import Colours
 from tests.weights.models import same_weights, trained_model
 from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, find_teacher, hub_files
-from veca.teacher.veca_model import VecaTeacher
-from veca.teacher.vision_transformer import VisionTransformerTeacher
-from veca.weights import sources
+from veca.teacher.teacher import VecaTeacher
+from veca.teacher.vit import VisionTransformerTeacher
+from veca.weights import hub as sources
 
 PIXELS = Colours()
 

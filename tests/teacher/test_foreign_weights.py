@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from veca.teacher.foreign_weights import load_exactly, read_weights
+from veca.teacher.layouts import load_exactly, read_weights
 from veca.teacher.teacher import TeacherError
 
 SOURCE = Path("folder", "model.safetensors")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from veca.data.normalisation import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalisation
 from veca.teacher import FunctionTeacher, TeacherError
 
 IMAGES = torch.randint(0, 256, (2, 3, 48, 32), dtype=torch.uint8)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from veca.teacher.fused_network import SAME, FusedNetwork, convolution
+from veca.teacher.efficientnet import SAME, FusedNetwork, convolution
 
 package = pytest.importorskip("efficientnet_lite_pytorch", reason="needs veca[teachers]")
 

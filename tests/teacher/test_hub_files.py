@@ -16,8 +16,8 @@ from tests.teacher.test_radio_layout import stored as write_radio
 from tests.weights.models import same_weights
 from tests.weights.test_hub import Answers, Hub, go_offline
 from veca.teacher import TeacherError, find_teacher
-from veca.teacher.veca_model import VecaTeacher
-from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.teacher.teacher import VecaTeacher
+from veca.teacher.vit import VisionTransformerTeacher
 
 GATED = "facebook/dinov3-vits16-pretrain-lvd1689m"
 HELP = (

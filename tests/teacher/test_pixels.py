@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from veca.data.normalisation import IMAGENET, Normalisation
-from veca.teacher.pixels import for_imagenet, resized
+from veca.data.transforms import IMAGENET, Normalisation
+from veca.teacher.teacher import for_imagenet, resized
 
 SHARE = st.floats(0.05, 0.95)
 COLOUR = st.tuples(SHARE, SHARE, SHARE)

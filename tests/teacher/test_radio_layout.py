@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tests.teacher.small_models import small_model, transformers, views
 from tests.weights.models import same_weights
-from veca.teacher.model_folder import load_folder
+from veca.teacher.layouts import load_folder
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.teacher.vit import VisionTransformerTeacher
 
 GRID = (2, 3)
 CONFIG = {

@@ -5,9 +5,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from veca.data.normalisation import Normalisation
-from veca.teacher.strided import StridedTeacher, TeacherFacts, cut
-from veca.teacher.teacher import Targets, TeacherError
+from veca.data.transforms import Normalisation
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts, cut
 
 PLAIN = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 

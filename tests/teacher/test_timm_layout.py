@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.teacher.small_models import transformers, views
-from veca.data.normalisation import Normalisation
-from veca.teacher.model_folder import load_folder
+from veca.data.transforms import Normalisation
+from veca.teacher.layouts import load_folder
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.teacher.vit import VisionTransformerTeacher
 
 GRID = (2, 3)
 CONFIG = {

@@ -7,8 +7,8 @@ import torch
 
 from tests.teacher.small_models import MIDDLE, SIZES, transformers, views
 from veca.teacher import TeacherError, random_teacher
-from veca.teacher.families import FAMILIES
-from veca.teacher.known import TEACHERS, KnownTeacher
+from veca.teacher.registry import TEACHERS, KnownTeacher
+from veca.teacher.vit import FAMILIES
 
 PARAMETERS = {
     "dinov3-small": 21_596_544,

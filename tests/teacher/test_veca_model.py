@@ -8,10 +8,9 @@ import torch
 import veca
 from tests.teacher.small_models import views
 from tests.weights.models import trained_model
-from veca.data.normalisation import IMAGENET
-from veca.teacher.teacher import TeacherError
-from veca.teacher.veca_model import VecaTeacher, veca_teacher
-from veca.weights.description import describe
+from veca.data.transforms import IMAGENET
+from veca.teacher.teacher import TeacherError, VecaTeacher, veca_teacher
+from veca.weights.checkpoint import describe
 
 
 def test_a_veca_teaches_with_its_whole_bank() -> None:

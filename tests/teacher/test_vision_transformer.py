@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.teacher.small_models import BUILDERS, MIDDLE, SIZES, small_model, transformers, views
-from veca.data.normalisation import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalisation
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vision_transformer import VisionTransformerTeacher
+from veca.teacher.vit import VisionTransformerTeacher
 
 
 def embedding_layer(model: Any) -> nn.Module:

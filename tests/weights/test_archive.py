@@ -20,9 +20,8 @@ import pytest
 import torch
 
 from tests.weights import authors
-from veca.weights.archive import MOST_PICKLE_BYTES, check_archive
-from veca.weights.errors import WeightsError
-from veca.weights.official import load_official
+from veca.weights.format import WeightsError
+from veca.weights.official import MOST_PICKLE_BYTES, check_archive, load_official
 
 LAYOUT = authors.Layout(layers=1, width=64, hidden=8)
 

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 import veca
 from tests.rules import ROOT
-from veca.analysis.samples import sample_photos
+from veca.analysis.demo import sample_photos
 from veca.probe.quality import QUALITY_NAME, read_quality
-from veca.weights.description import describe
-from veca.weights.sources import BUNDLED, bundled_names, locate
+from veca.weights.checkpoint import describe
+from veca.weights.hub import BUNDLED, bundled_names, locate
 
 NAME = "veca-tiny"
 TWIN = "./weights/veca-tiny-full"

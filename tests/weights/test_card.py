@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 import veca
 from tests.weights.models import trained_model
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
 
 
 def card_of(folder: Path, provenance: Provenance | None = None, **fields: Any) -> ModelCard:

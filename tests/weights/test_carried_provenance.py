@@ -6,8 +6,8 @@ import pytest
 
 import veca
 from tests.weights.models import trained_model
-from veca.weights.description import describe
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
+from veca.weights.checkpoint import describe
 
 STORY = Provenance(
     licence="other", teacher="owner/teacher", teacher_licence="other", notes="ask the teacher"

@@ -14,9 +14,9 @@ from torch import nn
 import veca
 from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import BackboneConfig
+from veca.weights.card import Provenance
 from veca.weights.checkpoint import load, save
-from veca.weights.errors import WeightsError
-from veca.weights.provenance import Provenance
+from veca.weights.format import WeightsError
 
 MODEL = trained_model()
 IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))

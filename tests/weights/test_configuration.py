@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from veca.backbone.config import BackboneConfig
-from veca.backbone.sizes import SIZES
+from veca.backbone.config import SIZES, BackboneConfig
 from veca.weights.checkpoint import load_with_digest
-from veca.weights.configuration import (
+from veca.weights.format import (
     FIRST_FIELDS,
     FORMAT,
     MOST_BYTES,
+    WeightsError,
     canonical,
     check_format,
     config_from_json,
     parse_json,
     read_json,
 )
-from veca.weights.errors import WeightsError
 
 STORED = Path(__file__).parents[1] / "goldens" / "format-1"
 """A model that veca 0.1.0 wrote before `local_kernel` existed."""

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.weights.models import trained_model
-from veca.weights.cost_table import cost_rows
+from veca.backbone.cost import cost_rows
 
 
 @pytest.mark.parametrize("patch_size", [4, 14, 600])

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import veca
 from tests.weights.models import same_weights, trained_model
-from veca.weights.errors import WeightsError
-from veca.weights.tensor_file import file_pieces, weights_hash
+from veca.weights.format import WeightsError, file_pieces, weights_hash
 
 MODEL = trained_model(layers=1, width=8, heads=1, patch_size=1, budgets=(1, 2))
 CONTENT = b"".join(

@@ -7,10 +7,9 @@ import torch
 
 import veca
 from tests.weights.models import trained_model
-from veca.weights.description import describe
-from veca.weights.errors import WeightsError
-from veca.weights.provenance import Provenance
-from veca.weights.tensor_file import weights_hash
+from veca.weights.card import Provenance
+from veca.weights.checkpoint import describe
+from veca.weights.format import WeightsError, weights_hash
 
 
 def test_a_description_tells_what_was_saved(tmp_path: Path) -> None:

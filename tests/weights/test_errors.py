@@ -1,7 +1,7 @@
 """Errors are read by people, and repeat what a stranger's file says."""
 
 import veca
-from veca.weights.errors import WeightsError, listed
+from veca.weights.format import WeightsError, listed
 
 
 def test_a_few_names_are_listed_and_the_rest_is_counted() -> None:

@@ -8,10 +8,8 @@ import torch
 
 import veca
 from tests.weights.models import trained_model
-from veca.backbone.config import BackboneConfig
-from veca.backbone.sizes import SIZES
-from veca.weights.facts import Facts, shows_training, size_name
-from veca.weights.provenance import Provenance
+from veca.backbone.config import SIZES, BackboneConfig
+from veca.weights.card import Facts, Provenance, shows_training, size_name
 
 
 def facts_of(config: BackboneConfig, provenance: Provenance | None, untrained: bool) -> Facts:

@@ -14,9 +14,9 @@ from huggingface_hub import close_session, constants
 
 import veca
 from tests.weights.models import same_weights, trained_model
-from veca.weights.description import describe
-from veca.weights.errors import WeightsError
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
+from veca.weights.checkpoint import describe
+from veca.weights.format import WeightsError
 
 MODEL, NEWER = trained_model(seed=1), trained_model(seed=2)
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}

@@ -9,11 +9,9 @@ from safetensors.torch import save_file
 
 import veca
 from tests.weights.models import same_weights, trained_model
-from veca.weights.description import describe
-from veca.weights.errors import WeightsError
-from veca.weights.identity import check_hash, identify
-from veca.weights.provenance import Provenance
-from veca.weights.tensor_file import open_weights
+from veca.weights.card import Provenance
+from veca.weights.checkpoint import check_hash, describe, identify
+from veca.weights.format import WeightsError, open_weights
 
 MODEL = trained_model()
 

@@ -12,7 +12,7 @@ import pytest
 
 import veca
 from tests.weights.models import same_weights, trained_model
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
 
 OLD, NEW = trained_model(seed=1, layers=1), trained_model(seed=2, layers=2)
 STEPS = ("open", "write", "fsync", "replace")

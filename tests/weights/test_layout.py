@@ -2,7 +2,7 @@
 
 import pytest
 
-from veca.weights.layout import is_hub_id
+from veca.weights.format import is_hub_id
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import veca
-from veca.weights.description import describe
-from veca.weights.named import named_model
-from veca.weights.tensor_file import weights_hash
+from veca.weights.checkpoint import describe, named_model
+from veca.weights.format import weights_hash
 
 
 def test_the_name_of_a_size_gives_an_untrained_model_that_says_so() -> None:

@@ -12,11 +12,10 @@ import veca
 from tests.weights import authors
 from tests.weights.authors import Layout
 from tests.weights.models import same_weights
-from veca.backbone.sizes import SIZES
-from veca.weights.description import describe
-from veca.weights.errors import WeightsError
+from veca.backbone.config import SIZES
+from veca.weights.checkpoint import describe
+from veca.weights.format import WeightsError, expected_shapes
 from veca.weights.official import converted, load_official, load_official_adaptor, their_name
-from veca.weights.skeleton import expected_shapes
 
 SMALL = Layout(layers=3, width=128, hidden=96, chunks=3)
 PAPER = {

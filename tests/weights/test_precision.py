@@ -9,17 +9,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import veca
-from veca.analysis.samples import sample_photos
+from veca.analysis.demo import sample_photos
 from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
-from veca.probe.neighbours import knn
-from veca.runtime.precision import resolve_precision
+from veca.probe.knn import knn
+from veca.runtime.device import resolve_precision
 
 pytest.importorskip("skimage", reason="needs veca[samples], which has the photographs")
 
 NAME = "veca-tiny"
 TWIN = "./weights/veca-tiny-full"
-LEAST_COSINE = 0.999
+# Emulated products round more often than those of a CPU that computes bf16.
+LEAST_COSINE = 0.999 if torch.cpu._is_avx512_bf16_supported() else 0.998
 
 
 @pytest.fixture(scope="module", name="photos")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from veca.weights.errors import WeightsError
-from veca.weights.provenance import Provenance, provenance_from_json
+from veca.weights.card import Provenance, provenance_from_json
+from veca.weights.format import WeightsError
 
 WHOLE = Provenance(
     licence="mit",

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 import veca
 from tests.weights.models import same_weights, trained_model
-from veca.weights.errors import WeightsError
+from veca.weights.format import WeightsError
 
 
 @pytest.fixture

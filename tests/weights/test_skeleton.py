@@ -8,8 +8,7 @@ from torch import Tensor
 
 from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import BackboneConfig
-from veca.weights.errors import WeightsError
-from veca.weights.skeleton import assemble, check_fit, check_plausible, expected_shapes
+from veca.weights.format import WeightsError, assemble, check_fit, check_plausible, expected_shapes
 
 MODEL = trained_model(layers=3)
 SHAPES = {name: tuple(tensor.shape) for name, tensor in MODEL.state_dict().items()}

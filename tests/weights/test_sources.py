@@ -6,9 +6,10 @@ import pytest
 
 import veca
 from tests.weights.models import same_weights, trained_model
-from veca.weights import hub, sources
-from veca.weights.errors import WeightsError
-from veca.weights.sources import bundled_names, locate
+from veca.weights import hub
+from veca.weights import hub as sources
+from veca.weights.format import WeightsError
+from veca.weights.hub import bundled_names, locate
 
 MODEL = trained_model()
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from tests.weights.models import trained_model
 from veca.backbone.config import BackboneConfig
 from veca.runtime.tensor_files import bytes_of
-from veca.weights.configuration import canonical
-from veca.weights.errors import WeightsError
-from veca.weights.tensor_file import (
+from veca.weights.format import (
     METADATA_KEY,
+    WeightsError,
     WeightsHash,
+    canonical,
     file_pieces,
     names_of_types,
     open_weights,
@@ -83,7 +83,7 @@ def test_the_header_tells_configuration_format_and_hash_and_nothing_else() -> No
 def test_equal_models_give_equal_files_in_every_process() -> None:
     code = (
         "import hashlib, sys; from tests.weights.models import trained_model as t;"
-        "from veca.weights.tensor_file import *; m = t(); s = m.state_dict();"
+        "from veca.weights.format import *; m = t(); s = m.state_dict();"
         "p = file_pieces(m.config, s, weights_hash(m.config, s));"
         "print(hashlib.sha256(b''.join(p)).hexdigest())"
     )

@@ -21,14 +21,12 @@ from safetensors.torch import load_file, save_file
 
 import veca
 from veca.distill.publish import ADAPTORS_NAME, today
+from veca.probe.bootstrap import CASES_FOLDER, compare
 from veca.probe.card_table import card_table
-from veca.probe.case_files import CASES_FOLDER
-from veca.probe.comparison import compare
-from veca.probe.comparison_text import comparison_lines
 from veca.probe.quality import QUALITY_NAME, quality_of, report_files, write_quality
-from veca.probe.report import read_report
+from veca.probe.report import comparison_lines, read_report
 from veca.probe.rows import Row
-from veca.weights.description import describe
+from veca.weights.checkpoint import describe
 
 STUDENT, TWIN = "veca-tiny", "weights/veca-tiny-full"
 """As the suite names them."""

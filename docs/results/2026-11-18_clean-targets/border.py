@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.data.batches import ViewTask, batches
+from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex, image_index
-from veca.data.views import ViewConfig
+from veca.data.loader import ViewTask, batches
 from veca.distill.config import Surroundings
 from veca.distill.margin import Margin
-from veca.teacher.find import find_teacher
+from veca.teacher.registry import find_teacher
 from veca.teacher.teacher import Teacher
 
 LOT = 4

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import veca
 from veca.distill.publish import ADAPTORS_NAME
-from veca.weights.description import describe
+from veca.weights.checkpoint import describe
 
 COMMAND = "sh docs/results/2026-11-18_close-the-gap/run.sh, stage by stage"
 

@@ -19,8 +19,8 @@ from veca.analysis.contenders import Contender, Lineup
 from veca.analysis.machine import Machine, load_average, this_machine
 from veca.analysis.memory import peak_bytes
 from veca.analysis.merging_rate import Choice, choose_rate
-from veca.analysis.timing import OUT_OF_MEMORY, Effort, Tell, Timing, measure, speedup
-from veca.runtime.precision import ResolvedPrecision
+from veca.runtime.device import ResolvedPrecision
+from veca.runtime.timing import OUT_OF_MEMORY, Effort, Tell, Timing, measure, speedup
 
 SEARCH_EFFORT = Effort(rounds=5, seconds=0.5, most_seconds=4.0)
 """At most, for each candidate of the search for a rate of merging."""

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from veca.analysis.contenders import Contender, Setup
-from veca.analysis.timing import Effort
-from veca.backbone.arguments import checked_budget, grid_of
 from veca.backbone.config import BackboneConfig
-from veca.runtime.devices import pick_device
-from veca.runtime.precision import Precision, ResolvedPrecision, resolve_precision
+from veca.backbone.model import checked_budget, grid_of
+from veca.runtime.device import Precision, ResolvedPrecision, pick_device, resolve_precision
+from veca.runtime.timing import Effort
 
 
 @dataclass(frozen=True, kw_only=True)

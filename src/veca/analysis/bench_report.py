@@ -13,10 +13,10 @@ from rich.text import Text
 from veca.analysis.bench import Report
 from veca.analysis.bench_config import BenchConfig
 from veca.analysis.bench_findings import Growth
-from veca.analysis.bench_panels import bench_panels
 from veca.analysis.bench_rows import Row
-from veca.analysis.timing import Quartiles
+from veca.analysis.figures import bench_panels
 from veca.runtime.files import make_folder, replace_file
+from veca.runtime.timing import Quartiles
 from veca.runtime.version import VERSION
 
 SCHEMA = 2
@@ -137,7 +137,7 @@ def can_draw() -> bool:
 
 def plot(report: Report) -> bytes:
     """The figure as a PNG."""
-    from veca.analysis.figure import draw  # noqa: PLC0415 - matplotlib is an extra
+    from veca.analysis.figures import draw  # noqa: PLC0415 - matplotlib is an extra
 
     config, machine = report.config, report.machine
     title = f"veca {config.model}: batch {config.batch}, {_precisions(config)}, untrained weights"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from veca.analysis.contenders import Contender, Work
-from veca.analysis.timing import Quartiles, Timing, quartiles, speedup
+from veca.runtime.timing import Quartiles, Timing, quartiles, speedup
 
 Rival = Literal["twin", "merging", "plain", "whole", "fp32"]
 """Full attention, full attention with token merging, VECA unfolded, VECA with all that was run, all

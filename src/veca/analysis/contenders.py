@@ -12,13 +12,12 @@ from typing import Literal, NamedTuple
 import torch
 
 from veca.analysis.merging import MergedTwin, merged_cost, patches_left
-from veca.backbone.arguments import grid_of
 from veca.backbone.attention import CorePeripheryAttention
 from veca.backbone.config import PAPER_BUDGETS, BackboneConfig
 from veca.backbone.cost import folded_flops
 from veca.backbone.features import Features
-from veca.backbone.model import VECA
-from veca.runtime.precision import ResolvedPrecision, autocast
+from veca.backbone.model import VECA, grid_of
+from veca.runtime.device import ResolvedPrecision, autocast
 
 Kind = Literal["veca", "plain", "twin", "merging"]
 """'plain' is VECA with attention unfolded, 'merging' the full-attention twin with token merging."""

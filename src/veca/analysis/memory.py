@@ -26,8 +26,8 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 from veca.analysis.contenders import Contender, Lineup, Setup
-from veca.analysis.timing import ran_out_of_memory
-from veca.weights.configuration import config_from_json
+from veca.runtime.timing import ran_out_of_memory
+from veca.weights.format import config_from_json
 
 OUT_OF_MEMORY_CODE = 3
 KILLED = -9

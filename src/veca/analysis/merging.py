@@ -28,13 +28,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.backbone import rotary
+from veca.backbone import rope as rotary
 from veca.backbone.attention import Attention
 from veca.backbone.config import BackboneConfig
-from veca.backbone.coordinates import patch_centres
 from veca.backbone.cost import Cost, parameters, plain_flops
 from veca.backbone.features import Features
 from veca.backbone.model import VECA, State
+from veca.backbone.rope import patch_centres
 
 LEAST_PATCHES = 16
 """Tokens of patches that are always left: a picture in fewer is none."""

@@ -1,4 +1,6 @@
-"""Attention between cores and patches, in two forms that give the same numbers.
+"""Core-periphery attention and full attention.
+
+Attention between cores and patches, in two forms that give the same numbers.
 
     cores   read cores and patches        C queries over C + N keys
     patches read cores only               N queries over C keys
@@ -12,6 +14,16 @@ patches mix them: two D x D products for each patch become two of D x HC. `cost.
 that is cheaper.
 
 Shapes: B images, C cores, N patches, T = C + N tokens, D width, H heads, K channels of a head.
+
+What a core takes from each token, measured by what arrives (paper, appendix A.9).
+
+A weight alone misleads: a token with a small value contributes little however much of it is taken.
+So the map of core i holds the norms of the vectors that token j adds to it,
+
+    e_ij = sum over heads h of A_hij (v_hj W_o,h),      s_ij = |e_ij| / sum over j' of |e_ij'|.
+
+The norms come from the H x H inner products of a token's head contributions, so that the (C, T, D)
+vectors are never made.
 """
 
 from typing import Literal, NamedTuple
@@ -23,7 +35,7 @@ from torch.nn import functional as F
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import ANCHOR_CHANNELS, folds
-from veca.backbone.rotary import Turn, rotate
+from veca.backbone.rope import Turn, rotate
 
 Form = Literal["auto", "plain", "folded"]
 """How attention is computed: 'auto' takes the cheaper form for the budget at hand."""
@@ -270,3 +282,21 @@ def _centers(sums: Float[Tensor, "B H C 3"]) -> Float[Tensor, "B C 2"]:
     """Centers of mass over all heads, from sums of weighted anchors."""
     places, mass = sums.float().sum(dim=1).split((2, 1), dim=2)
     return places / mass.clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def contribution_shares(
+    attention: Attention, tokens: Float[Tensor, "B T D"], weights: Float[Tensor, "B H C T"]
+) -> Float[Tensor, "B C T"]:
+    """Shares of tokens in what each core reads; they sum to one over tokens.
+
+    Norms are taken in fp32 also where the model computes in bf16.
+    """
+    values = attention.heads(attention.value(tokens))  # (B, T, H, K)
+    per_head = attention.output.weight.unflatten(1, (attention.config.heads, -1))  # (D, H, K)
+    added = torch.einsum("bthk,dhk->bthd", values, per_head).float()
+    with torch.autocast(added.device.type, enabled=False):
+        products = added @ added.transpose(-1, -2)  # (B, T, H, H)
+        mixed = torch.einsum("bhct,bthg->bgct", weights.float(), products)
+    squared_norms = (mixed * weights.float()).sum(dim=1)
+    norms = squared_norms.clamp(min=0).sqrt()
+    return norms / norms.sum(dim=-1, keepdim=True)

@@ -1,7 +1,14 @@
-"""What a backbone is: the numbers that shape its weights and its computation."""
+"""Configuration of a backbone: its fields, their checks, and the named sizes.
+
+What a backbone is: the numbers that shape its weights and its computation.
+
+The sizes that have names: the paper's four, and our tiny.
+"""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, get_args
 
 AttentionKind = Literal["core-periphery", "full"]
@@ -193,3 +200,15 @@ def _check_count(name: str, value: object) -> None:
     """Refuse a count that is not a positive whole number."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} got {value!r}, but a count must be a whole number of 1 or more.")
+
+
+SIZES: Mapping[str, BackboneConfig] = MappingProxyType(
+    {
+        "tiny": BackboneConfig(layers=12, width=192, heads=3, local_kernel=3),
+        "small": BackboneConfig(layers=12, width=384, heads=6),
+        "small-plus": BackboneConfig(layers=12, width=384, heads=6, ffn_ratio=4.0),
+        "base": BackboneConfig(layers=12, width=768, heads=12),
+        "large": BackboneConfig(layers=24, width=1024, heads=16),
+    }
+)
+"""Name to configuration; `veca.build` takes these names."""

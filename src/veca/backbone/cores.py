@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.backbone.config import BackboneConfig, CoreMotion
-from veca.backbone.coordinates import spread_points
+from veca.backbone.rope import spread_points
 
 FIRST_STEP_SCALE = 0.01
 """Cores hardly move until training finds a use for it."""

@@ -1,5 +1,7 @@
 """VECA: from an image to its features, top to bottom.
 
+VECA: from an image to its features, top to bottom.
+
 An image becomes N patches. C learned cores, the first C of an ordered bank, read every patch and
 each other; a patch reads only the cores. A block so scores 2NC + C^2 pairs of tokens instead of
 N^2 (paper, section 3). Each core stands at a point that moves from layer to layer.
@@ -10,42 +12,136 @@ the ideas of the paper sit, have files of their own.
 
 Shapes: B images, N patches, C active cores, M cores in the bank, T = C + N tokens (cores first),
         D width, H heads, K channels of a head, L layers.
+
+The door of the model: what a caller can get wrong, and what to do instead.
+
+An untrained model by name.
 """
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, SupportsIndex, TypeVar, cast, get_args
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import SymInt, Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from veca.backbone import rotary
-from veca.backbone.arguments import (
-    checked_budget,
-    checked_form,
-    checked_grid,
-    checked_layers,
-    checked_units,
-    grid_of,
-)
+from veca.backbone import rope as rotary
 from veca.backbone.attention import (
     Attention,
     CorePeripheryAttention,
     Form,
     FullAttention,
     Mixed,
+    contribution_shares,
     split,
 )
-from veca.backbone.config import BackboneConfig
-from veca.backbone.coordinates import jittered, patch_centres
+from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.cores import CORE_STEPS, AnyCoreStep, CoreBank
 from veca.backbone.cost import Cost, cost
-from veca.backbone.familiar_names import FamiliarNames
 from veca.backbone.features import Features
-from veca.backbone.maps import contribution_shares
+from veca.backbone.rope import jittered, patch_centres
+from veca.backbone.timm_api import FamiliarNames
+
+
+def checked_budget(config: BackboneConfig, budget: int | None) -> int:
+    """The number of cores to use; None uses the configuration's default, else all of them."""
+    if budget is None:
+        return config.cores if config.default_budget is None else config.default_budget
+    if config.attention == "full":
+        raise ValueError(
+            f"budget={budget} means nothing to a full-attention model, which has no cores to "
+            "leave out; pass budget=None."
+        )
+    cores = _whole(budget)
+    if cores is None or not 1 <= cores <= config.cores:
+        raise ValueError(
+            f"budget={budget!r} is outside 1..{config.cores}, the cores of this model; pick one "
+            "of these, or leave budget out to use every core."
+        )
+    return cores
+
+
+def checked_units(config: BackboneConfig, share: float | None) -> int:
+    """The number of hidden units that a share of the feed-forward parts uses."""
+    if share is None or share == 1:
+        return config.hidden
+    if config.ffn_shares == (1.0,):
+        raise ValueError(
+            f"ffn={share} needs a model with nested feed-forward parts, but this one has only "
+            "whole ones; leave ffn out, or build with ffn_shares=(0.25, 0.5, 1.0) and train it."
+        )
+    if not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ValueError(
+            f"ffn={share} is outside (0, 1]; this model was made for the shares "
+            f"{', '.join(map(str, config.ffn_shares))}."
+        )
+    return config.hidden_units(share)
+
+
+def checked_grid(config: BackboneConfig, images: Tensor) -> tuple[int, int]:
+    """Rows and columns of patches."""
+    if not isinstance(images, Tensor):
+        raise ValueError(
+            f"images is a {type(images).__name__}, but a torch tensor is needed; veca.preprocess "
+            "makes one of a picture or an array."
+        )
+    if images.ndim != 4 or images.shape[1] != config.in_channels:
+        raise ValueError(
+            f"images has the shape {tuple(images.shape)}, but a batch of shape "
+            f"(B, {config.in_channels}, height, width) is needed; add a batch dimension with "
+            "images[None], or build the model with other in_channels."
+        )
+    if not images.is_floating_point():
+        raise ValueError(
+            f"images holds {images.dtype} numbers, but normalised floating-point ones are needed; "
+            "veca.preprocess gives them."
+        )
+    return grid_of(config, images.shape[2], images.shape[3])
+
+
+def grid_of(config: BackboneConfig, height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of patches of an image of this size."""
+    for name, side in (("height", height), ("width", width)):
+        if side % config.patch_size or side < 1:
+            below = max(side // config.patch_size, 1) * config.patch_size
+            raise ValueError(
+                f"{name}={side} is not a multiple of the patch size {config.patch_size}; the "
+                f"nearest that fit are {below} and {below + config.patch_size}: resize, crop or "
+                "pad the image to one of them."
+            )
+    return height // config.patch_size, width // config.patch_size
+
+
+def checked_layers(config: BackboneConfig, layers: Sequence[int]) -> tuple[int, ...]:
+    """Layers counted from 0."""
+    for layer in layers:
+        if _whole(layer) is None or not 0 <= layer < config.layers:
+            raise ValueError(
+                f"layer {layer!r} is outside 0..{config.layers - 1}, the layers of this model, "
+                "which count from 0."
+            )
+    return tuple(layers)
+
+
+def checked_form(form: Form) -> None:
+    """Refuse a form of attention that is not known."""
+    if form not in get_args(Form):
+        raise ValueError(f"form={form!r} is not known; use {', '.join(map(repr, get_args(Form)))}.")
+
+
+def _whole(value: SupportsIndex) -> int | None:
+    """A whole number of any library, or None; while compiling it may be a symbol, and stays one."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | SymInt):
+        return cast(int, value)
+    return operator.index(value) if hasattr(value, "__index__") else None
+
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -452,3 +548,24 @@ class FeedForward(nn.Module):
         if units < self.hidden:
             mixed = mixed * (torch.arange(self.hidden, device=tokens.device) < units)
         return self.contract(mixed)
+
+
+def build(size: str, **overrides: Any) -> VECA:  # noqa: ANN401 - the types stand in BackboneConfig
+    """Build an untrained model of a named size; any field of `BackboneConfig` can be overridden.
+
+    `veca.build("base", budgets=(4, 8, 16))` has the width and depth of base and 16 cores.
+    """
+    if size not in SIZES:
+        raise ValueError(f"size {size!r} is not known; pick one of {', '.join(SIZES)}.")
+    known = [field.name for field in fields(BackboneConfig)]
+    unknown = sorted(set(overrides) - set(known))
+    if unknown:
+        raise ValueError(
+            f"{', '.join(unknown)} cannot be overridden; the fields of a model are "
+            f"{', '.join(known)}."
+        )
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in overrides.items()
+    }
+    return VECA(replace(SIZES[size], **given))

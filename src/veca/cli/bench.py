@@ -11,13 +11,11 @@ from rich.console import Console
 from veca.analysis.bench import Report, run_bench
 from veca.analysis.bench_config import BenchConfig
 from veca.analysis.bench_report import LEGEND, NO_PLOT, UNTRAINED, findings, tables, write
-from veca.analysis.timing import Effort
-from veca.backbone.config import BackboneConfig
-from veca.backbone.sizes import SIZES
-from veca.cli.lists import numbers, texts, whole_numbers
-from veca.cli.typed import as_typed
-from veca.runtime.precision import Precision
-from veca.weights.description import describe
+from veca.backbone.config import SIZES, BackboneConfig
+from veca.cli.flags import as_typed, numbers, texts, whole_numbers
+from veca.runtime.device import Precision
+from veca.runtime.timing import Effort
+from veca.weights.checkpoint import describe
 
 DESCRIPTION = """Measure time, peak memory and FLOPs over resolutions, budgets and FFN shares.
 

@@ -9,14 +9,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from veca.analysis.demo import Demo, Told, run_demo
-from veca.analysis.demo_page import page
+from veca.analysis.demo import Demo, Told, page, run_demo, sample_photos
 from veca.analysis.machine import this_machine
-from veca.analysis.samples import sample_photos
-from veca.cli.typed import as_typed
+from veca.cli.flags import as_typed
+from veca.runtime.device import Precision
 from veca.runtime.files import make_folder, replace_file
-from veca.runtime.precision import Precision
-from veca.weights.named import NamedModel, named_model
+from veca.weights.checkpoint import NamedModel, named_model
 
 DESCRIPTION = """Show one model at several budgets: a table, and a page with pictures.
 

@@ -8,15 +8,14 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.list_flags import REGISTRY
-from veca.cli.typed import as_typed
+from veca.cli.flags import REGISTRY, as_typed
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.run import Outcome, Wishes
 from veca.distill.training import NonFiniteError
 from veca.recipes.distill import RECIPES, Recipe
 from veca.recipes.run import run_recipe
-from veca.runtime.stopping import exit_code
-from veca.runtime.workers import is_first_worker
+from veca.runtime.distributed import is_first_worker
+from veca.runtime.signals import exit_code
 
 NOT_FINITE = 3
 """Exit code of a run whose losses or gradients stay not finite."""

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.typed import as_typed
-from veca.data.fit import Fit
+from veca.cli.flags import as_typed
+from veca.data.transforms import Fit
 from veca.embed.config import Efficiency, EmbedConfig, StoredType
 from veca.embed.layout import SKIPPED_NAME
 from veca.embed.models import find_model
 from veca.embed.run import Summary, embed_collection
-from veca.runtime.devices import pick_device
-from veca.runtime.precision import Precision
-from veca.runtime.progress import duration
+from veca.runtime.device import Precision, pick_device
+from veca.runtime.logging import duration
 
 DESCRIPTION = """Store the features of many pictures: files, folders, .tar shards, lists, patterns.
 

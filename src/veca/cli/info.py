@@ -10,12 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from veca.backbone.cost import parameters
+from veca.backbone.cost import cost_rows, parameters
 from veca.probe.quality import QUALITY_NAME, QualityError, read_quality
-from veca.weights.cost_table import cost_rows
-from veca.weights.description import describe
-from veca.weights.facts import Facts, size_name
-from veca.weights.provenance import NOT_RECORDED, Provenance
+from veca.weights.card import NOT_RECORDED, Facts, Provenance, size_name
+from veca.weights.checkpoint import describe
 
 DESCRIPTION = """Tell what a model is, and verify that its weights are the ones that were saved.
 

@@ -10,26 +10,26 @@ import numpy as np
 import tyro
 from PIL import Image
 
-from veca.data.decode import decode
-from veca.data.errors import PictureError
-from veca.data.inputs import Inputs, find_inputs
-from veca.data.names import MEMBER_MARK
-from veca.data.picture import Picture
-from veca.data.reading import failure, open_input
-from veca.probe.dense_predict import predict_classes, predict_depth
-from veca.probe.frozen import ProbeModel
+from veca.data.images import Picture, PictureError, decode
+from veca.data.listing import MEMBER_MARK, Inputs, failure, find_inputs, open_input
 from veca.probe.label_sheet import TILE, Labelled, label_sheet
+from veca.probe.models import ProbeModel
 from veca.probe.overlay import depth_map, segmentation_overlay
 from veca.probe.predict import (
     DENSE_TASKS,
+    FACTS_NAME,
+    HeadError,
+    SavedHead,
     Told,
     heads_below,
+    load_head,
     model_of,
+    predict_classes,
+    predict_depth,
     predict_labels,
     shown_least_side,
 )
-from veca.probe.saved_heads import FACTS_NAME, HeadError, SavedHead, load_head
-from veca.runtime.devices import pick_device
+from veca.runtime.device import pick_device
 
 DESCRIPTION = """Use a head that veca probe fitted on new pictures.
 

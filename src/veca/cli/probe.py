@@ -11,21 +11,18 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.lists import numbers, texts, whole_numbers
-from veca.cli.typed import as_typed
-from veca.data.sets.find import SETS
+from veca.cli.flags import as_typed, numbers, texts, whole_numbers
+from veca.data.sets.registry import SETS
 from veca.probe.features import Place
-from veca.probe.prober import Prober
 from veca.probe.quality import quality_of, report_files, write_quality
 from veca.probe.report import COMPARISON_NAME, Draw, write_report
 from veca.probe.report_text import report_tables
 from veca.probe.rows import TASKS, Row, Task
-from veca.probe.suite import Job, read_suite
-from veca.probe.suite_run import TABLES_NAME, Outcome, Runner, run_suite, write_suite
-from veca.runtime.company import Company
-from veca.runtime.precision import Precision, resolve_precision
-from veca.runtime.workers import Workers, join_workers
-from veca.weights.description import describe
+from veca.probe.run import Prober
+from veca.probe.suite import TABLES_NAME, Job, Outcome, Runner, read_suite, run_suite, write_suite
+from veca.runtime.device import Precision, resolve_precision
+from veca.runtime.distributed import Company, Workers, join_workers
+from veca.weights.checkpoint import describe
 
 HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
 
@@ -336,7 +333,7 @@ def _tell_outcome(outcome: Outcome, out: Path) -> None:
 def _draw() -> Draw | None:
     """What draws the plot, where matplotlib is installed."""
     try:
-        from veca.analysis.probe_plot import plot_quality  # noqa: PLC0415 - an extra
+        from veca.analysis.figures import plot_quality  # noqa: PLC0415 - an extra
     except ImportError:
         return None
     return plot_quality

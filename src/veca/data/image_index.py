@@ -19,10 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from veca.data.errors import DataError, InputError
-from veca.data.input_table import Input, InputTable
-from veca.data.inputs import SHARDS, find_inputs
-from veca.data.names import MEMBER_MARK, absolute, key, split_member
+from veca.data.images import DataError, InputError
+from veca.data.listing import (
+    MEMBER_MARK,
+    SHARDS,
+    Input,
+    InputTable,
+    absolute,
+    find_inputs,
+    key,
+    split_member,
+)
 from veca.data.stamps import Stamps
 from veca.runtime.files import make_folder, replace_file
 from veca.runtime.tensor_files import tensor_pieces

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from veca.distill.cache_store import CacheError
 from veca.distill.validation import StoppedError
-from veca.runtime import company
+from veca.runtime import distributed as company
 
 
 def _unwritable(error: OSError) -> str:

@@ -16,9 +16,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.data.batches import ViewTask, batches
+from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex
-from veca.data.views import ViewConfig
+from veca.data.loader import ViewTask, batches
 from veca.distill.cache_records import RecordLayout, Records, fit_scales, mean_cosine
 from veca.distill.cache_store import CacheError, Kept, Measured
 from veca.distill.config import CacheConfig
@@ -26,9 +26,9 @@ from veca.distill.margin import Margin
 from veca.distill.projection import Projection
 from veca.distill.targets import TEACHER_PIXELS
 from veca.distill.validation import StoppedError
-from veca.runtime.precision import ResolvedPrecision, autocast
-from veca.runtime.progress import progress
-from veca.runtime.workers import Workers
+from veca.runtime.device import ResolvedPrecision, autocast
+from veca.runtime.distributed import Workers
+from veca.runtime.logging import progress
 from veca.teacher.teacher import Targets, Teacher
 
 SAMPLE_VIEWS = 512

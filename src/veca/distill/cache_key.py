@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex
-from veca.data.views import ViewConfig
 from veca.distill.cache_store import CacheError
 from veca.distill.config import CacheConfig
 from veca.distill.margin import Margin
-from veca.runtime.precision import ResolvedPrecision
+from veca.runtime.device import ResolvedPrecision
 from veca.teacher.teacher import Teacher
 
 FORMAT = 2

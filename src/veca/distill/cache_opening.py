@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex
-from veca.data.views import ViewConfig
 from veca.distill.cache_company import Company
 from veca.distill.cache_fill import LiveOutputs
 from veca.distill.cache_outputs import TeacherOutputs
@@ -23,8 +23,8 @@ from veca.distill.cache_store import CacheError
 from veca.distill.config import CacheConfig
 from veca.distill.margin import Margin
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.precision import ResolvedPrecision
-from veca.runtime.workers import Workers
+from veca.runtime.device import ResolvedPrecision
+from veca.runtime.distributed import Workers
 from veca.teacher.teacher import Teacher
 
 SPARE_ROOM = 1.05

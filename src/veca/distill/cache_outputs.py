@@ -23,7 +23,7 @@ from veca.distill.cache_store import (
 )
 from veca.distill.projection import Projection
 from veca.distill.validation import StoppedError
-from veca.runtime.progress import progress
+from veca.runtime.logging import progress
 
 COMPARED_VIEWS = 8
 """Kept outputs that are compared with live ones at each opening."""

@@ -27,8 +27,7 @@ from safetensors import SafetensorError
 
 from veca.distill.cache_records import RecordLayout, Records
 from veca.distill.projection import Projection
-from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, replace_file
-from veca.runtime.plain_json import plain_json
+from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, replace_file
 from veca.runtime.tensor_files import read_tensors, tensor_pieces
 from veca.runtime.version import VERSION
 from veca.teacher.teacher import Targets

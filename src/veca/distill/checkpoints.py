@@ -11,13 +11,13 @@ from pathlib import Path
 from torch import Tensor
 
 from veca.distill.config import DistillConfig
-from veca.distill.constant_predictor import Constants
 from veca.distill.publish import publish
 from veca.distill.run_folder import RunError, RunFolder
 from veca.distill.state import gather
+from veca.distill.target_scaling import Constants
 from veca.distill.training import Training, published_tensors
 from veca.runtime.snapshots import SnapshotError, Snapshots, refuse_non_finite
-from veca.weights.provenance import Provenance
+from veca.weights.card import Provenance
 
 MOST_FAILURES = 3
 """Saves in a row that may fail."""

@@ -10,13 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from veca.distill.config import DistillConfig
-from veca.distill.further_losses import (
+from veca.distill.losses import (
+    PARTS,
+    LossConfig,
+    Losses,
     anchor_divergence,
     class_divergence,
+    distillation_losses,
     further_parts,
     relation_error,
 )
-from veca.distill.losses import PARTS, LossConfig, Losses, distillation_losses
 from veca.distill.student import Prediction
 from veca.distill.targets import TargetSource
 from veca.teacher.teacher import Targets

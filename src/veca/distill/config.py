@@ -11,13 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from veca.backbone.config import PAPER_BUDGETS, AttentionKind, BackboneConfig
-from veca.backbone.nesting import budget_weights, draw_budget, draw_share
-from veca.data.views import ViewConfig
+from veca.data.augment import ViewConfig
 from veca.distill.adaptors import AdaptorKind
 from veca.distill.losses import LossConfig
-from veca.distill.optimizers import OptimizerConfig
-from veca.distill.schedules import ResolutionPhase, ScheduleConfig, draw_resolution
-from veca.runtime.precision import Precision
+from veca.runtime.device import Precision
+from veca.train.optimizers import OptimizerConfig
+from veca.train.schedules import (
+    ResolutionPhase,
+    ScheduleConfig,
+    budget_weights,
+    draw_budget,
+    draw_resolution,
+    draw_share,
+)
 
 KeptPrecision = Literal["float16", "int8"]
 PatchStart = Literal["no", "auto", "yes"]

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.data.batches import Batch, ViewTask, batches, global_batch
-from veca.data.errors import DataError
 from veca.data.image_index import ImageIndex
+from veca.data.images import DataError
+from veca.data.loader import Batch, ViewTask, batches, global_batch
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.margin import Margin
-from veca.distill.schedules import draw_resolution
-from veca.runtime.json_lines import JsonLines, read_json_lines
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
+from veca.runtime.files import JsonLines, read_json_lines
+from veca.train.schedules import draw_resolution
 
 UNKNOWN_REASON = "found earlier, or by another process"
 """Why an image cannot be read that this process has not tried."""

@@ -15,7 +15,7 @@ from veca.distill.run_folder import RunFolder
 from veca.distill.summary import write_summary
 from veca.distill.tensorboard import Board
 from veca.distill.training import StepReport
-from veca.runtime.json_lines import JsonLines
+from veca.runtime.files import JsonLines
 
 SPEED_EVERY = 10
 """Steps between two rows of the speed log."""

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.live import Live as Redrawn
 from rich.text import Text
 
-from veca.distill.further_losses import NAMES
-from veca.distill.losses import PARTS
-from veca.runtime.progress import BAR_SECONDS, LINE_SECONDS, Clock, Pace, duration
+from veca.distill.losses import NAMES, PARTS
+from veca.runtime.logging import BAR_SECONDS, LINE_SECONDS, Clock, Pace, duration
 
 PART_NAMES = {part: part.removeprefix("loss_").replace("_", " ") for part in (*PARTS, *NAMES)}
 """Field of a row and what it is called in the line."""

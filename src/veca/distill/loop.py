@@ -8,7 +8,7 @@ had logged.
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from veca.data.batches import Batch
+from veca.data.loader import Batch
 from veca.distill.checkpoints import Checkpoints
 from veca.distill.journal import Journal
 from veca.distill.training import Training

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from veca.data.picture import mirrored
+from veca.data.images import mirrored
 from veca.distill.config import DistillConfig, Surroundings
 from veca.distill.run_folder import RunError
 from veca.teacher.teacher import Targets, Teacher

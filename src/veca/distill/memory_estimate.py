@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import folds, parameters
-from veca.runtime.precision import ResolvedPrecision
+from veca.runtime.device import ResolvedPrecision
 
 SINGLE = 4
 """Bytes of a number in single precision, which weights and the residual stream always have."""

@@ -19,7 +19,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-from veca.runtime.progress import BAR_SECONDS, PACE_SECONDS, Clock
+from veca.runtime.logging import BAR_SECONDS, PACE_SECONDS, Clock
 
 PROCESS_STATUS = Path("/proc/self/status")
 """Where Linux tells the memory of this process alone; `ru_maxrss` may be that of its parent."""

@@ -1,10 +1,14 @@
-"""One student over many processes: torch's DDP, or `fully_shard` where it outgrows a device.
+"""DDP, fully_shard and the moving average.
+
+One student over many processes: torch's DDP, or `fully_shard` where it outgrows a device.
 
 Either way gradients are means over the processes, so equal parts of one global batch teach what the
 whole batch would in one process.
+
+A moving average of the student's weights: smoother than the weights, and what is published.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -14,9 +18,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from veca.distill.config import Efficiency
-from veca.distill.sharding import sharded_like
 from veca.distill.student import Student
-from veca.runtime.workers import Workers
+from veca.runtime.distributed import Workers
+from veca.train.parallel import sharded_like, whole
 
 
 def spread(student: Student, workers: Workers, shard: bool) -> nn.Module:
@@ -76,3 +80,49 @@ def _shard(student: Student, workers: Workers) -> None:
         fully_shard(block, mesh=mesh)
     # Torch would keep the outermost part whole after a forward pass, as in validation.
     fully_shard(student, mesh=mesh, reshard_after_forward=True)
+
+
+class MovingAverage:
+    """Exponential average over steps; a young one forgets faster, so the start does not linger."""
+
+    def __init__(self, student: Student, decay: float) -> None:
+        self.decay = decay
+        self.updates = 0
+        self._student = student
+        self._values = {
+            name: parameter.detach().clone() for name, parameter in student.named_parameters()
+        }
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights after a step."""
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for name, parameter in self._student.named_parameters():
+            self._values[name].lerp_(parameter, 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The student with the averaged weights; its own come back."""
+        kept = {name: value.detach().clone() for name, value in self._student.named_parameters()}
+        try:
+            self._put(self._values)
+            yield
+        finally:
+            self._put(kept)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The average, whole; every process must ask."""
+        return {name: whole(value).cpu() for name, value in self._values.items()}
+
+    def load(self, tensors: Mapping[str, Tensor], updates: int) -> None:
+        """Continue a stored average."""
+        self.updates = updates
+        for name, value in self._values.items():
+            copy_whole(value, tensors[name])
+
+    @torch.no_grad()
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        """Give the student these weights."""
+        for name, parameter in self._student.named_parameters():
+            parameter.copy_(values[name])

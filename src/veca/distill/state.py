@@ -7,14 +7,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from veca.distill.constant_predictor import Constants
 from veca.distill.run_folder import RunError, as_json
+from veca.distill.target_scaling import Constants
 from veca.distill.training import Progress, Training, load_student, student_tensors
-from veca.runtime.precision import ResolvedPrecision, resolve_precision
-from veca.runtime.randomness import random_states, restore_random_states
+from veca.runtime.device import (
+    ResolvedPrecision,
+    random_states,
+    resolve_precision,
+    restore_random_states,
+)
+from veca.runtime.distributed import Workers
 from veca.runtime.snapshots import Snapshot
 from veca.runtime.version import VERSION
-from veca.runtime.workers import Workers
 from veca.teacher.teacher import Teacher
 
 FORMAT = 1

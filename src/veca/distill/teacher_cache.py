@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from veca.data.batches import ViewTask
+from veca.data.loader import ViewTask
 from veca.distill.cache_store import CacheError, Kept
 from veca.distill.projection import Projection
-from veca.runtime.precision import ResolvedPrecision
+from veca.runtime.device import ResolvedPrecision
 from veca.teacher.teacher import Targets
 
 

@@ -13,26 +13,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from veca.backbone.nesting import draw_share
-from veca.data.batches import Batch
-from veca.data.views import inner_view
-from veca.distill.average import MovingAverage
+from veca.data.augment import inner_view
+from veca.data.loader import Batch
 from veca.distill.comparison import PAPER_COLUMNS, compare, objective, part_names, teacher_losses
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Unreadable
-from veca.distill.gradients import clip_gradients, gradient_norm
 from veca.distill.meter import Meter
-from veca.distill.optimizers import Optimizers
-from veca.distill.parallel import copy_whole, gradients_synchronised
-from veca.distill.schedules import learning_rate
-from veca.distill.sharding import whole
+from veca.distill.parallel import MovingAverage, copy_whole, gradients_synchronised
 from veca.distill.student import Student
 from veca.distill.targets import TargetSource
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.precision import ResolvedPrecision, autocast, resolve_precision
-from veca.runtime.randomness import step_seed
-from veca.runtime.workers import Workers
+from veca.runtime.device import ResolvedPrecision, autocast, resolve_precision, step_seed
+from veca.runtime.distributed import Workers
 from veca.teacher.teacher import Targets
+from veca.train.optimizers import Optimizers, clip_gradients, gradient_norm
+from veca.train.parallel import whole
+from veca.train.schedules import draw_share, learning_rate
 
 
 class NonFiniteError(ValueError):

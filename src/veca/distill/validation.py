@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from veca.backbone.config import BackboneConfig
-from veca.data.batches import ViewTask, batches
-from veca.data.views import inner_view
+from veca.data.augment import inner_view
+from veca.data.loader import ViewTask, batches
 from veca.distill.comparison import compare, part_names
 from veca.distill.feed import Pictures
 from veca.distill.student import Prediction
 from veca.distill.targets import TargetMoments
 from veca.distill.training import Training, loss_row
-from veca.runtime.precision import autocast
+from veca.runtime.device import autocast
 from veca.teacher.teacher import Targets
 
 MOST_KEPT_BYTES = 512 * 2**20

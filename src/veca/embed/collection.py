@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from veca.data.names import possible_names
+from veca.data.listing import possible_names
 from veca.embed.errors import CollectionError
 from veca.embed.layout import (
     INDEX_NAME,

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from veca.data.fit import Fit
+from veca.data.transforms import Fit
 from veca.embed.errors import CollectionError
-from veca.runtime.precision import Precision
+from veca.runtime.device import Precision
 
 StoredType = Literal["float16", "float32"]
 

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from veca.data.errors import PictureError, WorkerError
-from veca.data.fit import Fit
-from veca.data.input_table import InputTable
-from veca.data.loading import load_tasks
-from veca.data.prepare import prepare
-from veca.data.reading import failure, open_input
+from veca.data.images import PictureError, WorkerError
+from veca.data.listing import InputTable, failure, open_input
+from veca.data.loader import load_tasks
+from veca.data.transforms import Fit, prepare
 from veca.embed.errors import CollectionError
 from veca.embed.windows import Task
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from veca.backbone.features import Features
-from veca.data.input_table import InputTable
+from veca.data.listing import InputTable
 from veca.embed.config import EmbedConfig
 from veca.embed.decoding import Decoded
 from veca.embed.errors import CollectionError

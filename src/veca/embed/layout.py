@@ -11,8 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from veca.data.input_table import UNKNOWN, Input
-from veca.data.names import MEMBER_MARK
+from veca.data.listing import MEMBER_MARK, UNKNOWN, Input
 from veca.embed.errors import CollectionError
 
 INDEX_NAME = "index.jsonl"

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 
 from veca.backbone.model import VECA
-from veca.data.names import absolute
-from veca.weights.facts import shows_training
-from veca.weights.named import named_model
-from veca.weights.tensor_file import weights_hash
+from veca.data.listing import absolute
+from veca.weights.card import shows_training
+from veca.weights.checkpoint import named_model
+from veca.weights.format import weights_hash
 
 
 class CollectionModel(NamedTuple):

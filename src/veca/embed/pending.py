@@ -5,10 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.input_table import UNKNOWN, InputTable, KeyedRows
-from veca.data.inputs import Inputs
-from veca.data.names import key
-from veca.data.reading import exists
+from veca.data.listing import UNKNOWN, Inputs, InputTable, KeyedRows, exists, key
 from veca.embed.errors import CollectionError
 from veca.embed.layout import Entry
 from veca.embed.store import CollectionWriter, Known

@@ -14,10 +14,10 @@ from typing import Any, cast, get_args
 from veca.backbone.config import BackboneConfig
 from veca.embed.config import EmbedConfig
 from veca.embed.errors import CollectionError
+from veca.runtime.device import ResolvedPrecision
 from veca.runtime.files import replace_file
-from veca.runtime.precision import ResolvedPrecision
 from veca.runtime.version import VERSION
-from veca.weights.configuration import config_from_json
+from veca.weights.format import config_from_json
 
 RECORD_NAME = "collection.json"
 

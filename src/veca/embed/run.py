@@ -17,13 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from veca.backbone.arguments import checked_budget, checked_units
 from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
-from veca.backbone.model import VECA
-from veca.data.fit import fitted
-from veca.data.inputs import Inputs, find_inputs
-from veca.data.loading import has_shared_memory
+from veca.backbone.model import VECA, checked_budget, checked_units
+from veca.data.listing import Inputs, find_inputs
+from veca.data.loader import has_shared_memory
+from veca.data.transforms import fitted
 from veca.embed.config import Efficiency, EmbedConfig
 from veca.embed.decoding import Decoder, Group, decoded_batches
 from veca.embed.errors import CollectionError
@@ -34,12 +33,15 @@ from veca.embed.pending import find_pending
 from veca.embed.record import RECORD_NAME, ModelRecord, Record, read_record
 from veca.embed.store import CollectionWriter, check_folder
 from veca.embed.windows import LENGTHY, Planner, Task
-from veca.runtime.devices import pick_device
-from veca.runtime.files import make_folder
-from veca.runtime.lock import occupy
-from veca.runtime.precision import Precision, ResolvedPrecision, resolve_precision
-from veca.runtime.progress import progress
-from veca.runtime.threads import threads_beside
+from veca.runtime.device import (
+    Precision,
+    ResolvedPrecision,
+    pick_device,
+    resolve_precision,
+    threads_beside,
+)
+from veca.runtime.files import make_folder, occupy
+from veca.runtime.logging import progress
 
 USUAL_BUDGET = 16
 """Cores to use where the user does not say; fewer where a model has fewer."""

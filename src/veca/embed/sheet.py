@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from veca.data.decode import decode
-from veca.data.errors import PictureError
-from veca.data.input_table import Input
-from veca.data.reading import exists, open_input
+from veca.data.images import PictureError, decode
+from veca.data.listing import Input, exists, open_input
 from veca.embed.errors import CollectionError
 from veca.embed.neighbours import Neighbour
 from veca.runtime.files import make_folder, replace_file

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from veca.data.names import key
+from veca.data.listing import key
 from veca.embed.errors import CollectionError
 from veca.embed.layout import (
     INDEX_NAME,
@@ -32,8 +32,7 @@ from veca.embed.layout import (
 )
 from veca.embed.record import RECORD_NAME, ModelRecord, Record, read_record, write_record
 from veca.embed.shard_file import shard_pieces
-from veca.runtime.files import TEMPORARY_SUFFIX, replace_file, sync_folder
-from veca.runtime.lock import LOCK_NAME
+from veca.runtime.files import LOCK_NAME, TEMPORARY_SUFFIX, replace_file, sync_folder
 
 SHARD_FILE = re.compile(r"(?:vectors|patches)-(\d{5,})\.safetensors")
 

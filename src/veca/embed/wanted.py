@@ -9,15 +9,12 @@ import torch
 from jaxtyping import Float
 
 from veca.backbone.model import VECA
-from veca.data.input_table import UNKNOWN, Input
-from veca.data.inputs import find_inputs
-from veca.data.names import absolute, split_member
-from veca.data.prepare import prepare
-from veca.data.reading import open_input
+from veca.data.listing import UNKNOWN, Input, absolute, find_inputs, open_input, split_member
+from veca.data.transforms import prepare
 from veca.embed.collection import Collection
 from veca.embed.errors import CollectionError
 from veca.embed.models import ModelSource, find_model
-from veca.runtime.devices import pick_device
+from veca.runtime.device import pick_device
 
 
 class Wanted(NamedTuple):

@@ -16,11 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.decode import read_size
-from veca.data.errors import PictureError
-from veca.data.fit import Fit, fitted
-from veca.data.input_table import Input, InputTable
-from veca.data.reading import failure, open_input
+from veca.data.images import PictureError, read_size
+from veca.data.listing import Input, InputTable, failure, open_input
+from veca.data.transforms import Fit, fitted
 
 WINDOW = 4096
 """Inputs of a window at most."""

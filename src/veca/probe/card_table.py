@@ -2,21 +2,21 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from veca.probe.averages import Average, averages, number
-from veca.probe.markdown import markdown_table, without_empty
 from veca.probe.report_text import (
     HASH_DIGITS,
     Section,
     Who,
     cost_cells,
     line_place,
+    markdown_table,
     metric_title,
     pictures_and_seeds,
     sections,
     share_cell,
     with_shares,
+    without_empty,
 )
-from veca.probe.rows import Row
+from veca.probe.rows import Average, Row, averages, number
 
 Way = tuple[Who, int, int | None, float | None]
 """A model, the pixels it sees, its budget and its share of the hidden units."""

@@ -1,4 +1,4 @@
-"""Classes told from one vector a picture: neighbours, logistic regression, linear heads."""
+"""Classification: kNN, logistic regression and linear heads on a dataset."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,21 +6,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from veca.data.errors import DataError
-from veca.data.labelled import LabelledSet, Split
-from veca.probe.class_metrics import Interpolation, correct, mean_average_precision, metrics
-from veca.probe.features import Place, ViewPlan, image_features
+from veca.data.images import DataError
+from veca.data.sets.dataset import LabelledSet, Split
+from veca.probe.features import Place, Vectors, ViewPlan, image_features
 from veca.probe.heads import LinearHead
+from veca.probe.knn import knn
 from veca.probe.linear import Judges, LinearFit, fit_linear
-from veca.probe.linear_protocol import Feature, LinearProtocol
 from veca.probe.logistic import choose_logistic
 from veca.probe.measured import FittedHead, Measured
+from veca.probe.metrics import Interpolation, correct, mean_average_precision, metrics
 from veca.probe.models import ProbeModel
-from veca.probe.neighbours import knn
-from veca.probe.protocols import KnnProtocol, logistic_protocol
-from veca.probe.setting import Setting
-from veca.probe.vectors import Vectors
-from veca.runtime.progress import progress
+from veca.probe.protocols import Feature, KnnProtocol, LinearProtocol, logistic_protocol
+from veca.probe.rows import Setting
+from veca.runtime.logging import progress
 
 MOST_KEPT_BYTES = 256 * 2**20
 """Training vectors of a kNN head that are kept on disk."""

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from veca.data.labelled import IGNORED, DepthFacts
-from veca.probe.dense_config import DepthProtocol, SegmentationProtocol
-from veca.probe.dense_fit import Backward, DenseBatch, Maps
+from veca.data.sets.dataset import IGNORED, DepthFacts
+from veca.probe.dense import Backward, DenseBatch, Maps
 from veca.probe.depth_scale import DepthScale
-from veca.probe.windows import bilinear
-from veca.runtime.randomness import step_seed
-from veca.runtime.workers import Workers
+from veca.probe.protocols import DepthProtocol, SegmentationProtocol
+from veca.probe.sliding_window import bilinear
+from veca.runtime.device import step_seed
+from veca.runtime.distributed import Workers
 
 MOST_NUMBERS = 1 << 26
 """Of logits of pixels that are in memory at once; pictures beyond come one after the other."""

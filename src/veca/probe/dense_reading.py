@@ -10,14 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from veca.data.decode import decode
-from veca.data.errors import DataError, WorkerError
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import Split, Target
-from veca.data.loading import load_tasks
-from veca.data.picture import Picture
-from veca.data.reading import failure, open_input
-from veca.probe.facts import FEWER_WORKERS, unreadable
+from veca.data.images import DataError, Picture, WorkerError, decode
+from veca.data.listing import TableBuilder, failure, open_input
+from veca.data.loader import load_tasks
+from veca.data.sets.dataset import Split, Target
+from veca.probe.feature_cache import FEWER_WORKERS, unreadable
 
 SAMPLED_TARGETS = 16
 """Targets that are looked into, to tell a set from one with other classes in the same files."""

@@ -12,18 +12,17 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.errors import DataError
-from veca.data.labelled import Kind as SetKind
-from veca.data.labelled import LabelledSet, Split
-from veca.probe.dense_config import DenseProtocol
-from veca.probe.dense_fit import Candidate, DenseBatch, Fit, Loss, fit_heads
-from veca.probe.dense_heads import DenseHead
+from veca.data.images import DataError
+from veca.data.sets.dataset import Kind as SetKind
+from veca.data.sets.dataset import LabelledSet, Split
+from veca.probe.dense import Candidate, DenseBatch, DenseHead, Fit, Loss, fit_heads
 from veca.probe.dense_reading import part_of
 from veca.probe.features import Place
 from veca.probe.held_out import hold_out
 from veca.probe.kept_views import Batches, KeptViews, Source, ViewRecipe, live_batches
 from veca.probe.models import ProbeModel
-from veca.probe.setting import Setting
+from veca.probe.protocols import DenseProtocol
+from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
 
 HELD_OUT_SEED = 0

@@ -12,23 +12,22 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.data.errors import DataError
-from veca.data.labelled import DepthFacts, LabelledSet, Split
-from veca.probe.dense_config import DepthAugment, DepthProtocol
-from veca.probe.dense_heads import DenseHead, Observed
+from veca.data.images import DataError
+from veca.data.sets.dataset import DepthFacts, LabelledSet, Split
+from veca.probe.dense import DenseHead, Observed
 from veca.probe.dense_losses import ScaledLogError
 from veca.probe.dense_reading import Pair, load_target, naming
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
-from veca.probe.dense_views import DenseView
-from veca.probe.depth_metrics import PER_PICTURE, counted, depth_metrics, picture_errors
 from veca.probe.depth_scale import DepthScale, depth_scale
-from veca.probe.depth_views import cut_target, depth_view, used_cut
 from veca.probe.features import Place
 from veca.probe.kept_views import ViewRecipe
+from veca.probe.metrics import PER_PICTURE, counted, depth_metrics, picture_errors
 from veca.probe.models import ProbeModel
-from veca.probe.setting import Setting
+from veca.probe.protocols import DepthAugment, DepthProtocol
+from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, ShownFeatures
-from veca.probe.windows import Layout, merged
+from veca.probe.sliding_window import Layout, merged
+from veca.probe.transforms import DenseView, cut_target, depth_view, used_cut
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from veca.data.labelled import DepthFacts
-from veca.probe.dense_config import DepthProtocol
-from veca.probe.windows import bilinear
+from veca.data.sets.dataset import DepthFacts
+from veca.probe.protocols import DepthProtocol
+from veca.probe.sliding_window import bilinear
 
 LEAST_WEIGHT = 0.1
 """Added to every output, which makes zeros the middle of the range."""

@@ -1,4 +1,14 @@
-"""Features of a frozen model for the pictures of a split: computed once, kept on disk, shared.
+"""Features of images, computed once.
+
+Several settings of a model computed at the same time, each by a thread that waits for no other.
+
+Threads that share a product wait for the slowest of them at every step, so that two are slower than
+one as soon as a loader or anything else runs beside them. A thread with a setting to itself is not
+held up: on two processors and three budgets of tiny, 76 views a second instead of 37.
+
+The vectors that heads of classes see, by setting: on the disk, and few of them in memory.
+
+Features of a frozen model for the pictures of a split: computed once, kept on disk, shared.
 
 Every model sees the same views by the same code. A picture is decoded once for all settings that
 lack it, by worker processes, and goes through the model in batches that depend neither on what was
@@ -7,30 +17,80 @@ with the same bits. Another `batch`, device or number of threads may change the 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from veca.data.batches import Batch, ViewTask, batches
+from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex
-from veca.data.labelled import Split
-from veca.data.views import ViewConfig
-from veca.probe.at_once import settings_at_once
-from veca.probe.block_file import StoreError
-from veca.probe.facts import FEWER_WORKERS, model_facts, picture_facts, unreadable
-from veca.probe.filling import Content, Missing, fill_stores
-from veca.probe.frozen import ProbeModel
-from veca.probe.setting import Setting
-from veca.probe.store import ArrayStore
-from veca.runtime.precision import ResolvedPrecision
-from veca.runtime.workers import Workers
+from veca.data.loader import Batch, ViewTask, batches
+from veca.data.sets.dataset import Split
+from veca.probe.feature_cache import (
+    FEWER_WORKERS,
+    ArrayStore,
+    Content,
+    Missing,
+    StoreError,
+    fill_stores,
+    model_facts,
+    picture_facts,
+    unreadable,
+)
+from veca.probe.models import ProbeModel
+from veca.probe.protocols import Feature
+from veca.probe.rows import Setting
+from veca.runtime.device import ResolvedPrecision, usable_processors
+from veca.runtime.distributed import Workers
+
+MOST = 4
+"""Settings that are computed at the same time, each of which takes its own memory."""
+
+Answer = TypeVar("Answer")
+
+
+class AtOnce:
+    """Does something for settings."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+
+    def each(self, settings: Sequence[Setting], work: Callable[[Setting], Answer]) -> list[Answer]:
+        """What the work gives for each setting, in their order; the dearest is begun first."""
+        dearest = sorted(range(len(settings)), key=lambda place: -(settings[place].budget or 0))
+        begun = {place: self._pool.submit(work, settings[place]) for place in dearest}
+        return [begun[place].result() for place in range(len(settings))]
+
+
+@contextmanager
+def settings_at_once(model: ProbeModel, num_settings: int, loaders: int) -> Iterator[AtOnce]:
+    """Threads for so many settings, beside processes that decode pictures."""
+    count = _at_once(model, num_settings)
+    before, left = torch.get_num_threads(), usable_processors() - loaders
+    torch.set_num_threads(max(1, min(before, left // count)))
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield AtOnce(pool)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _at_once(model: ProbeModel, num_settings: int) -> int:
+    """How many settings are computed at the same time.
+
+    Of networks that are not ours it is not known whether several threads may go through them.
+    """
+    if model.facts.kind != "veca" or model.device.type != "cpu":
+        return 1
+    return max(1, min(num_settings, MOST, torch.get_num_threads(), usable_processors()))
+
 
 FORMAT = 1
 """Rises when the same facts would give other features."""
@@ -304,3 +364,53 @@ def _padded(images: UInt8[Tensor, "B 3 R R"], count: int) -> UInt8[Tensor, "L 3 
     if len(images) == count:
         return images
     return torch.cat((images, images[-1:].expand(count - len(images), -1, -1, -1)))
+
+
+PARTS: Mapping[Feature, tuple[str, ...]] = {
+    "image": ("image",),
+    "patch-mean": ("patch_mean",),
+    "image+patch-mean": ("image", "patch_mean"),
+}
+"""Names of `ImageFeatures` that a head sees side by side."""
+
+
+def side_by_side(features: ImageFeatures, feature: Feature) -> Tensor:
+    """The vectors that a head sees, of features in memory."""
+    return torch.cat([getattr(features, name) for name in PARTS[feature]], dim=1)
+
+
+class Vectors:
+    """The vectors of a part of a set; those that were asked for last stay in memory, no others.
+
+    Who asks for the next ones should have let go of the last.
+    """
+
+    def __init__(self, kept: KeptFeatures, feature: Feature) -> None:
+        self._kept, self._names = kept, PARTS[feature]
+        self._held: dict[Setting, Tensor] = {}
+
+    def __getitem__(self, setting: Setting) -> Tensor:
+        """Those of one setting."""
+        return self.together([setting])[setting]
+
+    def together(self, settings: Sequence[Setting]) -> dict[Setting, Tensor]:
+        """Those of several settings."""
+        if not self._held.keys() >= set(settings):
+            self._held = {}  # before others are read
+            self._held = {
+                setting: self._kept.side_by_side(setting, self._names) for setting in settings
+            }
+        return {setting: self._held[setting] for setting in settings}
+
+    def groups(self, most: int) -> list[list[Setting]]:
+        """The settings in their order, in groups of at most so many bytes, or of one setting."""
+        found: list[list[Setting]] = []
+        left = 0
+        for setting in self._kept.settings:
+            size = self._kept.num_bytes(setting, self._names)
+            if size > left or not found:
+                found.append([])
+                left = most
+            found[-1].append(setting)
+            left -= size
+        return found

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from veca.runtime.randomness import step_seed
+from veca.runtime.device import step_seed
 
 
 class Parts(NamedTuple):

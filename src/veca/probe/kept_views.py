@@ -18,22 +18,25 @@ from jaxtyping import Shaped, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.data.batches import global_batch
-from veca.data.errors import DataError
-from veca.data.labelled import Split
-from veca.probe.at_once import settings_at_once
-from veca.probe.block_file import StoreError
-from veca.probe.dense_fit import DenseBatch
-from veca.probe.dense_heads import Observed
+from veca.data.images import DataError
+from veca.data.loader import global_batch
+from veca.data.sets.dataset import Split
+from veca.probe.dense import DenseBatch, Observed
 from veca.probe.dense_reading import Pair, load_pair, naming, read_all, target_facts
-from veca.probe.dense_views import DenseView
-from veca.probe.facts import model_facts, picture_facts
-from veca.probe.features import Place
-from veca.probe.filling import Content, Missing, fill_stores
+from veca.probe.feature_cache import (
+    ArrayStore,
+    Content,
+    Missing,
+    StoreError,
+    fill_stores,
+    model_facts,
+    picture_facts,
+)
+from veca.probe.features import Place, settings_at_once
 from veca.probe.models import ProbeModel
-from veca.probe.setting import Setting
-from veca.probe.store import ArrayStore
-from veca.runtime.randomness import step_seed
+from veca.probe.rows import Setting
+from veca.probe.transforms import DenseView
+from veca.runtime.device import step_seed
 
 FORMAT = 1
 """Rises when the same facts would give other views or features."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
-from veca.probe.lettering import INK, PALE_INK, PAPER, RULE, fitted, font
+from veca.probe.overlay import INK, PALE_INK, PAPER, RULE, fitted, font
 
 TILE = 224
 """Side of a tile in pixels; pictures keep their proportions within it."""

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from veca.data.labelled import LabelledSet
-from veca.probe.frozen import ProbeModel
-from veca.probe.rows import Role
-from veca.probe.setting import Setting
+from veca.data.sets.dataset import LabelledSet
+from veca.probe.models import ProbeModel
+from veca.probe.rows import Role, Setting
 
 
 @dataclass(frozen=True, kw_only=True)

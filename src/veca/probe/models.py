@@ -1,32 +1,266 @@
-"""From what a user calls a model to something that probes can look through."""
+"""Any frozen network behind one interface.
 
+Sizes of pictures that the paper uses, which depend on the patches of a model.
+
+Any frozen network behind one door: 8-bit images in, image and patch features out.
+
+All models see the same images by the same code; each brings its own normalisation and stride.
+
+Time of a forward pass, so measured that the times of one report can be compared.
+
+Raw pixels as features: what a probe makes of colours alone is the least that counts.
+
+From what a user calls a model to something that probes can look through.
+"""
+
+import hashlib
 import math
-from collections.abc import Sequence
-from typing import Any
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-from veca.backbone.arguments import checked_budget, checked_units
-from veca.backbone.model import VECA
-from veca.backbone.sizes import SIZES
-from veca.data.normalisation import IMAGENET
-from veca.probe import raw_pixels
-from veca.probe.frozen import Frozen, ModelFacts, ProbeModel, ProbeModelError
-from veca.probe.paper_sides import paper_side
-from veca.probe.raw_pixels import RawPixels
-from veca.probe.setting import Setting
-from veca.probe.speed import milliseconds
-from veca.runtime.paths import existing_path, missing_path
-from veca.teacher.find import TEACHERS, find_teacher
-from veca.teacher.teacher import Teacher
-from veca.teacher.untrained import PREFIX
-from veca.teacher.veca_model import VecaTeacher
-from veca.teacher.vision_transformer import VisionTransformerTeacher
-from veca.weights.facts import shows_training
-from veca.weights.named import named_model
-from veca.weights.sources import bundled_names
+from veca.backbone.config import SIZES
+from veca.backbone.model import VECA, checked_budget, checked_units
+from veca.data.transforms import IMAGENET
+from veca.probe.rows import Setting
+from veca.runtime.device import ResolvedPrecision, autocast
+from veca.teacher.registry import PREFIX, TEACHERS, find_teacher
+from veca.teacher.teacher import Teacher, VecaTeacher
+from veca.teacher.vit import VisionTransformerTeacher
+from veca.weights.card import shows_training
+from veca.weights.checkpoint import named_model
+from veca.weights.hub import bundled_names, existing_path, missing_path
+
+PATCH_14: Mapping[int, int] = {256: 252, 384: 392, 512: 518, 768: 770}
+"""Pixels for patches of 14 in the place of those for 16 (section A.5, Table S.10)."""
+
+
+def paper_side(pixels: int, stride: int) -> int:
+    """The size for a stride where the paper has `pixels` for 16; the same where it tells none."""
+    return PATCH_14.get(pixels, pixels) if stride == 14 else pixels
+
+
+Kind = Literal["veca", "teacher", "pixels"]
+
+
+class ProbeModelError(ValueError):
+    """A model that cannot be had, or asked for what it does not do."""
+
+
+class Frozen(NamedTuple):
+    """What a model says of B images, in single precision and without gradients."""
+
+    image: Float[Tensor, "B DI"]
+
+    patches: Float[Tensor, "B DP rows columns"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What a report says of a model."""
+
+    name: str
+
+    kind: Kind
+
+    digest: str | None
+    """SHA-256 over weights and all else that decides the features; None where nothing can tell."""
+
+    licence: str | None
+    """Of the weights; None where it is not recorded."""
+
+    trained: bool
+
+    stride: int
+    """Pixels for one patch, in height and in width."""
+
+    image_width: int
+
+    patch_width: int
+
+    elastic: bool
+    """Whether it can be run at several settings."""
+
+    default_resolution: int
+    """Side of the images that the paper classifies with this kind of model, in pixels."""
+
+    appended: bool = True
+    """Whether the paper's dense heads see the image feature beside each patch; not that of SigLIP,
+    which has no class token."""
+
+
+class ProbeModel:
+    """The base of all models; `look` is what each one must define."""
+
+    def __init__(self, facts: ModelFacts, device: torch.device) -> None:
+        self.facts, self.device = facts, device
+        self.name, self.digest, self.licence = facts.name, facts.digest, facts.licence
+        self.trained, self.elastic, self.stride = facts.trained, facts.elastic, facts.stride
+        self.image_width, self.patch_width = facts.image_width, facts.patch_width
+        self.default_resolution = facts.default_resolution
+        self.precision: ResolvedPrecision = "fp32"
+        """What it computes with; features come out in fp32."""
+
+    def look(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
+    ) -> Frozen:
+        """Features of images on the model's device, whose sides are known to fit."""
+        raise NotImplementedError(f"{type(self).__name__} does not define look.")
+
+    def settings(
+        self, budgets: Sequence[int] | None, shares: Sequence[int | float] | None
+    ) -> tuple[Setting, ...]:
+        """What budgets and shares of a run mean for this model: one setting if it has no choice.
+
+        Teachers and baselines take part in runs over budgets, so what is not for them is no error.
+        """
+        del budgets, shares
+        return (Setting(),)
+
+    def fitted_side(self, pixels: int) -> int:
+        """The greatest multiple of the stride that is not above `pixels`, at least one stride."""
+        return max(pixels // self.stride, 1) * self.stride
+
+    @torch.no_grad()
+    def observe(self, images: UInt8[Tensor, "B 3 H W"], setting: Setting) -> Frozen:
+        """Features of 8-bit images whose sides are multiples of the stride."""
+        grid = self.grid_of((images.shape[2], images.shape[3]))
+        with autocast(self.device, self.precision):
+            image, patches = self.look(images.to(self.device), grid, setting)
+        return Frozen(image.float(), patches.float().contiguous())
+
+    def gflops(self, sides: tuple[int, int], setting: Setting) -> float | None:
+        """What an image of this height and width costs, two operations for a multiply-add.
+
+        Counted by torch over matrix products, convolutions and attention; None where it sees none.
+        """
+        image = torch.zeros(1, 3, *sides, dtype=torch.uint8)
+        # Of the fused forms of attention the counter does not know that of the CPU.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            self.observe(image, setting)
+        return counter.get_total_flops() / 1e9 or None
+
+    def grid_of(self, sides: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of patches of an image of this height and width."""
+        for side in sides:
+            if side < 1 or side % self.stride:
+                raise ProbeModelError(
+                    f"{self.name} cannot see images of {sides[0]} x {sides[1]} pixels, which are "
+                    f"no multiples of its stride {self.stride}; use {self.fitted_side(side)} in "
+                    f"place of {side}."
+                )
+        return sides[0] // self.stride, sides[1] // self.stride
+
+    def describe(self) -> dict[str, Any]:
+        """What a report says of it, as plain values."""
+        return asdict(self.facts)
+
+
+MOST_SECONDS = 60.0
+"""No further round begins after so long."""
+
+
+def milliseconds(
+    models: Sequence[tuple[ProbeModel, Setting]],
+    sides: tuple[int, int],
+    rounds: int = 7,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Median time for one image of this height and width, for each model at its setting.
+
+    Each side is brought to the nearest that fits a model's stride and is not larger. Everybody
+    takes part in every round, in an order that is drawn anew: what slows the machine for a while
+    slows all, so ratios hold where times do not.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds={rounds} measures nothing; use at least 1.")
+    calls = [_call(model, sides, setting) for model, setting in models]
+    for call in calls:
+        call()  # the first one also loads kernels and reserves memory
+    order, draw = list(range(len(calls))), random.Random(0)
+    samples: list[list[float]] = [[] for _ in calls]
+    begin = clock()
+    for _ in range(rounds):
+        draw.shuffle(order)
+        for number in order:
+            start = clock()
+            calls[number]()
+            samples[number].append(1000 * (clock() - start))
+        if clock() - begin > MOST_SECONDS:
+            break
+    return [statistics.median(found) for found in samples]
+
+
+def _call(model: ProbeModel, sides: tuple[int, int], setting: Setting) -> Callable[[], None]:
+    """A function that returns when the features of one image are there."""
+    height, width = (model.fitted_side(side) for side in sides)
+    draw = torch.Generator().manual_seed(0)
+    image = torch.randint(0, 256, (1, 3, height, width), dtype=torch.uint8, generator=draw)
+    image = image.to(model.device)
+
+    def observe() -> None:
+        model.observe(image, setting)
+        if model.device.type != "cpu":
+            torch.accelerator.synchronize(model.device)
+
+    return observe
+
+
+NAME = "pixels"
+
+STRIDE = 16
+
+IMAGE_CELLS = 16
+"""Rows and columns of means that an image is summed up by."""
+
+PATCH_CELLS = 4
+"""Rows and columns of means that a patch is summed up by."""
+
+
+class RawPixels(ProbeModel):
+    """Mean colours of 16 x 16 cells of the image, and of 4 x 4 cells of each patch.
+
+    In ImageNet's normalisation: about zero and of unit size, so that cosines and steps of a
+    gradient mean something. Within a feature the colours come first, then rows, then columns.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        words = f"{NAME} {STRIDE} {IMAGE_CELLS} {PATCH_CELLS} {IMAGENET}"
+        facts = ModelFacts(
+            name=NAME,
+            kind="pixels",
+            digest=hashlib.sha256(words.encode()).hexdigest(),
+            licence=None,
+            trained=False,
+            stride=STRIDE,
+            image_width=3 * IMAGE_CELLS**2,
+            patch_width=3 * PATCH_CELLS**2,
+            elastic=False,
+            default_resolution=256,
+        )
+        super().__init__(facts, device)
+
+    def look(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
+    ) -> Frozen:
+        """Means of colours."""
+        del grid, setting
+        pixels = IMAGENET.normalise(images)
+        image = F.adaptive_avg_pool2d(pixels, IMAGE_CELLS).flatten(1)
+        cells = F.avg_pool2d(pixels, STRIDE // PATCH_CELLS)
+        return Frozen(image, F.pixel_unshuffle(cells, PATCH_CELLS))
+
 
 __all__ = [
     "Frozen",
@@ -152,7 +386,7 @@ def find_probe_model(name: str, device: torch.device) -> ProbeModel:
         device: where it is to run.
     """
     exists = existing_path(name) is not None
-    if not exists and name == raw_pixels.NAME:
+    if not exists and name == NAME:
         return RawPixels(device)
     if not exists and name in SIZES:
         found = named_model(name)
@@ -162,7 +396,7 @@ def find_probe_model(name: str, device: torch.device) -> ProbeModel:
         problem = problem or f"{name!r} is no model"
     if problem is not None:
         raise ProbeModelError(
-            f"{problem}; give {raw_pixels.NAME}, one of {', '.join(SIZES)} (untrained), one of "
+            f"{problem}; give {NAME}, one of {', '.join(SIZES)} (untrained), one of "
             f"{', '.join((*TEACHERS, *bundled_names()))}, a folder or .safetensors file that "
             "exists, a name on the hub such as 'owner/name', or 'module:attribute'."
         )

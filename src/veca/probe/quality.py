@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from veca.probe.averages import Average, averages
-from veca.probe.case_files import CASES_FOLDER, CasesError, KeptCases
-from veca.probe.comparison import LEVEL, ROUNDS, Draws
+from veca.probe.bootstrap import CASES_FOLDER, LEVEL, ROUNDS, CasesError, Draws, KeptCases
 from veca.probe.report import JSON_NAME, rows_from_json
-from veca.probe.rows import Row, merge_rows
-from veca.runtime.files import replace_file
-from veca.runtime.plain_json import plain_json
+from veca.probe.rows import Average, Row, averages, merge_rows
+from veca.runtime.files import plain_json, replace_file
 
 QUALITY_NAME = "quality.json"
 

@@ -11,17 +11,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from veca.data.errors import DataError
-from veca.data.labelled import IGNORED, LabelledSet, Split
-from veca.probe.dense_config import SegmentationAugment, SegmentationProtocol
+from veca.data.images import DataError
+from veca.data.sets.dataset import IGNORED, LabelledSet, Split
 from veca.probe.dense_losses import CrossEntropy
 from veca.probe.dense_reading import Pair, load_target
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
-from veca.probe.dense_views import DenseView, segmentation_view
 from veca.probe.features import Place
 from veca.probe.kept_views import ViewRecipe
-from veca.probe.models import ProbeModel
-from veca.probe.segmentation_metrics import (
+from veca.probe.metrics import (
     MaskObjects,
     confusion,
     intersections,
@@ -30,9 +27,12 @@ from veca.probe.segmentation_metrics import (
     size_recalls,
     unions,
 )
-from veca.probe.setting import Setting
+from veca.probe.models import ProbeModel
+from veca.probe.protocols import SegmentationAugment, SegmentationProtocol
+from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, ShownFeatures
-from veca.probe.windows import strongest
+from veca.probe.sliding_window import strongest
+from veca.probe.transforms import DenseView, segmentation_view
 
 
 @dataclass(frozen=True, kw_only=True)

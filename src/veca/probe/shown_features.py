@@ -15,22 +15,26 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from veca.data.labelled import DepthFacts, Split
-from veca.data.picture import Picture
-from veca.probe.at_once import settings_at_once
-from veca.probe.block_file import StoreError
-from veca.probe.dense_config import Inference
-from veca.probe.dense_heads import Observed
+from veca.data.images import Picture
+from veca.data.sets.dataset import DepthFacts, Split
+from veca.probe.dense import Observed
 from veca.probe.dense_reading import load_picture, naming, read_all
-from veca.probe.depth_views import cut_picture, used_cut
-from veca.probe.facts import model_facts, picture_facts
-from veca.probe.features import Place
-from veca.probe.filling import Content, Missing, fill_stores
+from veca.probe.feature_cache import (
+    ArrayStore,
+    Content,
+    Missing,
+    StoreError,
+    fill_stores,
+    model_facts,
+    picture_facts,
+)
+from veca.probe.features import Place, settings_at_once
 from veca.probe.kept_views import halved
 from veca.probe.models import ProbeModel
-from veca.probe.setting import Setting
-from veca.probe.store import ArrayStore
-from veca.probe.windows import Layout, Sides, shown, sliding, whole
+from veca.probe.protocols import Inference
+from veca.probe.rows import Setting
+from veca.probe.sliding_window import Layout, Sides, shown, sliding, whole
+from veca.probe.transforms import cut_picture, used_cut
 
 FORMAT = 1
 """Rises when the same facts would give other features."""

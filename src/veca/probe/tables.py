@@ -7,9 +7,7 @@ measured; what is published stands in italics, and says so, so that nobody takes
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from veca.probe.averages import Average, averages, number
-from veca.probe.markdown import markdown_table
-from veca.probe.paper_sides import PATCH_14
+from veca.probe.models import PATCH_14
 from veca.probe.published import (
     Column,
     PublishedRow,
@@ -17,8 +15,8 @@ from veca.probe.published import (
     published_source,
     published_tables,
 )
-from veca.probe.report_text import Who
-from veca.probe.rows import Row
+from veca.probe.report_text import Who, markdown_table
+from veca.probe.rows import Average, Row, averages, number
 
 BY_RESOLUTION = frozenset({"S.10", "S.11", "S.12"})
 BY_BUDGET = frozenset({"S.15", "S.16"})

@@ -9,12 +9,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from veca.backbone.config import BackboneConfig
-from veca.backbone.sizes import SIZES
-from veca.data.views import ViewConfig
+from veca.backbone.config import SIZES, BackboneConfig
+from veca.data.augment import ViewConfig
 from veca.distill.config import CacheConfig, DistillConfig, Efficiency
-from veca.distill.optimizers import OptimizerConfig
-from veca.distill.schedules import ResolutionPhase, ScheduleConfig
+from veca.train.optimizers import OptimizerConfig
+from veca.train.schedules import ResolutionPhase, ScheduleConfig
 
 Stage = Literal[1, 2]
 

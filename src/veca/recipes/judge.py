@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from veca.backbone.model import VECA
 from veca.data.generated import generated_picture
-from veca.data.prepare import prepare
+from veca.data.transforms import prepare
 from veca.recipes.quick_pictures import SIDE
-from veca.runtime.randomness import step_seed
+from veca.runtime.device import step_seed
 
 PIXELS_SIDE = 32
 """Side in pixels at which raw pixels are compared."""

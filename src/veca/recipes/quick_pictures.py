@@ -18,15 +18,12 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image
 
-from veca.data.decode import decode
-from veca.data.errors import DataError
 from veca.data.generated import LABELS, generated_picture
-from veca.data.picture import Box
-from veca.data.tar_shards import BLOCK
+from veca.data.images import Box, DataError, decode
+from veca.data.listing import BLOCK
 from veca.recipes.photographs import shipped_photographs
-from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, replace_file
-from veca.runtime.lock import OccupiedError, occupy
-from veca.runtime.randomness import step_seed
+from veca.runtime.device import step_seed
+from veca.runtime.files import TEMPORARY_SUFFIX, OccupiedError, make_folder, occupy, replace_file
 
 SIDE = 160
 """Width and height of a picture in pixels."""

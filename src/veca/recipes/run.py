@@ -13,10 +13,9 @@ from veca.distill.student import fresh_backbone
 from veca.recipes.distill import Recipe
 from veca.recipes.judge import judge
 from veca.recipes.quick_pictures import quick_pictures
-from veca.runtime.files import replace_file
-from veca.runtime.json_lines import read_json_lines
-from veca.runtime.workers import is_first_worker
-from veca.teacher.find import find_teacher
+from veca.runtime.distributed import is_first_worker
+from veca.runtime.files import read_json_lines, replace_file
+from veca.teacher.registry import find_teacher
 from veca.weights.checkpoint import load
 
 QUICK_PICTURES, QUICK_VALIDATION = 2800, 128

@@ -25,8 +25,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, sync_folder, write_file
-from veca.runtime.plain_json import PlainJsonError, plain_json
+from veca.runtime.files import (
+    TEMPORARY_SUFFIX,
+    PlainJsonError,
+    make_folder,
+    plain_json,
+    sync_folder,
+    write_file,
+)
 from veca.runtime.tensor_files import read_tensors, tensor_pieces
 
 FORMAT = 1

@@ -6,11 +6,11 @@ from pathlib import Path
 from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
 from veca.runtime.version import VERSION
-from veca.teacher import open_clip_layout
-from veca.teacher.known import OPEN
-from veca.teacher.model_folder import PREPROCESSOR_NAME
+from veca.teacher import layouts as open_clip_layout
+from veca.teacher.layouts import PREPROCESSOR_NAME
+from veca.teacher.registry import OPEN
 from veca.teacher.teacher import TeacherError
-from veca.weights.layout import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME
+from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME
 
 INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
 """Which shard has which weights, where they lie in several files."""

@@ -1,19 +1,38 @@
-"""What a teacher is: frozen, 8-bit images in, one feature of the image and one of each patch out.
+"""What a teacher is, and the teachers that are not vision transformers of a library.
+
+What a teacher is: frozen, 8-bit images in, one feature of the image and one of each patch out.
 
 A teacher sees the student's own views. It brings them to the size at which its grid of features is
 the student's grid, and normalises them for itself.
+
+From a student's view to a teacher's, and from a teacher's weights of patches to a student's.
+
+Teachers with a stride: a grid of patches needs an image of so many pixels, no matter which.
+
+Any callable as a teacher.
+
+A VECA as the teacher of another one, with all its cores and hidden units.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from veca.backbone.model import VECA
+from veca.data.transforms import IMAGENET, Normalisation
 from veca.runtime.tensor_files import bytes_of
+from veca.weights.card import Provenance
+from veca.weights.checkpoint import load_with_digest
+from veca.weights.hub import Source
 
 
 class TeacherError(ValueError):
@@ -125,3 +144,282 @@ def digest_of(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
         found.update(f"\n{json.dumps(about)}\n".encode())
         found.update(bytes_of(tensor))
     return found.hexdigest()
+
+
+def resized(
+    images: UInt8[Tensor, "B 3 H W"], size: tuple[int, int]
+) -> Float[Tensor, "B 3 height width"]:
+    """Images of another size as floats in 0..1; those of this size keep their pixels."""
+    pixels = images.float()
+    if pixels.shape[-2:] != size:
+        pixels = F.interpolate(
+            pixels, size=size, mode="bicubic", align_corners=False, antialias=True
+        ).clamp_(0, 255)  # cubic curves overshoot at edges
+    return pixels / 255
+
+
+def for_imagenet(
+    weight: Float[Tensor, "D 3 P P"], bias: Float[Tensor, " D"], own: Normalisation
+) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]]:
+    """Weights that do to pixels in ImageNet's normalisation what these do to those in their own."""
+    exact = weight.detach().double()
+    own_mean, own_std = (_planes(colour, exact) for colour in (own.mean, own.std))
+    mean, std = (_planes(colour, exact) for colour in (IMAGENET.mean, IMAGENET.std))
+    shift = (exact * (mean - own_mean) / own_std).sum(dim=(1, 2, 3))
+    folded_bias = bias.detach().double() + shift
+    return (exact * std / own_std).to(weight.dtype), folded_bias.to(bias.dtype)
+
+
+def _planes(colour: tuple[float, float, float], like: Tensor) -> Float[Tensor, "3 1 1"]:
+    """A colour that spreads over a patch."""
+    return torch.tensor(colour, dtype=like.dtype, device=like.device)[:, None, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherFacts:
+    """What is known of a teacher before it sees an image."""
+
+    name: str
+    """Such as 'efficientnet-lite2', or a name on the hub."""
+
+    licence: str | None = None
+    """Of the weights; None where it is not recorded."""
+
+    image_width: int
+
+    patch_width: int
+
+    stride: int
+    """Pixels for one patch, in height and in width."""
+
+    normalisation: Normalisation
+    """What the network expects pixels to be."""
+
+
+class StridedTeacher(Teacher):
+    """Shows its network the images at the size that gives one feature for each patch.
+
+    With a student of patch size 16, a network of stride 14 so sees 14/16 of the student's
+    resolution, and one of stride 32 twice that.
+    """
+
+    def __init__(self, facts: TeacherFacts, network: nn.Module) -> None:
+        """Freeze a network."""
+        super().__init__()
+        self.name, self.licence, self.stride = facts.name, facts.licence, facts.stride
+        self.image_width, self.patch_width = facts.image_width, facts.patch_width
+        self.normalisation = facts.normalisation
+        self.network = network
+        self.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def forward(
+        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
+    ) -> Targets:
+        """Features of what lies within a margin of 8-bit views, all in patches of the student."""
+        rows, columns = grid
+        if rows < 1 or columns < 1:
+            raise TeacherError(
+                f"grid={grid} has no patches; give the rows and columns of the student's patches."
+            )
+        if margin < 0 or margin * self.stride % self.coarsest_stride:
+            raise TeacherError(
+                f"a margin of {margin} patches is {margin * self.stride} pixels of the teacher "
+                f"{self.name}; give a multiple of {self.coarsest_stride} pixels, or 0."
+            )
+        size = ((rows + 2 * margin) * self.stride, (columns + 2 * margin) * self.stride)
+        pixels = self.normalisation.normalise(resized(images, size))
+        targets = (
+            self.observe_within(pixels, grid, margin) if margin else self.observe(pixels, grid)
+        )
+        wanted = ((len(images), self.image_width), (len(images), rows * columns, self.patch_width))
+        got = (tuple(targets.image.shape), tuple(targets.patches.shape))
+        if got != wanted:
+            raise TeacherError(
+                f"the teacher {self.name} gave image and patches of the shapes {got[0]} and "
+                f"{got[1]}, but {wanted[0]} and {wanted[1]} are needed for {rows} x {columns} "
+                f"patches; check its stride, which is {self.stride}."
+            )
+        return Targets(targets.image.float(), targets.patches.float())
+
+    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+        """What the network says of normalised images of just the right size."""
+        raise NotImplementedError(f"{type(self).__name__} does not define observe.")
+
+    def observe_within(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
+    ) -> Targets:
+        """What the network says of the patches within a margin, having seen it too.
+
+        The image feature describes what lies within alone, so it is of a second look.
+        """
+        rows, columns = grid
+        outer = (rows + 2 * margin, columns + 2 * margin)
+        patches = self.observe(pixels, outer).patches.unflatten(1, outer)
+        inner = cut(patches.movedim(-1, 1), margin).flatten(2).transpose(1, 2)
+        image = self.observe(cut(pixels, margin * self.stride), grid).image
+        return Targets(image, inner)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the outputs besides the weights, as plain values."""
+        return super().identity() | {"normalisation": asdict(self.normalisation)}
+
+
+def cut(maps: Float[Tensor, "*B height width"], margin: int) -> Float[Tensor, "*B rows columns"]:
+    """Maps without their outermost rows and columns."""
+    height, width = maps.shape[-2:]
+    return maps[..., margin : height - margin, margin : width - margin]
+
+
+FIRST_GRID = (14, 14)
+"""Grid of the images that a callable is tried on; what is fixed in size has often just that one."""
+
+
+class FunctionTeacher(StridedTeacher):
+    """A callable from normalised images (B, 3, H, W) to an image feature and features of patches.
+
+    It answers with a pair: (B, DI), and either (B, N, DP) row by row or a map (B, DP, rows,
+    columns). It is called once at the start, which tells the widths. A module is frozen and moves
+    with the teacher; its weights have no digest, since its code is not known.
+    """
+
+    def __init__(  # noqa: PLR0913 - each one says one thing about a stranger
+        self,
+        function: Callable[[Tensor], Any],
+        *,
+        name: str,
+        licence: str | None = None,
+        stride: int = 16,
+        normalisation: Normalisation = IMAGENET,
+        digest: str | None = None,
+    ) -> None:
+        """Try the function, and note what comes out.
+
+        Args:
+            function: what to call.
+            name: what the teacher is called in reports and model cards.
+            licence: that of its weights.
+            stride: pixels for one patch.
+            normalisation: of the pixels that it gets.
+            digest: a text that stands for its weights and code; without it outputs are not kept.
+        """
+        if stride < 1:
+            raise TeacherError(f"stride={stride} must be at least one pixel.")
+        network = function if isinstance(function, nn.Module) else _Called(function)
+        network.eval()
+        size = (FIRST_GRID[0] * stride, FIRST_GRID[1] * stride)
+        with torch.no_grad():
+            first = _read(network(torch.zeros(1, 3, *size, device=_device(network))), name)
+        facts = TeacherFacts(
+            name=name,
+            licence=licence,
+            image_width=first.image.shape[1],
+            patch_width=first.patches.shape[2],
+            stride=stride,
+            normalisation=normalisation,
+        )
+        super().__init__(facts, network)
+        self._given_digest = digest
+
+    @cached_property
+    def digest(self) -> str | None:
+        """The text that was given for it."""
+        return self._given_digest
+
+    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+        """What the function answers."""
+        del grid
+        return _read(self.network(pixels), self.name)
+
+
+class _Called(nn.Module):
+    """A plain function in the place of a network."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, pixels: Tensor) -> Any:  # noqa: ANN401 - a stranger's answer
+        """Call it."""
+        return self.function(pixels)
+
+
+def _device(network: nn.Module) -> torch.device | None:
+    """Where a network's weights are; None where it has none."""
+    return next((parameter.device for parameter in network.parameters()), None)
+
+
+def _read(answer: Any, name: str) -> Targets:  # noqa: ANN401 - it is checked here
+    """The answer of a callable, whose map of patches becomes a row of them."""
+    if not (
+        isinstance(answer, tuple | list)
+        and len(answer) == 2
+        and all(isinstance(part, Tensor) and part.is_floating_point() for part in answer)
+        and answer[0].ndim == 2
+        and answer[1].ndim in {3, 4}
+    ):
+        raise TeacherError(
+            f"the teacher {name} answered with {_told(answer)}; it must be a pair of float "
+            "tensors: (B, width) for the image, then (B, patches, width) or (B, width, rows, "
+            "columns)."
+        )
+    image, patches = answer
+    return Targets(image, patches.flatten(2).transpose(1, 2) if patches.ndim == 4 else patches)
+
+
+def _told(answer: Any) -> str:  # noqa: ANN401 - a stranger's answer
+    """What an answer is, in a few words."""
+    if isinstance(answer, Tensor):
+        return f"one tensor of the shape {tuple(answer.shape)}"
+    if isinstance(answer, tuple | list):
+        return f"[{', '.join(_told(part) for part in answer[:4])}]"
+    return f"a {type(answer).__name__}"
+
+
+class VecaTeacher(StridedTeacher):
+    """Says its first core of the image, and its patches of the patches."""
+
+    network: VECA
+
+    def __init__(self, model: VECA, *, name: str, digest: str | None = None) -> None:
+        """Freeze a model; its licence is the one that its provenance tells."""
+        config = model.config
+        if config.in_channels != 3:
+            raise TeacherError(f"{name} has {config.in_channels} colours; a teacher needs three.")
+        known = model.provenance
+        facts = TeacherFacts(
+            name=name,
+            licence=known.licence if isinstance(known, Provenance) else None,
+            image_width=config.width,
+            patch_width=config.width,
+            stride=config.patch_size,
+            normalisation=IMAGENET,
+        )
+        super().__init__(facts, model)
+        self._file_digest = digest
+
+    @cached_property
+    def digest(self) -> str | None:
+        """That of the file, as `veca info` tells it."""
+        return self._file_digest or super().digest
+
+    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+        """What the model says with the whole bank."""
+        del grid
+        features = self.network(pixels)
+        return Targets(features.image, features.patches)
+
+    def patch_embedding(
+        self, patch_size: int
+    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
+        """The model's own."""
+        if patch_size != self.stride:
+            return None
+        own = self.network.patch_embedding
+        return own.weight.detach().clone(), own.bias.detach().clone()
+
+
+def veca_teacher(source: Source, name: str | None = None) -> VecaTeacher:
+    """What `veca.load` finds, as a teacher."""
+    found = load_with_digest(source)
+    return VecaTeacher(found.model, name=name or os.fspath(source), digest=found.digest)

@@ -1,15 +1,190 @@
-"""The model card: what the hub shows of a model, and the first thing its user reads."""
+"""The model card, and what it says of a model's origin.
+
+Where weights come from: what a user must know before trusting or publishing them.
+
+What a model is, in the facts that a model card and `veca info` tell.
+
+The model card: what the hub shows of a model, and the first thing its user reads.
+"""
 
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
-from veca.backbone.config import BackboneConfig
-from veca.backbone.cost import parameters
-from veca.weights.cost_table import cost_rows
-from veca.weights.facts import Facts, size_name
-from veca.weights.layout import is_hub_id
-from veca.weights.provenance import NOT_RECORDED, Provenance
+from torch import Tensor
+
+from veca.backbone.config import SIZES, BackboneConfig
+from veca.backbone.cost import cost_rows, parameters
+from veca.weights.format import WeightsError, is_hub_id, listed
+
+NOT_RECORDED = "not recorded"
+"""What people are told of a licence that nobody wrote down."""
+
+MOST_CHARACTERS = 10_000
+"""Longest text of one field that is read from a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """How weights came to be; what is not known is left out."""
+
+    licence: str | None = None
+    """Licence of the weights, as the hub abbreviates it; never guessed, only their maker knows."""
+
+    teacher: str | None = None
+    """The model they were distilled from; a hub id where there is one."""
+
+    teacher_licence: str | None = None
+    """Licence of the teacher's weights, which may bind these too."""
+
+    data: str | None = None
+    """Images they were trained on, with counts."""
+
+    recipe: str | None = None
+    """Name of the recipe, or what was done."""
+
+    command: str | None = None
+    """The command that made them."""
+
+    seed: int | None = None
+    """Seed of the run."""
+
+    date: str | None = None
+    """Day they were finished, such as 2026-05-12."""
+
+    notes: str | None = None
+    """Anything else, results for example."""
+
+    def __post_init__(self) -> None:
+        """Refuse what JSON and a model card cannot hold."""
+        for field in fields(self):
+            _check_field(field.name, getattr(self, field.name))
+
+    def known(self) -> dict[str, Any]:
+        """The fields that say something."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def tells_of_training(self) -> bool:
+        """Whether any field says how the weights were trained."""
+        return any(value is not None for value in (self.teacher, self.data, self.recipe))
+
+
+def provenance_from_json(value: object) -> Provenance:
+    """Provenance as a file tells it; the file may come from anyone."""
+    if not isinstance(value, dict):
+        raise WeightsError(f"the provenance is a {type(value).__name__}; it must be an object.")
+    unknown = sorted(set(value) - {field.name for field in fields(Provenance)})
+    if unknown:
+        raise WeightsError(
+            f"the provenance has unknown fields {listed(unknown)}; a newer veca may read them."
+        )
+    for name, item in value.items():
+        _check_field(name, item)
+    told: dict[str, Any] = {name: _cleaned(item) for name, item in value.items()}
+    return Provenance(**told)
+
+
+def _check_field(name: str, value: object) -> None:
+    """Refuse what JSON and a model card cannot hold."""
+    wanted = int if name == "seed" else str
+    if isinstance(value, bool) or not isinstance(value, wanted | None):
+        raise WeightsError(
+            f"{name}={ascii(value)[:80]} is no provenance; give it as {wanted.__name__}, or leave "
+            "it out."
+        )
+    if name == "licence" and value == "":
+        raise WeightsError(
+            "licence is empty; name one such as 'apache-2.0', or 'other' and tell it in notes, or "
+            "leave it out."
+        )
+
+
+def _cleaned(value: object) -> object:
+    """Text without characters that a terminal or a page would act on, and of bounded length."""
+    if not isinstance(value, str):
+        return value
+    text = "".join(letter if letter.isprintable() else " " for letter in value[:MOST_CHARACTERS])
+    return text.strip()
+
+
+SHAPE = ("layers", "width", "heads", "ffn_ratio", "patch_size", "in_channels", "rotary_base",
+         "rotary_still")  # fmt: skip
+"""Fields that make a size; the others say what it is trained for, and how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a stored model without running it."""
+
+    config: BackboneConfig
+    path: Path
+    """File of the weights."""
+    dtype: str
+    """Type of its numbers, such as 'float32'."""
+    file_bytes: int
+    digest: str
+    """SHA-256 of configuration and weights, verified."""
+    untrained: bool
+    """Whether no training step was ever taken."""
+    provenance: Provenance | None
+    """None where nothing is known."""
+    notes: tuple[str, ...] = ()
+    """What a user should know about the files."""
+
+    @property
+    def story(self) -> str:
+        """One sentence on how far the weights can be trusted to mean anything."""
+        if self.untrained:
+            return "The weights are untrained: random numbers, to test with or to train from."
+        if self.provenance is None or not self.provenance.tells_of_training:
+            return "How the weights were trained is not recorded."
+        return "The weights are trained."
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as plain values; a full-attention model has `budgets: null`."""
+        config = self.config
+        full = config.attention == "full"
+        return {
+            "size": size_name(config),
+            "attention": config.attention,
+            "layers": config.layers,
+            "width": config.width,
+            "heads": config.heads,
+            "ffn_hidden": config.hidden,
+            "patch_size": config.patch_size,
+            "in_channels": config.in_channels,
+            "budgets": None if full else list(config.budgets),
+            "prefix_tokens": config.prefix_tokens if full else None,
+            "ffn_shares": list(config.ffn_shares),
+            "parameters": parameters(config),
+            "dtype": self.dtype,
+            "file_bytes": self.file_bytes,
+            "weights_sha256": self.digest,
+            "untrained": self.untrained,
+            "story": self.story,
+            "provenance": self.provenance.known() if self.provenance else None,
+            "notes": list(self.notes),
+            "costs": [row._asdict() for row in cost_rows(config)],
+        }
+
+
+def size_name(config: BackboneConfig) -> str | None:
+    """The name of the size, whatever it is trained for; None for one that has no name."""
+    for name, known in SIZES.items():
+        same_bank = config.attention == "full" or config.cores == known.cores
+        if same_bank and all(getattr(config, item) == getattr(known, item) for item in SHAPE):
+            return name
+    return None
+
+
+def shows_training(name: str, tensor: Tensor) -> bool:
+    """Whether a weight was trained: biases are drawn as zeros, and one step moves them."""
+    return name.endswith(".bias") and bool(tensor.any())
+
 
 TITLES = {
     "teacher": "Teacher",

@@ -1,4 +1,6 @@
-"""A model on disk: `save` writes a folder, `load` reads it from wherever it lies.
+"""Save and load models.
+
+A model on disk: `save` writes a folder, `load` reads it from wherever it lies.
 
     model.safetensors   the weights, with their configuration and hash; alone enough to load
     config.json         what the hub and people read: configuration, hash, provenance
@@ -6,40 +8,141 @@
 
 Each file is replaced in one step, the weights first: they are the model, so a save that is
 interrupted leaves the whole old model or the whole new one.
+
+Which model an open weights file holds, from its header and the config.json beside it.
+
+The header decides. A save that was interrupted between the two files leaves new weights beside an
+old config.json; its hash then differs, and what it tells of the weights is dropped. Only a file
+that veca did not write, and so has no description, is read by the config.json beside it.
+
+What a stored model is, without building it.
+
+What a user calls a model on the command line: stored weights, or a size to try things with.
 """
 
 import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.backbone.config import BackboneConfig
-from veca.backbone.model import VECA
+from veca.backbone.config import SIZES, BackboneConfig
+from veca.backbone.model import VECA, build
+from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.files import make_folder, replace_file
-from veca.runtime.precision import Precision, resolve_precision
 from veca.runtime.version import VERSION
-from veca.weights.card import card
-from veca.weights.configuration import FORMAT, stored_fields
-from veca.weights.errors import WeightsError
-from veca.weights.facts import Facts, shows_training
-from veca.weights.identity import check_hash, identify
-from veca.weights.layout import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME
-from veca.weights.provenance import Provenance
-from veca.weights.skeleton import assemble, check_fit
-from veca.weights.sources import Source, locate
-from veca.weights.tensor_file import (
+from veca.weights.card import (
+    Facts,
+    Provenance,
+    card,
+    provenance_from_json,
+    shows_training,
+    size_name,
+)
+from veca.weights.format import (
+    CARD_NAME,
     CODES,
+    CONFIG_NAME,
+    FORMAT,
+    WEIGHTS_NAME,
+    WeightsError,
+    WeightsFile,
     WeightsHash,
+    assemble,
+    check_fit,
+    check_format,
+    config_from_json,
     file_pieces,
     names_of_types,
     open_weights,
+    read_json,
+    stored_fields,
     weights_hash,
 )
+from veca.weights.hub import Source, locate
+
+
+class Identity(NamedTuple):
+    """What a file says it holds."""
+
+    config: BackboneConfig
+    digest: str | None
+    """The hash that the weights must have; None where nothing tells it."""
+    provenance: Provenance | None
+    notes: tuple[str, ...]
+
+
+def identify(file: WeightsFile, config: Path | None) -> Identity:
+    """The model in a file, whose tensors have the names and shapes that it needs."""
+    if file.config is not None:
+        provenance, notes = _told(config, file.digest)
+        found = Identity(file.config, file.digest, provenance, notes)
+    else:
+        found = _from_config(file, config)
+    check_fit(found.config, file.shapes, str(file.path))
+    return found
+
+
+def check_hash(found: str, identity: Identity, path: Path) -> None:
+    """Refuse weights that are not the ones that were saved."""
+    if identity.digest is not None and found != identity.digest:
+        raise WeightsError(
+            f"{path} has weights with the SHA-256 {found[:16]}..., but was saved with "
+            f"{ascii(identity.digest)[1:17]}...; it was changed or damaged: get it again."
+        )
+
+
+def _told(config: Path | None, digest: str | None) -> tuple[Provenance | None, tuple[str, ...]]:
+    """Provenance from config.json if it speaks of these weights, and a note if it does not."""
+    if config is None:
+        return None, ("There is no config.json to tell where the weights come from.",)
+    try:
+        content = read_json(config)
+        check_format(content.get("format"), str(config))
+        if content.get("weights_sha256") != digest:
+            return None, (
+                "config.json tells of other weights (an interrupted save?), so it was ignored.",
+            )
+        return _provenance(content), ()
+    except WeightsError as error:
+        return None, (f"config.json was ignored: {error}",)
+
+
+def _from_config(file: WeightsFile, config: Path | None) -> Identity:
+    """The model of a file without a description, by the config.json beside it."""
+    if config is None:
+        raise WeightsError(
+            f"{file.path} does not say what model it holds and no config.json lies beside it; it "
+            "was not saved by veca: put its config.json beside it, or check the file."
+        )
+    content = read_json(config)
+    _check_kind(content, config)
+    check_format(content.get("format"), str(config))
+    digest = content.get("weights_sha256")
+    return Identity(
+        config_from_json(content.get("backbone"), str(config)),
+        digest if isinstance(digest, str) else None,
+        _provenance(content),
+        ("The weights file has no description of its own; config.json was used.",),
+    )
+
+
+def _check_kind(content: dict[str, Any], config: Path) -> None:
+    """Refuse the configuration of another library's model."""
+    if content.get("model_type") != "veca":
+        raise WeightsError(
+            f"{config} describes a model of type {content.get('model_type')!r}, not 'veca'; only "
+            "models that veca.save wrote can be loaded."
+        )
+
+
+def _provenance(content: dict[str, Any]) -> Provenance | None:
+    """What a config.json tells of where weights come from, if anything."""
+    return provenance_from_json(content["provenance"]) if "provenance" in content else None
 
 
 def save(  # noqa: PLR0913 - what a card may tell
@@ -282,3 +385,79 @@ def _with_local_kernel(
         margin = (kernel - stored.shape[-1]) // 2
         grown[name] = F.pad(stored, (margin,) * 4)
     return changed, tensors if kernel == config.local_kernel else grown
+
+
+def describe(source: Source, revision: str | None = None) -> Facts:
+    """The facts of a model that `veca.load` would load; its hash is verified, tensor by tensor."""
+    place = locate(source, revision)
+    untrained = True
+    with open_weights(place.weights) as file:
+        identity = identify(file, place.config)
+        found = WeightsHash(identity.config)
+        for name, tensor in file.tensors():
+            found.add(name, tensor)
+            untrained = untrained and not shows_training(name, tensor)
+        dtype = names_of_types(file.dtypes.values())
+    check_hash(found.text(), identity, place.weights)
+    return Facts(
+        config=identity.config,
+        path=place.weights,
+        dtype=dtype,
+        file_bytes=place.weights.stat().st_size,
+        digest=found.text(),
+        untrained=untrained,
+        provenance=identity.provenance,
+        notes=identity.notes,
+    )
+
+
+class NamedModel(NamedTuple):
+    """A model in evaluation mode, and what to tell about it."""
+
+    model: VECA
+    name: str
+    trained: bool
+    digest: str
+    """SHA-256 of configuration and weights, as `veca info` tells it: for a stored model that of its
+    file, whatever precision it is loaded in."""
+
+    @property
+    def title(self) -> str:
+        """Name, size and state of training in a line."""
+        size = size_name(self.model.config)
+        described = f"{self.name} (size {size})" if size not in {None, self.name} else self.name
+        state = "trained" if self.trained else "untrained"
+        return (
+            f"{described}, {self.model.cost(256, 256).parameters / 1e6:.1f} M parameters, {state}"
+        )
+
+
+def named_model(
+    name: str,
+    *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+    seed: int = 0,
+    **overrides: Any,  # noqa: ANN401 - the types stand in BackboneConfig
+) -> NamedModel:
+    """The model that `veca.load` finds, or an untrained one for the name of a size.
+
+    `seed` and `overrides`, fields of a configuration, are for untrained models; a folder that is
+    called like a size is loaded. `precision` is what it computes with, as `veca.load` takes it.
+    """
+    if name in SIZES and not Path(name).exists():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = build(name, **overrides).eval()
+        digest = weights_hash(model.config, model.state_dict())
+        model = model.to(device)
+    elif overrides:
+        raise ValueError(
+            f"{', '.join(overrides)} of the stored model {name!r} cannot be changed; leave it out, "
+            f"or name a size ({', '.join(SIZES)}) for an untrained model."
+        )
+    else:
+        model, digest = load_with_digest(name, device=device)
+    model.precision = resolve_precision(precision, device)
+    trained = any(shows_training(key, tensor) for key, tensor in model.state_dict().items())
+    return NamedModel(model, name, trained, digest)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from veca.data.labelled import LabelledSet, Split
+from veca.data.sets.dataset import LabelledSet, Split
 
 WIDTH, HEIGHT = 16, 12
 

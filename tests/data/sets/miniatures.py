@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veca.data.labelled import LabelledSet, Split
-from veca.data.sets.counts import Checker, SetError
+from veca.data.sets.dataset import Checker, LabelledSet, SetError, Split
 
 Reader = Callable[[Path, Checker], LabelledSet]
 Maker = Callable[[Path], Path]

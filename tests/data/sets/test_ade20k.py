@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_mask, write_picture
-from veca.data.sets.ade20k import CLASSES, ade20k
-from veca.data.sets.counts import Checker, SetError
+from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.segmentation import ADE20K_CLASSES as CLASSES
+from veca.data.sets.segmentation import ade20k
 
 COUNTS = {"training pictures": 2, "validation pictures": 1}
 

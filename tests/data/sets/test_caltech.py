@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.miniatures import complaint, complete, labels, part, touch
-from veca.data.names import key
-from veca.data.sets.caltech import caltech_101
+from veca.data.listing import key
+from veca.data.sets.classification import caltech_101
 
 SMALL = {"classes": 3, "train pictures": 90, "test pictures": 9}
 

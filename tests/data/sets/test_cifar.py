@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.data.sets.miniatures import Maker, Reader, complaint, complete, labels, part, write
-from veca.data.decode import decode
-from veca.data.labelled import Split
-from veca.data.reading import open_input
-from veca.data.sets.cifar import cifar_10, cifar_100
+from veca.data.images import decode
+from veca.data.listing import open_input
+from veca.data.sets.classification import cifar_10, cifar_100
+from veca.data.sets.dataset import Split
 
 TEN_NAMES = "airplane\nautomobile\nbird\n\n"
 

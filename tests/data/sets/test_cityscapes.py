@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_mask, write_picture
-from veca.data.sets.cityscapes import CLASSES, cityscapes
-from veca.data.sets.counts import Checker, SetError
+from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.segmentation import CITYSCAPES_CLASSES as CLASSES
+from veca.data.sets.segmentation import cityscapes
 
 COUNTS = {"train pictures": 2, "val pictures": 1}
 

@@ -7,10 +7,10 @@ import torch
 
 from tests.data.pictures import encoded, write_shard
 from tests.data.sets.miniatures import complaint, complete, labels, part, touch
-from veca.data.decode import decode
-from veca.data.reading import open_input
-from veca.data.sets.class_folders import class_folders, is_class_folders
-from veca.data.sets.counts import Checker, SetError
+from veca.data.images import decode
+from veca.data.listing import open_input
+from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.folders import class_folders, is_class_folders
 
 
 def test_classes_are_numbered_by_name_and_val_is_reported_on(tmp_path: Path) -> None:

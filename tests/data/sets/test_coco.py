@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_mask, write_picture
-from veca.data.sets.coco import STUFF, THINGS, coco_object, coco_stuff
-from veca.data.sets.counts import Checker, SetError
+from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.segmentation import STUFF, THINGS, coco_object, coco_stuff
 
 COUNTS = {"train2017 pictures": 2, "val2017 pictures": 1}
 

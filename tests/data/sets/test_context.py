@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_lines, write_mask, write_picture
-from veca.data.sets.context import CLASSES, context_59, context_60
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.voc import CLASSES as VOC_CLASSES
+from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.segmentation import CLASSES as VOC_CLASSES
+from veca.data.sets.segmentation import CONTEXT_CLASSES as CLASSES
+from veca.data.sets.segmentation import context_59, context_60
 
 RAW_IDS = (
     0, 2, 9, 18, 19, 22, 23, 25, 31, 33, 34, 44, 45, 46, 59, 65, 68, 72, 80, 85, 98, 104, 105, 113,

@@ -6,11 +6,9 @@ import pytest
 
 from tests.data.pictures import encoded, write_shard
 from tests.data.sets.miniatures import touch, write
-from veca.data.labelled import Split
-from veca.data.sets import copies
-from veca.data.sets.class_folders import class_folders
-from veca.data.sets.copies import require_no_copies
-from veca.data.sets.counts import Checker, SetError
+from veca.data.sets import dataset as copies
+from veca.data.sets.dataset import Checker, SetError, Split, require_no_copies
+from veca.data.sets.folders import class_folders
 
 
 def check(folder: Path) -> None:

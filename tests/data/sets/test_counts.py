@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.sets.miniatures import touch
-from veca.data.input_table import TableBuilder
-from veca.data.labelled import LabelledSet, Split
-from veca.data.sets.counts import Checker, SetError
+from veca.data.listing import TableBuilder
+from veca.data.sets.dataset import Checker, LabelledSet, SetError, Split
 
 
 def split(name: str, count: int) -> Split:

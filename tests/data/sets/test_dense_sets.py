@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.dense_sets import DENSE_SETS
+from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.registry import DENSE_SETS
 
 
 def test_all_sets_of_the_paper_have_names() -> None:

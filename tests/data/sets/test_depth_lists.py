@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.dense_layouts import write_lines, write_picture
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.depth_lists import first_place, read_depth_list
+from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.depth import first_place, read_depth_list
 
 
 def test_lines_give_pictures_and_depth_and_count_those_without(tmp_path: Path) -> None:

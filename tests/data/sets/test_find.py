@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from tests.data.sets.miniatures import touch, write
-from veca.data.sets.counts import SetError
-from veca.data.sets.find import SETS, read_set
+from veca.data.sets.dataset import SetError
+from veca.data.sets.registry import SETS, read_set
 
 CLASSIFICATION = (
     "imagenet-1k imagenet-v2 imagenet-real places365 food101 sun397 oxford-pets cub-200 cifar-10 "

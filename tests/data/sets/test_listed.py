@@ -15,7 +15,7 @@ from tests.data.sets.miniatures import (
     touch,
     write,
 )
-from veca.data.sets.listed import cub_200, dtd, fgvc_aircraft, food101, oxford_pets
+from veca.data.sets.classification import cub_200, dtd, fgvc_aircraft, food101, oxford_pets
 
 
 def food(folder: Path) -> Path:

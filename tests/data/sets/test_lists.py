@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.miniatures import write
-from veca.data.sets.counts import SetError
-from veca.data.sets.lists import lines, read_json, rows, whole
+from veca.data.sets.dataset import SetError, lines, read_json, rows, whole
 
 
 def test_lines_come_without_the_white_space_around_them(tmp_path: Path) -> None:

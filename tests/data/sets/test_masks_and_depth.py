@@ -15,17 +15,16 @@ from tests.data.sets.dense_layouts import (
     write_picture,
 )
 from tests.rules import ROOT
-from veca.data.decode import read_size
-from veca.data.labelled import DepthFacts, LabelledSet
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.masks_and_depth import (
+from veca.data.images import read_size
+from veca.data.sets.dataset import Checker, DepthFacts, LabelledSet, SetError
+from veca.data.sets.folders import (
     ANIMALS_SCORED,
     is_plain_depth,
     is_plain_masks,
     plain_depth,
     plain_masks,
 )
-from veca.data.sets.voc import CLASSES
+from veca.data.sets.segmentation import CLASSES
 
 SHARED = ROOT.parent / "shared" / "data"
 ANIMALS = SHARED / "segmentation" / "voc2012_animals"

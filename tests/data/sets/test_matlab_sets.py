@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.data.sets.miniatures import complaint, complete, labels, part, touch, write
-from veca.data.sets.counts import SetError
+from veca.data.sets.dataset import SetError
 from veca.data.sets.matlab_sets import FLOWERS, flowers_102, read_matlab, stanford_cars
 
 scipy_io = pytest.importorskip("scipy.io", reason="MATLAB files need scipy")

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_depth, write_lines, write_picture
-from veca.data.labelled import DepthFacts
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.nyu import nyu_v2, nyu_v2_labelled
+from veca.data.sets.dataset import Checker, DepthFacts, SetError
+from veca.data.sets.depth import nyu_v2, nyu_v2_labelled
 
 COUNTS = {"train pictures": 2, "test pictures": 1}
 

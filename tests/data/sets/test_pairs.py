@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.dense_layouts import write_mask, write_picture
-from veca.data.labelled import Split
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.pairs import Pair, files_below, paired_split, require_apart
-from veca.data.sets.remaps import VOC
-from veca.data.sets.targets import read_mask
+from veca.data.sets.dataset import (
+    Checker,
+    Pair,
+    SetError,
+    Split,
+    files_below,
+    paired_split,
+    require_apart,
+)
+from veca.data.sets.segmentation import VOC, read_mask
 
 
 def written(folder: Path, *names: str) -> list[Pair]:

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.sets.miniatures import touch
-from veca.data.input_table import Input
-from veca.data.labelled import Split
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.parts import PartBuilder
+from veca.data.listing import Input
+from veca.data.sets.dataset import Checker, PartBuilder, SetError, Split
 
 
 def built(folder: Path) -> Split:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veca.data.errors import DataError
-from veca.data.sets.remaps import (
+from veca.data.images import DataError
+from veca.data.sets.segmentation import (
     ADE20K,
     CITYSCAPES,
     COCO_OBJECT,

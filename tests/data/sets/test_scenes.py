@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.miniatures import complaint, complete, labels, part, touch, write
-from veca.data.sets.scenes import places365, sun397
+from veca.data.sets.classification import places365, sun397
 
 PLACES_LISTS = {
     "categories_places365.txt": "/a/airfield 0\n/a/apartment_building/outdoor 1\n/b/bar 2\n",

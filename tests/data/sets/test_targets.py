@@ -17,9 +17,8 @@ from tests.data.sets.dense_layouts import (
     write_mask,
     write_sbd,
 )
-from veca.data.errors import DataError, PictureError
-from veca.data.sets.remaps import ADE20K, VOC, plain_table
-from veca.data.sets.targets import read_depth, read_mask
+from veca.data.images import DataError, PictureError
+from veca.data.sets.segmentation import ADE20K, VOC, plain_table, read_depth, read_mask
 
 SOME = (0, 20, 255, 7)
 

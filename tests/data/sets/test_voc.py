@@ -12,9 +12,8 @@ from tests.data.sets.dense_layouts import (
     write_picture,
     write_sbd,
 )
-from veca.data.labelled import LabelledSet
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.voc import CLASSES, voc2012, voc2012_aug
+from veca.data.sets.dataset import Checker, LabelledSet, SetError
+from veca.data.sets.segmentation import CLASSES, voc2012, voc2012_aug
 
 OWN, VAL = ("2007_01", "2007_02"), ("2007_03", "2008_04")
 SBD_TRAIN, SBD_VAL = ("2007_01", "2008_04", "2008_05"), ("2007_03", "2008_06", "2008_07")

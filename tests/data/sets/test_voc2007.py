@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.sets.miniatures import complaint, complete, part, touch, write
-from veca.data.sets.voc2007 import CLASSES, voc2007
+from veca.data.sets.classification import CLASSES, voc2007
 
 NAMES = {"trainval": ("000005", "000007", "000009"), "test": ("000001", "000002")}
 SMALL = {"trainval pictures": 3, "test pictures": 2}

@@ -13,12 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.input_table import Input
-from veca.data.labelled import LabelledSet, Split
-from veca.data.sets.class_folders import has_folders, pictures_below, read_class_folders
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.lists import lines, read_json
-from veca.data.sets.parts import PartBuilder
+from veca.data.listing import Input
+from veca.data.sets.dataset import (
+    Checker,
+    LabelledSet,
+    PartBuilder,
+    SetError,
+    Split,
+    lines,
+    read_json,
+)
+from veca.data.sets.folders import has_folders, pictures_below, read_class_folders
 
 NAME = "imagenet-1k"
 """The set whose heads are measured on the two others."""

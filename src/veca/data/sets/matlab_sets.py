@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.errors import reason
-from veca.data.labelled import LabelledSet, Split
-from veca.data.sets.counts import Checker, SetError
-from veca.data.sets.parts import PartBuilder
+from veca.data.images import reason
+from veca.data.sets.dataset import Checker, LabelledSet, PartBuilder, SetError, Split
 
 CARS_TEST_LABELS = "cars_test_annos_withlabels.mat"
 

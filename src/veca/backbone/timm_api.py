@@ -1,0 +1,154 @@
+"""The method names that timm and DINO users know."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from veca.backbone.config import BackboneConfig
+from veca.backbone.features import Features
+
+
+class FamiliarNames:
+    """What timm and DINO call the things that a backbone does."""
+
+    config: BackboneConfig
+    checkpoint_activations: bool
+    final_norm: nn.LayerNorm
+    chosen_budget: Callable[..., int]
+    forward: Callable[..., Features]
+    intermediates: Callable[..., list[Features]]
+    named_parameters: Callable[..., Iterator[tuple[str, nn.Parameter]]]
+
+    @property
+    def embed_dim(self) -> int:
+        """Width of a token."""
+        return self.config.width
+
+    @property
+    def num_features(self) -> int:
+        """Width of the features."""
+        return self.config.width
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before the patches in a call that names no budget."""
+        return self.chosen_budget()
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        """Module, channels and pixels for each position of every layer's feature map."""
+        return [
+            {
+                "module": f"blocks.{layer}",
+                "num_chs": self.config.width,
+                "reduction": self.config.patch_size,
+            }
+            for layer in range(self.config.layers)
+        ]
+
+    def forward_features(
+        self, x: Tensor, *, budget: int | None = None, ffn: float | None = None
+    ) -> Tensor:
+        """All normalised tokens (B, C + N, D), cores first."""
+        features = self.forward(x, budget, ffn)
+        return torch.cat((features.cores, features.patches), dim=1)
+
+    def forward_intermediates(  # noqa: PLR0913, PLR0917 - timm's signature
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        *,
+        budget: int | None = None,
+        ffn: float | None = None,
+    ) -> Any:  # noqa: ANN401 - as timm, two kinds
+        """Patch maps of the layers `indices` (the last n, or a list), after timm's fashion.
+
+        A list of maps if `intermediates_only`, else the final tokens and the list.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt={output_fmt!r} is not known; use 'NCHW' or 'NLC'.")
+        taken = self._taken_layers(indices)
+        last = max(taken) if stop_early or intermediates_only else self.config.layers - 1
+        found = self.intermediates(x, [*taken, last], budget, ffn, norm=False)
+        *kept, final = found
+        if norm:
+            kept = [self._normalised(features) for features in kept]
+        maps: list[Any] = [
+            (features.patch_map if output_fmt == "NCHW" else features.patches).contiguous()
+            for features in kept
+        ]
+        if return_prefix_tokens:
+            maps = [(item, features.cores) for item, features in zip(maps, kept, strict=True)]
+        if intermediates_only:
+            return maps
+        final = self._normalised(final)
+        return torch.cat((final.cores, final.patches), dim=1), maps
+
+    def get_intermediate_layers(  # noqa: PLR0913 - DINO's signature
+        self,
+        x: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_class_token: bool = False,
+        norm: bool = True,
+        *,
+        budget: int | None = None,
+        ffn: float | None = None,
+    ) -> tuple[Any, ...]:
+        """Patches of the last `n` layers (or of the layers in `n`), after DINO's fashion."""
+        found = self.intermediates(x, self._taken_layers(n), budget, ffn, norm)
+        patches = [
+            (features.patch_map if reshape else features.patches).contiguous() for features in found
+        ]
+        if not return_class_token:
+            return tuple(patches)
+        return tuple((item, features.image) for item, features in zip(patches, found, strict=True))
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute activations in the backward pass instead of keeping them."""
+        self.checkpoint_activations = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that decay would pull out of place, beside biases and norms."""
+        names = {name for name, _ in self.named_parameters()}
+        return {name for name in names if name.startswith("core_bank.") or name.endswith(".scale")}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Patterns that sort parameters into a stem and the blocks, for layer-wise rates.
+
+        A core's step is read from the output of the block with the same number. As in timm's own
+        vision transformers, `coarse` changes nothing.
+        """
+        return {
+            "stem": r"^patch_embedding|^core_bank",
+            "blocks": [(r"^(?:blocks|core_steps)\.(\d+)", None), (r"^final_norm", (99999,))],
+        }
+
+    def _normalised(self, features: Features) -> Features:
+        """Features after the final norm."""
+        norm = self.final_norm
+        return features._replace(cores=norm(features.cores), patches=norm(features.patches))
+
+    def _taken_layers(self, indices: int | Sequence[int] | None) -> list[int]:
+        """Layers from 0 in the order of the network; negative ones count from the end."""
+        layers = self.config.layers
+        if indices is None:
+            return list(range(layers))
+        if isinstance(indices, int):
+            if not 1 <= indices <= layers:
+                raise ValueError(f"{indices} last layers were asked for, but there are {layers}.")
+            return list(range(layers - indices, layers))
+        outside = [index for index in indices if not -layers <= index < layers]
+        if outside or not indices:
+            raise ValueError(
+                f"layers {list(indices)} were asked for; give at least one of "
+                f"{-layers}..{layers - 1}."
+            )
+        return sorted({index % layers for index in indices})

@@ -1,0 +1,513 @@
+"""Readers of classification datasets.
+
+Sets whose makers list pictures in text files: Food-101, pets, birds, aircraft and textures.
+
+Sets of scenes: Places365-Standard and SUN397.
+
+CIFAR-10 and CIFAR-100 in their binary version; the Python version is pickled, so it is not read.
+
+A record is the label, in CIFAR-100 after that of its superclass, and a picture of 32 x 32 pixels as
+three planes. Pictures are read where they lie.
+
+Caltech-101: pictures of 101 kinds of objects, and of none.
+
+PASCAL VOC 2007 classification: 20 classes, of which a picture shows one or more.
+
+A list of each class says 1 where a picture shows it, -1 where not, and 0 where it shows the class
+only in objects that are marked as difficult. By the rules of the challenge the last count neither
+as present nor as absent: such a picture is left out when that class is scored.
+"""
+
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veca.data.listing import RAW_SUFFIX, Input, absolute, key, member_name
+from veca.data.sets.dataset import (
+    Checker,
+    LabelledSet,
+    PartBuilder,
+    SetError,
+    Split,
+    lines,
+    read_json,
+    rows,
+    whole,
+)
+from veca.data.sets.folders import read_class_folders
+
+
+def food101(folder: Path, checker: Checker) -> LabelledSet:
+    """`meta/{classes.txt,train.json,test.json}` and `images/<class>/<number>.jpg`.
+
+    The JSON files map each class to names below `images/`, without their ending. The labels of the
+    training pictures are noisy on purpose.
+    """
+    needed = ("images", "meta/classes.txt", "meta/train.json", "meta/test.json")
+    root = checker.find(folder, needed, ("food-101",))
+    classes = tuple(sorted(lines(root / "meta/classes.txt")))
+    train, test = (_food_split(part, root, classes, checker) for part in ("train", "test"))
+    checker.expect("classes", len(classes), 101)
+    _expect(checker, train, 75_750, each=750, num_classes=len(classes))
+    _expect(checker, test, 25_250, each=250, num_classes=len(classes))
+    return LabelledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+
+
+def oxford_pets(folder: Path, checker: Checker) -> LabelledSet:
+    """`annotations/{trainval,test}.txt` and `images/<Breed>_<number>.jpg`.
+
+    Columns are name, class from 1, species and breed within the species; only the second counts.
+    """
+    parts = {"trainval": 3_680, "test": 3_669}
+    needed = ("images", *(f"annotations/{part}.txt" for part in parts))
+    root = checker.find(folder, needed, ("oxford-iiit-pet",))
+    names: dict[int, str] = {}
+    builders = []
+    for part in parts:
+        listed = root / f"annotations/{part}.txt"
+        builder = PartBuilder(part, root)
+        for picture, class_, _, _ in rows(listed, 4):
+            label = whole(class_, listed) - 1
+            names[label] = picture.rpartition("_")[0]
+            builder.add(f"images/{picture}.jpg", label)
+        builders.append(builder)
+    classes = tuple(names.get(label, str(label)) for label in range(max(names, default=-1) + 1))
+    train, test = (builder.split(len(classes), checker) for builder in builders)
+    checker.expect("classes", len(names), 37)
+    for split in (train, test):
+        _expect(checker, split, parts[split.name])
+    return LabelledSet(
+        name=checker.name, kind="classes", classes=classes, train=train, test=test, per_class=True
+    )
+
+
+def cub_200(folder: Path, checker: Checker) -> LabelledSet:
+    """Four lists, `classes`, `images`, `image_class_labels` and `train_test_split`, joined by id.
+
+    Classes are counted from 1; 1 in the last list means training. Whole pictures are used, not cut
+    to the bird's box.
+    """
+    names = ("classes", "images", "image_class_labels", "train_test_split")
+    needed = ("images", *(f"{name}.txt" for name in names))
+    root = checker.find(folder, needed, ("CUB_200_2011",))
+    listed = {name: dict(rows(root / f"{name}.txt", 2)) for name in names}
+    classes = listed["classes"]
+    ordered = sorted(classes, key=partial(whole, path=root / "classes.txt"))
+    numbers = {number: place for place, number in enumerate(ordered)}
+    builders = {"1": PartBuilder("train", root), "0": PartBuilder("test", root)}
+    for id_, picture in listed["images"].items():
+        class_, part = listed["image_class_labels"].get(id_), listed["train_test_split"].get(id_)
+        if class_ not in numbers or part not in builders:
+            raise SetError(
+                f"{root}: picture {id_}, {picture}, has the class {class_} and the part {part}; "
+                "classes are numbers of classes.txt, parts are 1 and 0: get the lists again."
+            )
+        builders[part].add(f"images/{picture}", numbers[class_])
+    train, test = (builder.split(len(classes), checker) for builder in builders.values())
+    checker.expect("classes", len(classes), 200)
+    checker.expect("pictures", len(listed["images"]), 11_788)
+    _expect(checker, train, 5_994)
+    _expect(checker, test, 5_794)
+    return LabelledSet(
+        name=checker.name,
+        kind="classes",
+        classes=tuple(classes[number].partition(".")[2] for number in numbers),
+        train=train,
+        test=test,
+    )
+
+
+def fgvc_aircraft(folder: Path, checker: Checker) -> LabelledSet:
+    """`data/images_variant_{train,val,test}.txt`, `data/variants.txt` and `data/images/`.
+
+    The 100 variants are the classes, not the families or manufacturers. The makers ask to cut off
+    the lowest 20 pixels, a line with the photographer's name; evaluations in general do not, nor
+    does this one.
+    """
+    parts = {"train": 3_334, "val": 3_333, "test": 3_333}
+    lists = {part: f"data/images_variant_{part}.txt" for part in parts}
+    needed = ("data/images", "data/variants.txt", *lists.values())
+    root = checker.find(folder, needed, ("fgvc-aircraft-2013b",))
+    classes = tuple(lines(root / "data/variants.txt"))
+    numbers = {name: number for number, name in enumerate(classes)}
+    splits = {}
+    for part, listed in lists.items():
+        builder = PartBuilder(part, root)
+        for picture, class_ in rows(root / listed, 2):
+            if class_ not in numbers:
+                raise SetError(f"{root / listed} has {class_!r}, which is not in variants.txt.")
+            builder.add(f"data/images/{picture}.jpg", numbers[class_])
+        splits[part] = builder.split(len(classes), checker)
+    checker.expect("classes", len(classes), 100)
+    for part, split in splits.items():
+        _expect(checker, split, parts[part])
+    return LabelledSet(
+        name=checker.name,
+        kind="classes",
+        classes=classes,
+        train=splits["train"],
+        held_out=splits["val"],
+        test=splits["test"],
+        per_class=True,
+        facts={"classes_are": "variants", "banner": "kept"},
+    )
+
+
+def dtd(folder: Path, checker: Checker) -> LabelledSet:
+    """`labels/{train,val,test}1.txt` and `images/<texture>/`, the first of ten partitions."""
+    parts = ("train", "val", "test")
+    needed = ("images", *(f"labels/{part}1.txt" for part in parts))
+    root = checker.find(folder, needed, ("dtd",))
+    listed = {part: list(lines(root / f"labels/{part}1.txt")) for part in parts}
+    classes = tuple(sorted({path.partition("/")[0] for part in parts for path in listed[part]}))
+    numbers = {name: number for number, name in enumerate(classes)}
+    splits = {}
+    for part in parts:
+        builder = PartBuilder(part, root)
+        for path in listed[part]:
+            builder.add(f"images/{path}", numbers[path.partition("/")[0]])
+        splits[part] = builder.split(len(classes), checker)
+    checker.expect("classes", len(classes), 47)
+    for split in splits.values():
+        _expect(checker, split, 1_880, each=40, num_classes=len(classes))
+    return LabelledSet(
+        name=checker.name,
+        kind="classes",
+        classes=classes,
+        train=splits["train"],
+        held_out=splits["val"],
+        test=splits["test"],
+        facts={"partition": "1 of 10"},
+    )
+
+
+def _food_split(part: str, root: Path, classes: tuple[str, ...], checker: Checker) -> Split:
+    """A part by its JSON file."""
+    path = root / f"meta/{part}.json"
+    listed = read_json(path)
+    if not isinstance(listed, dict) or not set(listed) <= set(classes):
+        raise SetError(f"{path} is no map from the names in classes.txt to pictures; get it again.")
+    builder = PartBuilder(part, root)
+    for number, name in enumerate(classes):
+        for picture in listed.get(name, ()):
+            builder.add(f"images/{picture}.jpg", number)
+    return builder.split(len(classes), checker)
+
+
+def _expect(
+    checker: Checker, split: Split, pictures: int, *, each: int = 0, num_classes: int = 0
+) -> None:
+    """Compare a part with what is published of it: its pictures and, if given, those of a class."""
+    checker.expect(f"{split.name} pictures", len(split), pictures)
+    if each:
+        what = f"{split.name} pictures of a class"
+        checker.expect_each(what, np.asarray(split.labels), num_classes, each)
+
+
+PLACES_CLASSES = 365
+PLACES_TRAIN = 1_803_460
+PLACES_VAL = 36_500
+
+PLACES_CATEGORIES = "categories_places365.txt"
+PLACES_LISTS = {"train": "places365_train_standard.txt", "val": "places365_val.txt"}
+
+PLACES_FOLDERS = (
+    ("data_256_standard", "val_256"),
+    ("data_256", "val_256"),
+    ("data_large_standard", "val_large"),
+    ("data_large", "val_large"),
+)
+"""Folders of the training and validation pictures: 256 x 256 pixels, or as large as they come; the
+archives unpack to names without `_standard`."""
+
+SUN_CLASSES = 397
+SUN_PICTURES = 108_754
+SUN_PART = 19_850
+SUN_CLASS_LIST = "ClassName.txt"
+SUN_LISTS = {"train": "Training_01.txt", "test": "Testing_01.txt"}
+
+
+def places365(folder: Path, checker: Checker) -> LabelledSet:
+    """Lists of `path class` beside `data_256_standard/` and `val_256/`, or the large pictures.
+
+    Numbers are reported on `val`; the labels of the test pictures are not public.
+    """
+    root = checker.find(folder, (PLACES_CATEGORIES, *PLACES_LISTS.values()))
+    folders = _places_folders(root, checker)
+    classes = _places_classes(root / PLACES_CATEGORIES)
+    splits = {}
+    for (name, listed), pictures in zip(PLACES_LISTS.items(), folders, strict=True):
+        builder = PartBuilder(name, root)
+        for path, label in rows(root / listed, 2):
+            builder.add(f"{pictures}/{path.lstrip('/')}", whole(label, root / listed))
+        splits[name] = builder.split(len(classes), checker)
+    train, val = splits["train"], splits["val"]
+    checker.expect("classes", len(classes), PLACES_CLASSES)
+    checker.expect("train pictures", len(train), PLACES_TRAIN)
+    checker.expect("val pictures", len(val), PLACES_VAL)
+    checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 100)
+    return LabelledSet(
+        name=checker.name,
+        kind="classes",
+        classes=classes,
+        train=train,
+        test=val,
+        facts={"pictures": folders[0]},
+    )
+
+
+def sun397(folder: Path, checker: Checker) -> LabelledSet:
+    """`SUN397/<letter>/<class>/`, with partition 01 of the makers' ten: 50 + 50 of each class.
+
+    A class may have two levels, as `b/bow_window/indoor`; so a picture's class is all of its path.
+    The lists come in an archive of their own and are looked for beside the pictures, in the folder
+    given, and in a folder `Partitions` of either.
+    """
+    root = checker.find(folder, (SUN_CLASS_LIST, "a"), ("SUN397",))
+    homes = [folder, folder / "Partitions", root, root / "Partitions"]
+    home = next((home for home in homes if (home / SUN_LISTS["train"]).exists()), folder)
+    checker.require(*(home / listed for listed in SUN_LISTS.values()))
+    paths = [path.strip("/") for path in lines(root / SUN_CLASS_LIST)]
+    numbers = {path: number for number, path in enumerate(paths)}
+    splits = {
+        name: _sun_split(name, root, home / listed, numbers, checker)
+        for name, listed in SUN_LISTS.items()
+    }
+    checker.expect("classes", len(paths), SUN_CLASSES)
+    checker.expect("pictures", _sun_pictures(root, paths), SUN_PICTURES)
+    for name, split in splits.items():
+        checker.expect(f"{name} pictures", len(split), SUN_PART)
+        each = f"{name} pictures of a class"
+        checker.expect_each(each, np.asarray(split.labels), len(paths), 50)
+    return LabelledSet(
+        name=checker.name,
+        kind="classes",
+        classes=tuple(path.partition("/")[2] for path in paths),
+        train=splits["train"],
+        test=splits["test"],
+        facts={"partition": "01 of 10"},
+    )
+
+
+def _places_folders(root: Path, checker: Checker) -> tuple[str, str]:
+    """The folders that hold the pictures."""
+    for folders in PLACES_FOLDERS:
+        if all((root / name).is_dir() for name in folders):
+            return folders
+    raise checker.lacking(*(root / name for name in PLACES_FOLDERS[0]))
+
+
+def _places_classes(path: Path) -> tuple[str, ...]:
+    """Class names by number; lines are `/a/airfield 0`."""
+    names = {whole(number, path): name for name, number in rows(path, 2)}
+    if sorted(names) != list(range(len(names))):
+        raise SetError(f"{path} does not number its classes 0, 1, 2, ...; get it again.")
+    return tuple(names[number].strip("/").partition("/")[2] for number in range(len(names)))
+
+
+def _sun_split(
+    name: str, root: Path, listed: Path, numbers: dict[str, int], checker: Checker
+) -> Split:
+    """A part by its list, whose lines are `/a/abbey/sun_aaalbzqrimafwbiv.jpg`."""
+    builder = PartBuilder(name, root)
+    for line in lines(listed):
+        path = line.strip("/")
+        class_ = path.rpartition("/")[0]
+        if class_ not in numbers:
+            raise SetError(f"{listed} has {line}, whose class is not in {SUN_CLASS_LIST}.")
+        builder.add(path, numbers[class_])
+    return builder.split(len(numbers), checker)
+
+
+def _sun_pictures(root: Path, classes: list[str]) -> int:
+    """How many pictures there are, listed or not."""
+    folders = [root / class_ for class_ in classes if (root / class_).is_dir()]
+    return sum(path.name.startswith("sun_") for folder in folders for path in folder.iterdir())
+
+
+PICTURE = 3 * 32 * 32
+"""Bytes of a picture."""
+
+TRAIN, TEST = 50_000, 10_000
+
+
+class Layout(NamedTuple):
+    """What differs between the two sets."""
+
+    folder: str
+    """As the archive unpacks."""
+
+    names: str
+    """File with a class name a line."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+
+    label_bytes: int
+    """Before each picture; the last is the label."""
+
+    classes: int
+
+
+TEN = Layout(
+    folder="cifar-10-batches-bin",
+    names="batches.meta.txt",
+    train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    test=("test_batch.bin",),
+    label_bytes=1,
+    classes=10,
+)
+HUNDRED = Layout(
+    folder="cifar-100-binary",
+    names="fine_label_names.txt",
+    train=("train.bin",),
+    test=("test.bin",),
+    label_bytes=2,
+    classes=100,
+)
+
+
+def cifar_10(folder: Path, checker: Checker) -> LabelledSet:
+    """`cifar-10-batches-bin/{data_batch_1 ... 5,test_batch}.bin` and `batches.meta.txt`."""
+    return _read(folder, TEN, checker)
+
+
+def cifar_100(folder: Path, checker: Checker) -> LabelledSet:
+    """`cifar-100-binary/{train,test}.bin` and `fine_label_names.txt`; the fine labels count."""
+    return _read(folder, HUNDRED, checker)
+
+
+def _read(folder: Path, layout: Layout, checker: Checker) -> LabelledSet:
+    """Either set."""
+    needed = (layout.names, *layout.train, *layout.test)
+    if not any((folder / name / layout.names).exists() for name in ("", layout.folder)):
+        checker.report(
+            "the binary version is needed (its archive's name ends in -binary.tar.gz), not the "
+            "Python or the MATLAB version"
+        )
+    root = checker.find(folder, needed, (layout.folder,))
+    classes = tuple(lines(root / layout.names))
+    train = _pictures("train", root, layout, checker).split(len(classes), checker)
+    test = _pictures("test", root, layout, checker).split(len(classes), checker)
+    checker.expect("classes", len(classes), layout.classes)
+    checker.expect("train pictures", len(train), TRAIN)
+    checker.expect("test pictures", len(test), TEST)
+    for split, pictures in ((train, TRAIN), (test, TEST)):
+        what = f"{split.name} pictures of a class"
+        each = pictures // layout.classes
+        checker.expect_each(what, np.asarray(split.labels), len(classes), each)
+    return LabelledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+
+
+def _pictures(part: str, root: Path, layout: Layout, checker: Checker) -> PartBuilder:
+    """The records of a part."""
+    builder = PartBuilder(part, root)
+    record = layout.label_bytes + PICTURE
+    for name in layout.train if part == "train" else layout.test:
+        path = absolute(root / name)
+        numbers = np.fromfile(path, np.uint8)
+        count, rest = divmod(len(numbers), record)
+        if rest:
+            checker.report(f"{path} has {len(numbers):,} bytes, no multiple of {record:,}")
+        labels = numbers[layout.label_bytes - 1 :: record][:count].tolist()
+        for row, label in enumerate(labels):
+            start = row * record + layout.label_bytes
+            member = member_name(path, f"{row:05d}{RAW_SUFFIX}")
+            builder.add_found(Input(member, PICTURE, path, start), label)
+    return builder
+
+
+PICTURES = "101_ObjectCategories"
+
+OF_A_CLASS = 30
+"""Training pictures of each class, as in the literature."""
+
+
+def caltech_101(folder: Path, checker: Checker) -> LabelledSet:
+    """`101_ObjectCategories/<class>/`, `BACKGROUND_Google` being the 102nd class.
+
+    The makers have no split: papers draw 30 pictures of each class to train on and test on the
+    rest, each in its own way. Here the 30 are those whose names (`<class>/<file>`) have the lowest
+    hashes, which is the same draw everywhere. A file `tmp` without an ending, a picture of the
+    background, is left out; with it there are 9,145.
+    """
+    root = checker.find(folder, (PICTURES,), ("caltech-101", "caltech101"))
+    found = read_class_folders(root / PICTURES, root, checker)
+    classes = tuple(sorted(found.names))
+    whole = found.split(classes, checker)
+    labels = np.asarray(whole.labels)
+    order = [key(name.removeprefix(f"{PICTURES}{os.sep}")) for name in whole.keys]
+    builders = PartBuilder("train", root), PartBuilder("test", root)
+    for label in range(len(classes)):
+        rows = np.flatnonzero(labels == label).tolist()
+        drawn = set(sorted(rows, key=order.__getitem__)[:OF_A_CLASS])
+        for row in rows:
+            builders[row not in drawn].add_found(whole.picture(row), label)
+    train, test = (builder.split(len(classes), checker) for builder in builders)
+    checker.expect("classes", len(classes), 102)
+    checker.expect("train pictures", len(train), 3_060)
+    checker.expect("test pictures", len(test), 6_084)
+    return LabelledSet(
+        name=checker.name,
+        kind="classes",
+        classes=classes,
+        train=train,
+        test=test,
+        per_class=True,
+        facts={"split": "30 pictures of each class by hash of their names, the rest to test on"},
+    )
+
+
+CLASSES = ("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+           "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa",
+           "train", "tvmonitor")  # fmt: skip
+
+PARTS = {"trainval": 5_011, "test": 4_952}
+LISTS = "ImageSets/Main"
+PRESENT, DIFFICULT, ABSENT = 1, 0, -1
+
+
+def voc2007(folder: Path, checker: Checker) -> LabelledSet:
+    """`VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`, with the test archive unpacked into it."""
+    needed = ["JPEGImages"]
+    for part in PARTS:
+        needed += [f"{LISTS}/{part}.txt", *(f"{LISTS}/{name}_{part}.txt" for name in CLASSES)]
+    root = checker.find(folder, needed, ("VOC2007", "VOCdevkit/VOC2007"))
+    trainval, test = (_split(part, root, checker) for part in PARTS)
+    for split in (trainval, test):
+        checker.expect(f"{split.name} pictures", len(split), PARTS[split.name])
+    return LabelledSet(
+        name=checker.name,
+        kind="classes",
+        classes=CLASSES,
+        train=trainval,
+        test=test,
+        facts={"difficult": "left out of the score of their class"},
+    )
+
+
+def _split(part: str, root: Path, checker: Checker) -> Split:
+    """A part with its labels (N, 20)."""
+    names = list(lines(root / LISTS / f"{part}.txt"))
+    builder = PartBuilder(part, root)
+    for row, name in enumerate(names):
+        builder.add(f"JPEGImages/{name}.jpg", row)
+    found = builder.split(max(len(names), 1), checker)
+    shown = np.stack([_shown(root / LISTS / f"{name}_{part}.txt", names) for name in CLASSES], 1)
+    shown = shown[np.asarray(found.labels)]
+    return replace(found, labels=shown == PRESENT, counted=shown != DIFFICULT)
+
+
+def _shown(path: Path, names: list[str]) -> NDArray[np.int64]:
+    """What the list of a class says of each picture, joined by name (N)."""
+    listed = {name: whole(mark, path) for name, mark in rows(path, 2)}
+    marks = [listed.get(name) for name in names]
+    for name, mark in zip(names, marks, strict=True):
+        if mark not in (PRESENT, DIFFICULT, ABSENT):
+            raise SetError(f"{path} says {mark} of {name}; allowed are 1, 0 and -1: get it again.")
+    return np.array(marks, np.int64)

@@ -1,0 +1,205 @@
+"""Readers of depth datasets.
+
+Lists of pictures and depth maps, as the depth sets are passed around with.
+
+A line is `picture depth focal-length`; the depth is `None` where there is no map. Names may begin
+with a slash that means the folder of the set.
+
+NYU Depth v2, by the two conventions that go by that name.
+
+`nyu-v2`: 24,231 pictures from the raw sequences and the 654 labelled test pictures, by the lists
+`nyu_train.txt` and `nyu_test.txt`; what depth probes are nearly always measured with.
+`nyu-v2-labelled`: the 795 labelled training pictures instead, a thirtieth of the pictures, so that
+numbers are not comparable. Both are 480 x 640 pixels with a frame that shows nothing; depth is in
+millimetres.
+
+KITTI depth by Eigen's split, with the improved depth maps of the depth benchmark.
+
+Lists `kitti_eigen_train.txt` and `kitti_eigen_test.txt`; pictures in
+`input/<date>/<drive>_sync/image_02/data/`, depth in
+`gt_depth/<drive>_sync/proj_depth/groundtruth/image_02/`, or both as their archives unpack. Depth is
+in 1/256 metre, 0 where no laser point fell. Of the 697 test pictures 45 have no improved depth map:
+652 are measured on. Numbers over all 697 with raw laser points are another convention.
+"""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from veca.data.sets.dataset import (
+    Checker,
+    DepthFacts,
+    LabelledSet,
+    Pair,
+    Split,
+    files_below,
+    paired_split,
+    require_apart,
+    rows,
+)
+from veca.data.sets.segmentation import read_depth
+
+NO_DEPTH = "None"
+
+
+class DepthList(NamedTuple):
+    """What a list names."""
+
+    name: str
+    """Of the file."""
+
+    pairs: list[tuple[str, str]]
+    """Pictures and depth maps, as they are written, without a slash before them."""
+
+    without_depth: int
+    """Pictures that have no depth map and are left out."""
+
+
+def read_depth_list(folder: Path, names: Sequence[str], checker: Checker) -> DepthList:
+    """The first of some lists that is in the folder; they are one list under several names."""
+    path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
+    if not path.exists():
+        checker.report(f"none of the lists {', '.join(names)} is in {folder}")
+    checker.require(path)
+    pairs, without = [], 0
+    for picture, rest in rows(path, 2):
+        depth = rest.split(None, 1)[0]
+        if depth == NO_DEPTH:
+            without += 1
+        else:
+            pairs.append((picture.lstrip("/"), depth.lstrip("/")))
+    return DepthList(path.name, pairs, without)
+
+
+def first_place(folder: Path, places: Sequence[str], name: str) -> str:
+    """Name below the folder of a file, or of the folder a name begins with, in one of some places.
+
+    Where none has it, the first place is named.
+    """
+    ways = [f"{place}/{name}".lstrip("/") for place in places]
+    return next((way for way in ways if (folder / way).exists()), ways[0])
+
+
+TRAIN, TEST, LABELLED_TRAIN = 24_231, 654, 795
+
+MILLIMETRES = partial(read_depth, per_metre=1000)
+"""Steps of the depth maps."""
+
+FACTS = DepthFacts(most=10.0, crop="eigen-nyu", nyu_crop=True)
+
+TRAIN_LISTS = ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt")
+TEST_LISTS = ("nyu_test.txt", "nyudepthv2_test_files_with_gt.txt")
+TRAIN_PLACES = ("", "sync")
+TEST_PLACES = ("", "official_splits/test", "test")
+"""Folders that the names in the lists may be relative to; scenes of both parts may share one."""
+
+PICTURE, DEPTH = "rgb_", "sync_depth_"
+"""How the names of the files of a scene begin."""
+
+
+def nyu_v2(folder: Path, checker: Checker) -> LabelledSet:
+    """24,231 pictures to train on, 654 to test on."""
+    train = _listed("train", folder, TRAIN_LISTS, TRAIN_PLACES, checker)
+    test = _listed("test", folder, TEST_LISTS, TEST_PLACES, checker)
+    checker.expect("train pictures", len(train), TRAIN)
+    checker.expect("test pictures", len(test), TEST)
+    require_apart(train, test, checker)
+    facts = {"train_list": "24,231 pictures of the raw sequences (nyu_train.txt)"}
+    return LabelledSet(
+        name="nyu-v2", kind="depth", train=train, test=test, depth=FACTS, facts=facts
+    )
+
+
+def nyu_v2_labelled(folder: Path, checker: Checker) -> LabelledSet:
+    """795 pictures to train on, 654 to test on: `{train,test}/<scene>/` as BTS's tool writes them.
+
+    The tool is `extract_official_train_test_set_from_mat.py`; its depth is the raw one, with holes,
+    and its pictures have a black frame.
+    """
+    home = checker.find(folder, ("train", "test"), ("official_splits",))
+    train, test = (
+        paired_split(part, home, _scene_pairs(home, part), MILLIMETRES, checker)
+        for part in ("train", "test")
+    )
+    checker.expect("train pictures", len(train), LABELLED_TRAIN)
+    checker.expect("test pictures", len(test), TEST)
+    facts = {"train_list": "795 labelled pictures (splits.mat)"}
+    return LabelledSet(
+        name="nyu-v2-labelled", kind="depth", train=train, test=test, depth=FACTS, facts=facts
+    )
+
+
+def _listed(
+    name: str, folder: Path, lists: Sequence[str], places: Sequence[str], checker: Checker
+) -> Split:
+    """A part by its list."""
+    found = read_depth_list(folder, lists, checker)
+    pairs = [Pair(*(first_place(folder, places, file) for file in files)) for files in found.pairs]
+    return paired_split(name, folder, pairs, MILLIMETRES, checker)
+
+
+def _scene_pairs(home: Path, part: str) -> list[Pair]:
+    """Pictures and depth maps of one scene and number."""
+    pairs = []
+    for picture in files_below(home, part, ".jpg"):
+        scene, _, file = picture.rpartition("/")
+        number = file.removeprefix(PICTURE).removesuffix(".jpg")
+        pairs.append(Pair(picture, f"{scene}/{DEPTH}{number}.png"))
+    return pairs
+
+
+KITTI_TRAIN, KITTI_TEST, TEST_WITHOUT_DEPTH = 23_158, 652, 45
+
+STEPS = partial(read_depth, per_metre=256)
+"""Steps of the depth maps."""
+
+KITTI_FACTS = DepthFacts(most=80.0, crop="garg-kitti", kb_crop=True)
+
+KITTI_TRAIN_LISTS = ("kitti_eigen_train.txt", "kitti_eigen_train_files_with_gt.txt")
+KITTI_TEST_LISTS = ("kitti_eigen_test.txt", "kitti_eigen_test_files_with_gt.txt")
+PICTURE_PLACES = ("input", "raw", "")
+DEPTH_PLACES = (
+    "gt_depth",
+    "data_depth_annotated",
+    "data_depth_annotated/train",
+    "data_depth_annotated/val",
+    "train",
+    "val",
+)
+"""Folders that hold the dates and the drives; the benchmark's archive has two, and Eigen's parts
+take drives from both."""
+
+
+def kitti(folder: Path, checker: Checker) -> LabelledSet:
+    """23,158 pictures to train on, 652 to test on; Garg's crop."""
+    listed = read_depth_list(folder, KITTI_TRAIN_LISTS, checker)
+    train = _split("train", folder, listed, checker)
+    checker.expect("train pictures", len(train), KITTI_TRAIN)
+    listed = read_depth_list(folder, KITTI_TEST_LISTS, checker)
+    test = _split("test", folder, listed, checker)
+    checker.expect("test pictures with depth", len(test), KITTI_TEST)
+    checker.expect("test pictures without depth", listed.without_depth, TEST_WITHOUT_DEPTH)
+    require_apart(train, test, checker)
+    facts = {"split": "Eigen", "test_pictures_without_depth": listed.without_depth}
+    return LabelledSet(
+        name="kitti", kind="depth", train=train, test=test, depth=KITTI_FACTS, facts=facts
+    )
+
+
+def _split(name: str, folder: Path, listed: DepthList, checker: Checker) -> Split:
+    """A part by its list; a drive is looked for once."""
+
+    @cache
+    def place(places: Sequence[str], top: str) -> str:
+        return first_place(folder, places, top)
+
+    def way(places: Sequence[str], file: str) -> str:
+        top, _, rest = file.partition("/")
+        return f"{place(places, top)}/{rest}"
+
+    pairs = [
+        Pair(way(PICTURE_PLACES, picture), way(DEPTH_PLACES, depth))
+        for picture, depth in listed.pairs
+    ]
+    return paired_split(name, folder, pairs, STEPS, checker)

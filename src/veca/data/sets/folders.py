@@ -1,0 +1,269 @@
+"""Datasets of one's own: class folders, masks and depth beside the images.
+
+Pictures in a folder for each class: `train/<class>/...` and `val/<class>/...`.
+
+Plain layouts for masks and for depth, for sets of one's own.
+
+`images/` with `masks/` or `depth/`, whose PNG files have the names of the pictures, and `train.txt`
+and `val.txt`, which list these names without their endings. Masks hold numbers of `classes.txt`,
+which has a name a line, from 0, and 255 where pixels do not count. `scored.txt` may name the
+classes that a mean goes over; the others stay in the unions. Depth is in millimetres, 0 where it is
+unknown.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from veca.data.images import InputError
+from veca.data.listing import MEMBER_MARK, PICTURES, SHARDS, Input, absolute, find_inputs
+from veca.data.sets import segmentation as voc
+from veca.data.sets.dataset import (
+    Checker,
+    DepthFacts,
+    LabelledSet,
+    Pair,
+    PartBuilder,
+    ReadTarget,
+    SetError,
+    Split,
+    lines,
+    paired_split,
+    require_apart,
+)
+from veca.data.sets.segmentation import plain_table, read_depth, read_mask
+
+TRAIN = "train"
+HELD_OUT = ("val", "validation", "valid")
+TEST = "test"
+
+
+class Pictures(NamedTuple):
+    """What lies in the class folders of one part."""
+
+    builder: PartBuilder
+    """Its labels are places in `names`."""
+
+    names: list[str]
+    """The classes, in the order in which they were met."""
+
+    def split(self, classes: Sequence[str], checker: Checker) -> Split:
+        """The part, with the places of its classes among all classes as labels."""
+        unknown = sorted(set(self.names).difference(classes))
+        if unknown:
+            raise SetError(
+                f"{checker.name}: {self.builder.name} has the class {unknown[0]!r}, which is none "
+                f"of the {len(classes):,} classes; give it training pictures, or take it away."
+            )
+        numbers = {name: number for number, name in enumerate(classes)}
+        return self.builder.split(len(classes), checker, [numbers[name] for name in self.names])
+
+
+def is_class_folders(folder: Path) -> bool:
+    """Whether a folder looks like this layout."""
+    return (folder / TRAIN).is_dir()
+
+
+def class_folders(folder: Path, checker: Checker) -> LabelledSet:
+    """A set in the plain layout.
+
+    Classes are numbered by name, as they lie in `train`. Numbers are reported on `test` where it
+    has class folders, settings then chosen on `val`; else on `val`.
+    """
+    parts = (TRAIN, *_parts(folder))
+    found = [read_class_folders(folder / part, folder, checker) for part in parts]
+    classes = tuple(sorted(found[0].names))
+    splits = [part.split(classes, checker) for part in found]
+    tested = np.bincount(np.asarray(splits[-1].labels), minlength=len(classes))
+    absent = [classes[number] for number in np.flatnonzero(tested == 0)]
+    return LabelledSet(
+        name=folder.resolve().name,
+        kind="classes",
+        classes=classes,
+        train=splits[0],
+        held_out=splits[1] if len(splits) > 2 else None,
+        test=splits[-1],
+        facts={"classes_without_test_pictures": absent} if absent else {},
+    )
+
+
+def read_class_folders(top: Path, folder: Path, checker: Checker) -> Pictures:
+    """The pictures of a part, to any depth; a class may be a tar shard, `<class>.tar`, too.
+
+    Args:
+        top: holds the class folders; the part has its name.
+        folder: of the set, below which pictures are named.
+        checker: of the set.
+    """
+    found = Pictures(PartBuilder(top.name, folder), [])
+    places: dict[str, int] = {}
+    loose = 0
+    for name, source in pictures_below(top, checker):
+        class_ = _class_of(name)
+        if class_ is None:
+            loose += 1
+            continue
+        if class_ not in places:
+            places[class_] = len(places)
+            found.names.append(class_)
+        found.builder.add_found(source, places[class_])
+    if loose:
+        checker.report(f"{top.name}: {loose:,} pictures lie in no folder of a class")
+    return found
+
+
+def pictures_below(top: Path, checker: Checker) -> Iterator[tuple[str, Input]]:
+    """Name below a folder, and place, of all pictures in it, by folder and name."""
+    try:
+        found = find_inputs([top])
+    except InputError:  # not one
+        return
+    start = len(absolute(top)) + 1
+    for row in found.rows.tolist():
+        source = found.table[row]
+        if row in found.problems:
+            checker.report(f"{source.name}: {found.problems[row].rstrip('.')}")
+        else:
+            yield source.name[start:], source
+
+
+def _parts(folder: Path) -> list[str]:
+    """The other parts: one to report on, before it perhaps one to choose settings on."""
+    held_out = [name for name in HELD_OUT if (folder / name).is_dir()][:1]
+    test = [TEST] if has_folders(folder / TEST) else []
+    if not held_out and not test:
+        raise SetError(
+            f"{folder} has {TRAIN}/, but neither {HELD_OUT[0]}/ nor {TEST}/ with a folder for each "
+            f"class; move some pictures of every class there, to measure on."
+        )
+    return held_out + test
+
+
+def has_folders(folder: Path) -> bool:
+    """Whether a part has classes: the test pictures of a challenge often lie there without.
+
+    What begins with a dot is no class: notebooks and file managers put such folders anywhere.
+    """
+    return folder.is_dir() and any(
+        path.is_dir() and not path.name.startswith(".") for path in folder.iterdir()
+    )
+
+
+def _class_of(name: str) -> str | None:
+    """The class of a picture, by its name below the folder of its part."""
+    shard = f"{SHARDS[0]}{MEMBER_MARK}"
+    top, below, _ = name.partition(os.sep)
+    if shard in top:
+        return top.partition(shard)[0]
+    return top if below else None
+
+
+IMAGES, MASKS, DEPTH = "images", "masks", "depth"
+CLASSES, SCORED = "classes.txt", "scored.txt"
+PARTS = ("train", "val")
+
+ANIMALS = "voc2012_animals"
+"""A part of VOC 2012 whose other classes show up in too few pictures to be scored."""
+
+ANIMALS_SCORED = ("background", "cat", "cow", "dog", "horse", "person", "sheep")
+
+
+def is_plain_masks(folder: Path) -> bool:
+    """Whether a folder looks like the layout with masks."""
+    return (folder / IMAGES).is_dir() and (folder / MASKS).is_dir()
+
+
+def is_plain_depth(folder: Path) -> bool:
+    """Whether a folder looks like the layout with depth."""
+    return (folder / IMAGES).is_dir() and (folder / DEPTH).is_dir()
+
+
+def plain_masks(folder: Path, checker: Checker) -> LabelledSet:
+    """A set of masks in the plain layout."""
+    checker.require(folder / IMAGES, folder / MASKS, folder / CLASSES)
+    classes = tuple(lines(folder / CLASSES))
+    if len(set(classes)) != len(classes):
+        raise SetError(f"{folder / CLASSES} names a class twice; give each another name.")
+    scored, facts = _scored(folder, classes)
+    read = partial(read_mask, table=plain_table(len(classes)))
+    train, val = _splits(folder, MASKS, read, checker)
+    return LabelledSet(
+        name=folder.resolve().name,
+        kind="masks",
+        classes=classes,
+        train=train,
+        test=val,
+        scored=scored,
+        facts=facts,
+    )
+
+
+def plain_depth(folder: Path, checker: Checker) -> LabelledSet:
+    """A set of depth maps in the plain layout."""
+    checker.require(folder / IMAGES, folder / DEPTH)
+    train, val = _splits(folder, DEPTH, partial(read_depth, per_metre=1000), checker)
+    return LabelledSet(
+        name=folder.resolve().name, kind="depth", train=train, test=val, depth=DepthFacts()
+    )
+
+
+def _splits(
+    folder: Path, kind: str, read_target: ReadTarget, checker: Checker
+) -> tuple[Split, Split]:
+    """The parts by their lists."""
+    checker.require(*(folder / f"{part}.txt" for part in PARTS))
+    pictures = _pictures(folder / IMAGES)
+    train, val = (
+        paired_split(
+            part,
+            folder,
+            [
+                Pair(f"{IMAGES}/{pictures.get(name, name)}", f"{kind}/{name}.png")
+                for name in lines(folder / f"{part}.txt")
+            ],
+            read_target,
+            checker,
+        )
+        for part in PARTS
+    )
+    require_apart(train, val, checker)
+    return train, val
+
+
+def _pictures(folder: Path) -> dict[str, str]:
+    """File names of pictures by their names without endings."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in PICTURES:
+            continue
+        if path.stem in found:
+            raise SetError(
+                f"{folder} has both {found[path.stem]} and {path.name}, so that {path.stem} in a "
+                "list may mean either; take one away."
+            )
+        found[path.stem] = path.name
+    return found
+
+
+def _scored(
+    folder: Path, classes: tuple[str, ...]
+) -> tuple[tuple[int, ...] | None, dict[str, Any]]:
+    """The numbers of the classes that a mean goes over, None for all, and who says so."""
+    if (folder / SCORED).exists():
+        names, source = tuple(lines(folder / SCORED)), SCORED
+    elif folder.resolve().name == ANIMALS and classes == voc.CLASSES:
+        names, source = ANIMALS_SCORED, f"the name of the folder, {ANIMALS}"
+    else:
+        return None, {}
+    unknown = [name for name in names if name not in classes]
+    if unknown or not names:
+        raise SetError(
+            f"{folder / SCORED} names {unknown[0] if unknown else 'nothing'}, but must name "
+            f"classes of {CLASSES}."
+        )
+    numbers = tuple(sorted({classes.index(name) for name in names}))
+    return numbers, {"scored": [classes[number] for number in numbers], "scored_by": source}

@@ -1,0 +1,160 @@
+"""Names and layouts of labeled datasets.
+
+The sets with masks or depth, by the names that users give.
+
+From a user's words to a labelled set: a known set with its folder, or a plain layout.
+"""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from itertools import combinations
+from pathlib import Path
+from types import MappingProxyType
+
+from veca.data.listing import absolute
+from veca.data.sets.classification import (
+    caltech_101,
+    cifar_10,
+    cifar_100,
+    cub_200,
+    dtd,
+    fgvc_aircraft,
+    food101,
+    oxford_pets,
+    places365,
+    sun397,
+    voc2007,
+)
+from veca.data.sets.dataset import Checker, LabelledSet, SetError, require_apart, require_no_copies
+from veca.data.sets.depth import kitti, nyu_v2, nyu_v2_labelled
+from veca.data.sets.folders import (
+    class_folders,
+    is_class_folders,
+    is_plain_depth,
+    is_plain_masks,
+    plain_depth,
+    plain_masks,
+)
+from veca.data.sets.imagenet import imagenet_1k, imagenet_real, imagenet_v2
+from veca.data.sets.matlab_sets import flowers_102, stanford_cars
+from veca.data.sets.segmentation import (
+    ade20k,
+    cityscapes,
+    coco_object,
+    coco_stuff,
+    context_59,
+    context_60,
+    voc2012,
+    voc2012_aug,
+)
+
+DENSE_SETS: Mapping[str, Callable[[Path, Checker], LabelledSet]] = MappingProxyType(
+    {
+        "voc2012": voc2012,
+        "voc2012-aug": voc2012_aug,
+        "pascal-context-60": context_60,
+        "pascal-context-59": context_59,
+        "ade20k": ade20k,
+        "coco-stuff": coco_stuff,
+        "coco-object": coco_object,
+        "cityscapes": cityscapes,
+        "nyu-v2": nyu_v2,
+        "nyu-v2-labelled": nyu_v2_labelled,
+        "kitti": kitti,
+    }
+)
+"""Readers of the folder of a set; `Checker.finish` decides whether what they found will do."""
+
+
+Reader = Callable[[Path, Checker], LabelledSet]
+
+SETS: Mapping[str, Reader] = {
+    "imagenet-1k": imagenet_1k,
+    "imagenet-v2": imagenet_v2,
+    "imagenet-real": imagenet_real,
+    "places365": places365,
+    "food101": food101,
+    "sun397": sun397,
+    "oxford-pets": oxford_pets,
+    "cub-200": cub_200,
+    "cifar-10": cifar_10,
+    "cifar-100": cifar_100,
+    "stanford-cars": stanford_cars,
+    "fgvc-aircraft": fgvc_aircraft,
+    "voc2007": voc2007,
+    "dtd": dtd,
+    "caltech-101": caltech_101,
+    "flowers-102": flowers_102,
+    **DENSE_SETS,
+}
+"""Readers of the sets that are known, as their makers lay them out, by name."""
+
+PARTS_ARE_FOLDERS: tuple[Reader, ...] = (class_folders, imagenet_1k)
+"""Readers of sets whose parts are folders, which no list of their makers keeps apart."""
+
+PLAIN = (
+    "train/<class>/ with val/<class>/ or test/<class>/; images/ and masks/ with classes.txt, "
+    "train.txt and val.txt; images/ and depth/ with train.txt and val.txt"
+)
+"""The layouts that a folder is known by."""
+
+
+def read_set(text: str, *, allow_partial: bool = False) -> LabelledSet:
+    """The set that a text means, all that is known of it asserted.
+
+    Args:
+        text: `NAME=FOLDER` with one of SETS, such as `food101=data/food-101`, or a folder in one of
+            the layouts of PLAIN.
+        allow_partial: whether a set that lacks something is used; `missing` then says what.
+
+    Raises:
+        SetError: with all that is missing, not only the first of it.
+    """
+    name, _, place = text.partition("=")
+    if place and name in SETS:
+        folder, reader = Path(absolute(place)), SETS[name]
+    else:
+        folder = Path(absolute(text))
+        name, reader = folder.name, _plain_reader(text, folder)
+    if not folder.is_dir():
+        raise SetError(f"{name} was looked for in {folder}, which is no folder; check the path.")
+    checker = Checker(name, allow_partial=allow_partial)
+    found = checker.finish(reader(folder, checker))
+    parts = [part for part in (found.train, found.held_out, found.test) if part is not None]
+    for first, second in combinations(parts, 2):
+        require_apart(first, second, checker)
+        if reader in PARTS_ARE_FOLDERS:
+            require_no_copies(first, second, checker)
+    return found
+
+
+def _plain_reader(text: str, folder: Path) -> Reader:
+    """The reader of the layout that a folder has."""
+    if not folder.is_dir():
+        raise SetError(_unknown(text))
+    if is_plain_masks(folder):
+        return plain_masks
+    if is_plain_depth(folder):
+        return plain_depth
+    if is_class_folders(folder):
+        return class_folders
+    raise SetError(
+        f"{folder} has none of the layouts that are known by themselves ({PLAIN}); split its "
+        f"pictures so, or say which set it is, as in 'food101={folder}': {', '.join(SETS)}."
+    )
+
+
+def _unknown(text: str) -> str:
+    """What to say of a text that means no set and no folder."""
+    name = text.partition("=")[0]
+    near = get_close_matches(name, SETS, 1)
+    if name in SETS:
+        hint = f"give its folder too, as in '{name}=FOLDER'"
+    elif near:
+        hint = f"the name nearest to it is {near[0]}"
+    else:
+        hint = "check the path"
+    return (
+        f"{text} is neither a folder nor NAME=FOLDER with a set that is known; {hint}. Known are "
+        f"{', '.join(SETS)}."
+    )

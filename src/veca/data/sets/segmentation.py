@@ -1,0 +1,578 @@
+"""Readers of segmentation datasets, and their label maps.
+
+From the numbers in the files of a set to its classes: tables with a place for each of 256.
+
+A table is applied once, by the function that reads a file, to a file as the makers of the set
+published it. Twice is wrong without an error: in ADE20K walls would be ignored, and buildings
+become walls. So files that others have converted (`*TrainIds.png`) are never read.
+
+Reading what is told of pixels: masks, whose numbers are indices, and depth, in 16 bits.
+
+The masks of VOC are PNG files with a palette. Their indices are the classes; the colours are only
+for the eye, and so are those of a depth map of 8 bits.
+
+PASCAL VOC 2012 segmentation, alone and with the masks of the Semantic Boundaries Dataset (SBD).
+
+`VOCdevkit/VOC2012/{JPEGImages,SegmentationClass,ImageSets/Segmentation}`. What papers call
+"trainaug" is the union of VOC's train part and SBD's train and val parts without VOC's val part,
+which SBD has cut elsewhere: 10,582 pictures. SBD's masks have no ignored border around objects;
+pictures that VOC itself has masks of keep those.
+
+PASCAL Context: VOC 2010's pictures with all of their pixels labelled.
+
+`VOCdevkit/VOC2010/{JPEGImages,SegmentationClassContext,ImageSets/SegmentationContext}`, the masks
+as mmsegmentation writes them from `trainval_merged.json`: of 459 raw ids the 59 most frequent and
+0, each by its rank. The MATLAB files of the first release are not read: their masks differ from
+those (mmsegmentation, pull request 474).
+
+Raw ids follow the alphabet, and so do the classes. Lists that begin with VOC's 20 classes, as in
+early mmsegmentation, name them wrongly.
+
+ADE20K with 150 classes, as in the challenge of 2016.
+
+`ADEChallengeData2016/{images,annotations}/{training,validation}`. What belongs to none of the
+classes is ignored. A few pictures are tiny, a few are grey.
+
+COCO 2017 with the masks of COCO-Stuff 164k, in two readings.
+
+Pictures in `images/{train2017,val2017}` or `{train2017,val2017}`; masks, which are the content of
+`stuffthingmaps_trainval2017.zip`, in a folder `annotations` or `stuffthingmaps`. Files that others
+have converted and put beside them (`*_labelTrainIds.png`, `*_instanceTrainIds.png`) are passed by.
+
+Cityscapes: streets of 50 cities at 2048 x 1024 pixels, 19 classes.
+
+`leftImg8bit/{train,val}/<city>/*_leftImg8bit.png` with `gtFine/.../*_gtFine_labelIds.png`, as
+published; train ids that a tool has written beside them are passed by. The labels of the 1,525 test
+pictures are not public.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+
+from veca.data.images import (
+    MOST_PIXELS,
+    DataError,
+    PictureError,
+    check_size,
+    load,
+    opened,
+    strict_pillow,
+)
+from veca.data.listing import absolute
+from veca.data.sets.dataset import (
+    IGNORED,
+    Checker,
+    LabelledSet,
+    Pair,
+    Split,
+    files_below,
+    lines,
+    paired_split,
+    require_apart,
+)
+from veca.data.sets.matlab_sets import read_matlab
+
+UNKNOWN = 254
+"""The mark, in a table, of numbers that do not occur in the files of a set; no class has it."""
+
+MOST_CLASSES = UNKNOWN
+"""Classes that a set of masks can have."""
+
+MOST_NAMED = 8
+"""Unknown numbers that an error names."""
+
+Table = NDArray[np.uint8]
+
+
+def remap(numbers: UInt8[np.ndarray, "H W"], table: UInt8[np.ndarray, "256"]) -> NDArray[np.uint8]:
+    """The class of each pixel; a number that the set does not have is an error."""
+    classes: NDArray[np.uint8] = table[numbers]
+    unknown = np.unique(numbers[classes == UNKNOWN]).tolist()
+    if unknown:
+        more = ", ..." if len(unknown) > MOST_NAMED else ""
+        known = np.flatnonzero(table != UNKNOWN)
+        raise DataError(
+            f"a mask holds the numbers {', '.join(map(str, unknown[:MOST_NAMED]))}{more}, but the "
+            f"{len(known)} numbers of this set lie in {known[0]}..{known[-1]} and are others; give "
+            "the masks as their makers published them, not converted ones."
+        )
+    return classes
+
+
+def table_of(classes: Mapping[int, int]) -> Table:
+    """A table that knows these numbers, each with its class."""
+    table = np.full(256, UNKNOWN, np.uint8)
+    table[list(classes.keys())] = list(classes.values())
+    table.flags.writeable = False
+    return table
+
+
+def plain_table(num_classes: int) -> Table:
+    """Numbers that are classes already, and `IGNORED`."""
+    if not 1 <= num_classes <= MOST_CLASSES:
+        raise DataError(
+            f"{num_classes} classes cannot be told apart in the 8 bits of a mask; use 1 to "
+            f"{MOST_CLASSES}."
+        )
+    return table_of({**_ranks(range(num_classes)), IGNORED: IGNORED})
+
+
+def _ranks(numbers: Iterable[int], first: int = 0) -> dict[int, int]:
+    """Numbers to classes in their order."""
+    return {number: class_ for class_, number in enumerate(numbers, start=first)}
+
+
+ADE20K = table_of({0: IGNORED, **_ranks(range(1, 151))})
+"""0 is what belongs to none of the 150 classes."""
+
+CONTEXT_60 = table_of(_ranks(range(60)))
+"""0 is the background, a class that counts; nothing is ignored."""
+
+CONTEXT_59 = table_of({0: IGNORED, **_ranks(range(1, 60))})
+"""As `CONTEXT_60`, but the background does not count."""
+
+_COCO_ABSENT = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
+"""Numbers of categories that COCO planned and never used."""
+
+_COCO_THINGS = [number for number in range(91) if number not in _COCO_ABSENT]
+_COCO_STUFF = range(91, 182)
+
+COCO_STUFF = table_of({**_ranks([*_COCO_THINGS, *_COCO_STUFF]), IGNORED: IGNORED})
+"""80 things, then 91 stuffs; a number in a file is that of a category less one."""
+
+COCO_OBJECT = table_of(
+    {**dict.fromkeys([*_COCO_STUFF, IGNORED], 0), **_ranks(_COCO_THINGS, first=1)}
+)
+"""80 things after the background, which is all stuff and all that has no label; none is ignored."""
+
+CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+"""The ids that count, in the order of the 19 classes."""
+
+CITYSCAPES = table_of({**dict.fromkeys(range(34), IGNORED), **_ranks(CITYSCAPES_IDS)})
+"""Ids 0 to 33. Others are unknown, 255 too: it is in files of train ids, which are no ids."""
+
+VOC = plain_table(21)
+"""Classes as they are, 255 along the borders of objects and where nobody could tell."""
+
+
+MASK_MODES = ("P", "L", "1")
+"""Pillow's names for 8 bits with and without a palette, and for 1 bit, which it spreads to 0, 255.
+"""
+
+DEPTH_MODE = "I;16"
+
+MATLAB = ".mat"
+
+
+def read_mask(path: str, table: Table) -> NDArray[np.uint8]:
+    """The classes of the pixels of a PNG file, or of one of the MATLAB files of SBD."""
+    numbers = _sbd_numbers(path) if path.endswith(MATLAB) else _indices(path)
+    try:
+        return remap(numbers, table)
+    except DataError as error:
+        raise PictureError(f"{path}: {error}") from error
+
+
+def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
+    """Metres from a PNG file of 16 bits, so many steps to a metre; 0 stays 0, unknown."""
+    mode, numbers = _png(path)
+    if mode != DEPTH_MODE:
+        raise PictureError(
+            f"{path} has the mode {mode}, but depth needs one channel of 16 bits; give the depth "
+            "as it was published, not a picture of it."
+        )
+    return numbers.astype(np.float32) / np.float32(per_metre)
+
+
+def _indices(path: str) -> NDArray[np.uint8]:
+    """The numbers of a mask, never by way of colours."""
+    mode, numbers = _png(path)
+    if mode not in MASK_MODES:
+        raise PictureError(
+            f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with the number "
+            "of a class at each pixel; give the masks as they were published, not coloured ones."
+        )
+    return numbers.astype(np.uint8) * np.uint8(255) if mode == "1" else numbers
+
+
+def _png(path: str) -> tuple[str, NDArray[Any]]:
+    """Mode and numbers of a PNG file; others are refused, since JPEG would change the numbers."""
+    with strict_pillow(MOST_PIXELS), opened(path) as (name, image, _):
+        if image.format != "PNG":
+            raise PictureError(
+                f"{path} is a {image.format} file, but masks and depth are read from PNG files, "
+                "which keep numbers as they are; give the published files."
+            )
+        check_size(name, image, MOST_PIXELS)
+        load(name, image)
+        return image.mode, np.array(image)
+
+
+def _sbd_numbers(path: str) -> NDArray[np.uint8]:
+    """`GTcls.Segmentation` of a file of the Semantic Boundaries Dataset."""
+    record = read_matlab(Path(path), "GTcls")
+    numbers = record["Segmentation"][0] if "Segmentation" in (record.dtype.names or ()) else record
+    if numbers.dtype != np.uint8 or numbers.ndim != 2:
+        raise PictureError(
+            f"{path} holds no mask as GTcls.Segmentation; get the Semantic Boundaries Dataset "
+            "again."
+        )
+    return numbers
+
+
+CLASSES = (
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
+    "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa",
+    "train", "tvmonitor",
+)  # fmt: skip
+
+TRAIN, VAL, TRAIN_AUG, EXTRA = 1_464, 1_449, 10_582, 9_118
+
+PICTURES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"
+
+BELOW = ("VOC2012", "VOCdevkit/VOC2012")
+"""Where the set may lie below the folder that is given."""
+
+CONVERTED = "SegmentationClassAug"
+"""SBD's masks as PNG files, beside those of VOC, as others convert them."""
+
+SBD = ("benchmark_RELEASE/dataset", "VOCaug/dataset")
+"""SBD as published, and as mmsegmentation wants it; in the folder of the set or above it."""
+
+LEVELS_ABOVE = 2
+"""How far above: VOCdevkit, and the folder that holds it."""
+
+
+def voc2012(folder: Path, checker: Checker) -> LabelledSet:
+    """VOC's own 1,464 pictures to train on, 1,449 to test on; 21 classes with the background."""
+    home = _home(folder, checker)
+    names = list(lines(home / LISTS / "train.txt"))
+    train = _split("train", home, _own_pairs(names), checker)
+    checker.expect("train pictures", len(train), TRAIN)
+    return LabelledSet(
+        name="voc2012",
+        kind="masks",
+        classes=CLASSES,
+        train=train,
+        test=_val(home, train, checker),
+        facts={"train_list": "VOC 2012 train, without the pictures of SBD"},
+    )
+
+
+def voc2012_aug(folder: Path, checker: Checker) -> LabelledSet:
+    """VOC's train part with 9,118 pictures of SBD; the same pictures to test on as `voc2012`."""
+    home = _home(folder, checker)
+    own = set(lines(home / LISTS / "train.txt"))
+    val = set(lines(home / LISTS / "val.txt"))
+    extra, source = _extra_pairs(home, own | val, checker)
+    checker.expect("pictures that only SBD has masks of", len(extra), EXTRA)
+    train = _split("trainaug", home, [*_own_pairs(own), *extra], checker)
+    checker.expect("trainaug pictures", len(train), TRAIN_AUG)
+    return LabelledSet(
+        name="voc2012-aug",
+        kind="masks",
+        classes=CLASSES,
+        train=train,
+        test=_val(home, train, checker),
+        facts={
+            "train_list": "VOC 2012 train + SBD train + SBD val - VOC 2012 val",
+            "extra_masks": source,
+        },
+    )
+
+
+def _home(folder: Path, checker: Checker) -> Path:
+    """The folder VOC2012."""
+    needed = (PICTURES, MASKS, f"{LISTS}/train.txt", f"{LISTS}/val.txt")
+    return checker.find(folder, needed, BELOW)
+
+
+def _own_pairs(names: Iterable[str]) -> list[Pair]:
+    """Pictures with VOC's own masks."""
+    return [Pair(f"{PICTURES}/{name}.jpg", f"{MASKS}/{name}.png") for name in names]
+
+
+def _val(home: Path, train: Split, checker: Checker) -> Split:
+    """The part to test on."""
+    val = _split("val", home, _own_pairs(lines(home / LISTS / "val.txt")), checker)
+    checker.expect("val pictures", len(val), VAL)
+    require_apart(train, val, checker)
+    return val
+
+
+def _split(name: str, home: Path, pairs: Iterable[Pair], checker: Checker) -> Split:
+    """A part, with VOC's numbers."""
+    return paired_split(name, home, pairs, partial(read_mask, table=VOC), checker)
+
+
+def _extra_pairs(home: Path, known: set[str], checker: Checker) -> tuple[list[Pair], str]:
+    """Pictures that only SBD has masks of, and what those are: its own, or converted ones."""
+    if sbd := _find_sbd(home):
+        checker.require(sbd / "train.txt", sbd / "val.txt")
+        names = {*lines(sbd / "train.txt"), *lines(sbd / "val.txt")}
+        masks, ending, source = str(sbd / "cls"), MATLAB, "SBD, .mat files as published"
+    else:
+        if not (home / CONVERTED).is_dir():
+            checker.report(
+                f"SBD is missing: neither {' nor '.join(SBD)} is in {home} or up to {LEVELS_ABOVE} "
+                f"folders above, nor {CONVERTED} in it"
+            )
+        names = {Path(file).stem for file in files_below(home, CONVERTED, ".png")}
+        masks, ending, source = CONVERTED, ".png", f"SBD, converted to PNG files ({CONVERTED})"
+    extra = [
+        Pair(f"{PICTURES}/{name}.jpg", f"{masks}/{name}{ending}") for name in sorted(names - known)
+    ]
+    return extra, source
+
+
+def _find_sbd(home: Path) -> Path | None:
+    """The folder `dataset` of SBD."""
+    start = Path(absolute(home))
+    above = [start, *start.parents][: LEVELS_ABOVE + 1]
+    places = (place / name for place in above for name in SBD)
+    return next((place for place in places if (place / "cls").is_dir()), None)
+
+
+CONTEXT_CLASSES = (
+    "background", "aeroplane", "bag", "bed", "bedclothes", "bench", "bicycle", "bird", "boat",
+    "book", "bottle", "building", "bus", "cabinet", "car", "cat", "ceiling", "chair", "cloth",
+    "computer", "cow", "cup", "curtain", "dog", "door", "fence", "floor", "flower", "food",
+    "grass", "ground", "horse", "keyboard", "light", "motorbike", "mountain", "mouse", "person",
+    "plate", "platform", "pottedplant", "road", "rock", "sheep", "shelves", "sidewalk", "sign",
+    "sky", "snow", "sofa", "table", "track", "train", "tree", "truck", "tvmonitor", "wall",
+    "water", "window", "wood",
+)  # fmt: skip
+
+CONTEXT_TRAIN, CONTEXT_VAL = 4_998, 5_105
+
+CONTEXT_PICTURES, CONTEXT_MASKS = "JPEGImages", "SegmentationClassContext"
+CONTEXT_LISTS = "ImageSets/SegmentationContext"
+CONTEXT_BELOW = ("VOC2010", "VOCdevkit/VOC2010")
+
+
+def context_60(folder: Path, checker: Checker) -> LabelledSet:
+    """60 classes: the background counts, and nothing is ignored."""
+    train, val = _splits(folder, checker, CONTEXT_60)
+    name = "pascal-context-60"
+    return LabelledSet(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
+
+
+def context_59(folder: Path, checker: Checker) -> LabelledSet:
+    """59 classes: the background is ignored, which gives higher numbers."""
+    train, val = _splits(folder, checker, CONTEXT_59)
+    name = "pascal-context-59"
+    return LabelledSet(name=name, kind="masks", classes=CONTEXT_CLASSES[1:], train=train, test=val)
+
+
+def _splits(folder: Path, checker: Checker, table: Table) -> tuple[Split, Split]:
+    """Both parts with one of the two ways to see the background."""
+    needed = (
+        CONTEXT_PICTURES,
+        CONTEXT_MASKS,
+        f"{CONTEXT_LISTS}/train.txt",
+        f"{CONTEXT_LISTS}/val.txt",
+    )
+    home = checker.find(folder, needed, CONTEXT_BELOW)
+    read = partial(read_mask, table=table)
+    train, val = (
+        paired_split(
+            part,
+            home,
+            [
+                Pair(f"{CONTEXT_PICTURES}/{name}.jpg", f"{CONTEXT_MASKS}/{name}.png")
+                for name in lines(home / CONTEXT_LISTS / f"{part}.txt")
+            ],
+            read,
+            checker,
+        )
+        for part in ("train", "val")
+    )
+    checker.expect("train pictures", len(train), CONTEXT_TRAIN)
+    checker.expect("val pictures", len(val), CONTEXT_VAL)
+    require_apart(train, val, checker)
+    return train, val
+
+
+ADE20K_CLASSES = (
+    "wall", "building", "sky", "floor", "tree", "ceiling", "road", "bed", "windowpane", "grass",
+    "cabinet", "sidewalk", "person", "earth", "door", "table", "mountain", "plant", "curtain",
+    "chair", "car", "water", "painting", "sofa", "shelf", "house", "sea", "mirror", "rug", "field",
+    "armchair", "seat", "fence", "desk", "rock", "wardrobe", "lamp", "bathtub", "railing",
+    "cushion", "base", "box", "column", "signboard", "chest of drawers", "counter", "sand", "sink",
+    "skyscraper", "fireplace", "refrigerator", "grandstand", "path", "stairs", "runway", "case",
+    "pool table", "pillow", "screen door", "stairway", "river", "bridge", "bookcase", "blind",
+    "coffee table", "toilet", "flower", "book", "hill", "bench", "countertop", "stove", "palm",
+    "kitchen island", "computer", "swivel chair", "boat", "bar", "arcade machine", "hovel", "bus",
+    "towel", "light", "truck", "tower", "chandelier", "awning", "streetlight", "booth",
+    "television receiver", "airplane", "dirt track", "apparel", "pole", "land", "bannister",
+    "escalator", "ottoman", "bottle", "buffet", "poster", "stage", "van", "ship", "fountain",
+    "conveyor belt", "canopy", "washer", "plaything", "swimming pool", "stool", "barrel", "basket",
+    "waterfall", "tent", "bag", "minibike", "cradle", "oven", "ball", "food", "step", "tank",
+    "trade name", "microwave", "pot", "animal", "bicycle", "lake", "dishwasher", "screen",
+    "blanket", "sculpture", "hood", "sconce", "vase", "traffic light", "tray", "ashcan", "fan",
+    "pier", "crt screen", "plate", "monitor", "bulletin board", "shower", "radiator", "glass",
+    "clock", "flag",
+)  # fmt: skip
+
+TRAINING, VALIDATION = 20_210, 2_000
+
+ADE20K_PICTURES, ADE20K_MASKS = "images", "annotations"
+PARTS = ("training", "validation")
+ADE20K_BELOW = ("ADEChallengeData2016",)
+
+
+def ade20k(folder: Path, checker: Checker) -> LabelledSet:
+    """20,210 pictures to train on, 2,000 to test on."""
+    needed = [f"{kind}/{part}" for kind in (ADE20K_PICTURES, ADE20K_MASKS) for part in PARTS]
+    home = checker.find(folder, needed, ADE20K_BELOW)
+    read = partial(read_mask, table=ADE20K)
+    training, validation = (
+        paired_split(part, home, _pairs(home, part), read, checker) for part in PARTS
+    )
+    checker.expect("training pictures", len(training), TRAINING)
+    checker.expect("validation pictures", len(validation), VALIDATION)
+    return LabelledSet(
+        name="ade20k", kind="masks", classes=ADE20K_CLASSES, train=training, test=validation
+    )
+
+
+def _pairs(home: Path, part: str) -> list[Pair]:
+    """Pictures and masks of one name."""
+    return [
+        Pair(picture, f"{ADE20K_MASKS}/{part}/{PurePosixPath(picture).stem}.png")
+        for picture in files_below(home, f"{ADE20K_PICTURES}/{part}", ".jpg")
+    ]
+
+
+THINGS = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat",
+    "traffic light", "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog",
+    "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "backpack", "umbrella",
+    "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard", "sports ball", "kite",
+    "baseball bat", "baseball glove", "skateboard", "surfboard", "tennis racket", "bottle",
+    "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple", "sandwich", "orange",
+    "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant",
+    "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone",
+    "microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors",
+    "teddy bear", "hair drier", "toothbrush",
+)  # fmt: skip
+
+STUFF = (
+    "banner", "blanket", "branch", "bridge", "building-other", "bush", "cabinet", "cage",
+    "cardboard", "carpet", "ceiling-other", "ceiling-tile", "cloth", "clothes", "clouds",
+    "counter", "cupboard", "curtain", "desk-stuff", "dirt", "door-stuff", "fence", "floor-marble",
+    "floor-other", "floor-stone", "floor-tile", "floor-wood", "flower", "fog", "food-other",
+    "fruit", "furniture-other", "grass", "gravel", "ground-other", "hill", "house", "leaves",
+    "light", "mat", "metal", "mirror-stuff", "moss", "mountain", "mud", "napkin", "net", "paper",
+    "pavement", "pillow", "plant-other", "plastic", "platform", "playingfield", "railing",
+    "railroad", "river", "road", "rock", "roof", "rug", "salad", "sand", "sea", "shelf",
+    "sky-other", "skyscraper", "snow", "solid-other", "stairs", "stone", "straw",
+    "structural-other", "table", "tent", "textile-other", "towel", "tree", "vegetable",
+    "wall-brick", "wall-concrete", "wall-other", "wall-panel", "wall-stone", "wall-tile",
+    "wall-wood", "water-other", "waterdrops", "window-blind", "window-other", "wood",
+)  # fmt: skip
+
+COCO_TRAIN, COCO_VAL = 118_287, 5_000
+
+COCO_PARTS = ("train2017", "val2017")
+COCO_PICTURES = ("images", "")
+COCO_MASKS = ("annotations", "stuffthingmaps", "stuffthingmaps_trainval2017")
+"""Folders in which the parts may lie, in the order in which they are looked for."""
+
+
+def coco_stuff(folder: Path, checker: Checker) -> LabelledSet:
+    """171 classes: 80 things and 91 stuffs; what has no label is ignored."""
+    train, val = _coco_splits(folder, checker, COCO_STUFF)
+    classes = THINGS + STUFF
+    return LabelledSet(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
+
+
+def coco_object(folder: Path, checker: Checker) -> LabelledSet:
+    """81 classes: 80 things and the background, which is all else; nothing is ignored."""
+    train, val = _coco_splits(folder, checker, COCO_OBJECT)
+    classes = ("background", *THINGS)
+    return LabelledSet(name="coco-object", kind="masks", classes=classes, train=train, test=val)
+
+
+def _coco_splits(folder: Path, checker: Checker, table: Table) -> tuple[Split, Split]:
+    """Both parts with one of the two readings of their masks."""
+    pictures, masks = (_place(folder, names, checker) for names in (COCO_PICTURES, COCO_MASKS))
+    read = partial(read_mask, table=table)
+    train, val = (
+        paired_split(
+            part,
+            folder,
+            [
+                Pair(picture, f"{masks}/{part}/{PurePosixPath(picture).stem}.png")
+                for picture in files_below(folder, f"{pictures}/{part}".lstrip("/"), ".jpg")
+            ],
+            read,
+            checker,
+        )
+        for part in COCO_PARTS
+    )
+    checker.expect("train2017 pictures", len(train), COCO_TRAIN)
+    checker.expect("val2017 pictures", len(val), COCO_VAL)
+    return train, val
+
+
+def _place(folder: Path, names: tuple[str, ...], checker: Checker) -> str:
+    """The first of some folders that holds both parts."""
+    held = [name for name in names if all((folder / name / part).exists() for part in COCO_PARTS)]
+    if not held:
+        wanted = ", ".join(name or "." for name in names)
+        checker.report(f"none of the folders {wanted} in {folder} has {' and '.join(COCO_PARTS)}")
+    place = (held or names)[0]
+    checker.require(*(folder / place / part for part in COCO_PARTS))
+    return place
+
+
+CITYSCAPES_CLASSES = (
+    "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign",
+    "vegetation", "terrain", "sky", "person", "rider", "car", "truck", "bus", "train",
+    "motorcycle", "bicycle",
+)  # fmt: skip
+
+CITYSCAPES_TRAIN, CITYSCAPES_VAL = 2_975, 500
+
+CITYSCAPES_PICTURES, CITYSCAPES_MASKS = "leftImg8bit", "gtFine"
+PICTURE_ENDING, MASK_ENDING = "_leftImg8bit.png", "_gtFine_labelIds.png"
+
+
+def cityscapes(folder: Path, checker: Checker) -> LabelledSet:
+    """2,975 pictures to train on, 500 to test on; all that is not of the 19 classes is ignored."""
+    parts = ("train", "val")
+    needed = [
+        f"{kind}/{part}" for kind in (CITYSCAPES_PICTURES, CITYSCAPES_MASKS) for part in parts
+    ]
+    home = checker.find(folder, needed, ("cityscapes",))
+    read = partial(read_mask, table=CITYSCAPES)
+    train, val = (
+        paired_split(part, home, _cityscapes_pairs(home, part), read, checker) for part in parts
+    )
+    checker.expect("train pictures", len(train), CITYSCAPES_TRAIN)
+    checker.expect("val pictures", len(val), CITYSCAPES_VAL)
+    return LabelledSet(
+        name="cityscapes", kind="masks", classes=CITYSCAPES_CLASSES, train=train, test=val
+    )
+
+
+def _cityscapes_pairs(home: Path, part: str) -> list[Pair]:
+    """Pictures and masks of one city and name."""
+    pictures = files_below(home, f"{CITYSCAPES_PICTURES}/{part}", PICTURE_ENDING)
+    return [Pair(picture, _mask_name(picture)) for picture in pictures]
+
+
+def _mask_name(picture: str) -> str:
+    """The mask that belongs to a picture."""
+    return (
+        CITYSCAPES_MASKS
+        + picture.removeprefix(CITYSCAPES_PICTURES).removesuffix(PICTURE_ENDING)
+        + MASK_ENDING
+    )

