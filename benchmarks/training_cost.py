@@ -3,7 +3,7 @@
 For each size and resolution a real run is set up (real images, teacher, workers, logs, average) and
 takes stretches of steps without a pause, each followed by bare forward and backward passes of the
 same student at the same budgets while nothing else runs. What the loop adds is the time of a step
-without teacher and optimiser, over that of the bare pass.
+without teacher and optimizer, over that of the bare pass.
 
     python benchmarks/training_cost.py --images DIR --out build/training-cost
 """

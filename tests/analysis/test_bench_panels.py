@@ -27,9 +27,9 @@ def test_speed_is_shown_against_full_attention_and_for_the_plain_form_too() -> N
     assert list(line.y) == pytest.approx([0.96, 3.84])
 
 
-def test_lines_differ_in_colour_and_marker() -> None:
+def test_lines_differ_in_color_and_marker() -> None:
     for panel in bench_panels(report().rows):
-        assert len({(line.colour) for line in panel.lines}) == len(panel.lines)
+        assert len({(line.color) for line in panel.lines}) == len(panel.lines)
         assert len({(line.marker) for line in panel.lines}) == len(panel.lines)
 
 

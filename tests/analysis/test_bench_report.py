@@ -115,6 +115,6 @@ def test_the_plot_is_a_picture_with_something_on_it() -> None:
     with Image.open(io.BytesIO(plot(report()))) as picture:
         assert picture.format == "PNG"
         assert min(picture.size) > 400
-        colours = picture.convert("RGB").getcolors(1_000_000)
-    assert colours is not None
-    assert len(colours) > 50
+        colors = picture.convert("RGB").getcolors(1_000_000)
+    assert colors is not None
+    assert len(colors) > 50

@@ -68,6 +68,6 @@ def test_every_photo_has_a_view_for_every_budget_with_a_pixel_for_each_patch(dem
         assert photo.picture.size == (grid[1] * 16, grid[0] * 16)
         assert [view.budget for view in photo.views] == [2, 4, 8]
         for view in photo.views:
-            assert view.colours.shape == (*grid, 3)
+            assert view.colors.shape == (*grid, 3)
             assert view.first.shape == view.regions.shape == (*grid, 4)
             assert view.paths.count("<polyline") == 2 * view.budget

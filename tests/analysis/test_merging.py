@@ -101,14 +101,14 @@ def merged_by_hand(patches: Tensor, owner: Tensor, count: int) -> Tensor:
 @pytest.mark.parametrize("count", [15, 16])
 def test_merged_tokens_are_the_plain_averages_of_all_their_patches(count: int) -> None:
     patches, state = torch.randn(2, count, 5), singles(count)
-    centres, tokens = state.points, patches
+    centers, tokens = state.points, patches
     for pairs in (4, 3, 2):
         tokens, state = merge(tokens, state, match(tokens, pairs))
     for image in range(2):
         owner, left = state.owner[image], tokens.shape[1]
         assert left == count - 9
         torch.testing.assert_close(tokens[image], merged_by_hand(patches[image], owner, left))
-        torch.testing.assert_close(state.points[image], merged_by_hand(centres[image], owner, left))
+        torch.testing.assert_close(state.points[image], merged_by_hand(centers[image], owner, left))
         assert owner.bincount().tolist() == state.sizes[image].flatten().tolist()
 
 

@@ -32,7 +32,7 @@ def test_models_with_budgets_are_lines_and_others_levels() -> None:
     assert (baseline.label, baseline.dashed) == ("runs/baseline (baseline)", True)
     assert (reference.label, reference.y) == ("efficientnet-lite2 (teacher)", [80.0])
     assert math.isnan(reference.x[0])
-    assert [line.colour for line in (model, baseline, reference)] == [BLUE, VERMILION, BLACK]
+    assert [line.color for line in (model, baseline, reference)] == [BLUE, VERMILION, BLACK]
 
 
 def test_a_panel_shows_the_leading_metric_and_says_which_way_is_better() -> None:
@@ -43,7 +43,7 @@ def test_a_panel_shows_the_leading_metric_and_says_which_way_is_better() -> None
     assert (knn.unit, depth.unit) == ("%", "m")
 
 
-def test_resolutions_and_shares_of_a_model_are_lines_of_one_colour() -> None:
+def test_resolutions_and_shares_of_a_model_are_lines_of_one_color() -> None:
     (panel,) = quality_panels(
         [
             row(budget=budget, resolution=side, ffn=share)
@@ -58,7 +58,7 @@ def test_resolutions_and_shares_of_a_model_are_lines_of_one_colour() -> None:
         "runs/tiny, 160 px, ffn 0.5",
         "runs/tiny, 160 px, ffn 1",
     ]
-    assert len({line.colour for line in panel.lines}) == 1
+    assert len({line.color for line in panel.lines}) == 1
     assert len({line.marker for line in panel.lines}) == 4
 
 

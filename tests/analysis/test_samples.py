@@ -9,7 +9,7 @@ from PIL import Image
 from veca.analysis.demo import SAMPLES, sample_photos
 
 
-def test_every_sample_is_a_colour_photograph_that_opens() -> None:
+def test_every_sample_is_a_color_photograph_that_opens() -> None:
     photos = sample_photos()
     assert [photo.name for photo in photos] == list(SAMPLES)
     for photo in photos:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from veca.backbone.attention import Attention, CorePeripheryAttention, FullAttention, attend
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import folds
-from veca.backbone.rope import Periods, Turn, frequencies, patch_centres, rotate, turn_at
+from veca.backbone.rope import Periods, Turn, frequencies, patch_centers, rotate, turn_at
 
 CONFIG = BackboneConfig(width=32, heads=2, budgets=(4, 8))
 GRID = (3, 5)
@@ -33,7 +33,7 @@ def case(budget: int, dtype: torch.dtype = torch.float64, batch: int = 2) -> Cas
     turns = frequencies(Periods(CONFIG.head_width, 100.0, 0.125), device, dtype)
     core_points = torch.rand(batch, budget, 2, dtype=dtype) * 2 - 1
     tokens = torch.randn(batch, budget + PATCHES, CONFIG.width, dtype=dtype)
-    patch_turn = turn_at(patch_centres(GRID, device, dtype), turns)
+    patch_turn = turn_at(patch_centers(GRID, device, dtype), turns)
     return Case(tokens, budget, turn_at(core_points, turns), patch_turn)
 
 
@@ -144,7 +144,7 @@ def test_reads_are_the_center_of_mass_of_what_cores_take_from_patches(
 ) -> None:
     inputs = case(budget)
     module = attention(CorePeripheryAttention)
-    points = patch_centres(GRID, torch.device("cpu"), torch.float64)
+    points = patch_centers(GRID, torch.device("cpu"), torch.float64)
     mixed = getattr(module, form)(*inputs, points)
     torch.testing.assert_close(mixed.tokens, getattr(module, form)(*inputs).tokens)
 
@@ -168,7 +168,7 @@ def test_the_cheaper_form_is_taken_unless_one_is_asked_for() -> None:
 
 def test_a_replaced_projection_is_really_called() -> None:
     class Doubled(nn.Linear):
-        """Stands for a LoRA or quantised layer: its weight alone is not what it computes."""
+        """Stands for a LoRA or quantized layer: its weight alone is not what it computes."""
 
         def forward(self, tokens: Tensor) -> Tensor:
             return super().forward(tokens) * 2

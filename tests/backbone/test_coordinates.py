@@ -5,22 +5,22 @@ import math
 import pytest
 import torch
 
-from veca.backbone.rope import jittered, patch_centres, spread_points
+from veca.backbone.rope import jittered, patch_centers, spread_points
 
 CPU = torch.device("cpu")
 
 
-def test_patch_centres_run_row_by_row_with_x_first_and_each_axis_from_minus_one_to_one() -> None:
-    centres = patch_centres((2, 4), CPU)
+def test_patch_centers_run_row_by_row_with_x_first_and_each_axis_from_minus_one_to_one() -> None:
+    centers = patch_centers((2, 4), CPU)
     expected = [[x, y] for y in (-0.5, 0.5) for x in (-0.75, -0.25, 0.25, 0.75)]
-    torch.testing.assert_close(centres, torch.tensor(expected))
+    torch.testing.assert_close(centers, torch.tensor(expected))
 
 
-def test_a_single_patch_stands_at_the_centre() -> None:
-    assert patch_centres((1, 1), CPU).tolist() == [[0.0, 0.0]]
+def test_a_single_patch_stands_at_the_center() -> None:
+    assert patch_centers((1, 1), CPU).tolist() == [[0.0, 0.0]]
 
 
-def test_the_first_core_starts_at_the_centre_and_every_prefix_covers_the_square() -> None:
+def test_the_first_core_starts_at_the_center_and_every_prefix_covers_the_square() -> None:
     points = spread_points(64)
     assert math.hypot(*points[0]) < 0.05
     for count, expected in ((8, 0.88), (16, 0.44), (32, 0.31), (64, 0.20)):
@@ -42,20 +42,20 @@ def test_farthest_point_sampling_takes_the_point_farthest_from_all_before() -> N
 
 def test_jitter_moves_and_scales_the_patches_as_a_whole_within_its_limits() -> None:
     torch.manual_seed(0)
-    centres = patch_centres((16, 16), CPU)
+    centers = patch_centers((16, 16), CPU)
     outermost = []
     for _ in range(500):
-        moved = jittered(centres, 0.08, 2.0)
-        scale = (moved[1, 0] - moved[0, 0]) / (centres[1, 0] - centres[0, 0])
-        shift = moved[0] / scale - centres[0]
+        moved = jittered(centers, 0.08, 2.0)
+        scale = (moved[1, 0] - moved[0, 0]) / (centers[1, 0] - centers[0, 0])
+        shift = moved[0] / scale - centers[0]
         assert 0.5 <= scale <= 2.0
         assert shift.abs().max() <= 0.08 + 1e-5
-        torch.testing.assert_close(moved, (centres + shift) * scale)
+        torch.testing.assert_close(moved, (centers + shift) * scale)
         outermost.append(float(moved.max()))
     assert min(outermost) < 0.6  # both ends of the range are reached
     assert max(outermost) > 1.8
 
 
 def test_jitter_can_be_switched_off() -> None:
-    centres = patch_centres((2, 2), CPU)
-    assert torch.equal(jittered(centres, 0.0, 1.0), centres)
+    centers = patch_centers((2, 2), CPU)
+    assert torch.equal(jittered(centers, 0.0, 1.0), centers)

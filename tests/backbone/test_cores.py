@@ -103,7 +103,7 @@ def test_a_step_from_normalized_features_does_not_depend_on_their_scale() -> Non
     assert small.abs().max() > 0
 
 
-def test_prefix_tokens_of_a_full_model_stand_at_the_centre() -> None:
+def test_prefix_tokens_of_a_full_model_stand_at_the_center() -> None:
     whole = CoreBank(BackboneConfig(width=32, heads=2, attention="full", prefix_tokens=3))
     whole.reset_parameters()
     cores, positions = whole(2, 3)

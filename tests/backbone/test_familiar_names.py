@@ -43,7 +43,7 @@ def test_forward_intermediates_gives_final_tokens_and_maps(
         torch.testing.assert_close(mine, other.patch_map)
 
 
-def test_forward_intermediates_can_give_only_normalised_token_lists(
+def test_forward_intermediates_can_give_only_normalized_token_lists(
     model: veca.VECA, images: Tensor
 ) -> None:
     tokens = model.forward_intermediates(

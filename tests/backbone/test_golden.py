@@ -19,7 +19,7 @@ def compute() -> dict[str, list[float]]:
         for name in ("image", "cores", "patches", "core_points"):
             found[f"{name} at {budget} cores, share {share}"] = fingerprint(getattr(features, name))
     found["core maps"] = fingerprint(model.core_maps(images, 3, 8))
-    # A fixed direction: the length of a normalised feature has no gradient but rounding errors.
+    # A fixed direction: the length of a normalized feature has no gradient but rounding errors.
     directions = torch.randn_like(features.image), torch.randn_like(features.patches)
     loss = (features.image * directions[0]).mean() + (features.patches * directions[1]).mean()
     loss.backward()

@@ -298,7 +298,7 @@ def test_autocast_leaves_the_residual_stream_in_single_precision_in_every_form(
 
 
 class Doubled(nn.Linear):
-    """Stands for a LoRA or quantised layer: its weight alone is not what it computes."""
+    """Stands for a LoRA or quantized layer: its weight alone is not what it computes."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return super().forward(tokens) * 2

@@ -50,7 +50,7 @@ def test_scores_depend_on_differences_of_points_only() -> None:
     assert not torch.allclose(score(here, there), score(here + shift, there))
 
 
-def test_the_centre_turns_nothing() -> None:
+def test_the_center_turns_nothing() -> None:
     vector = torch.randn(1, 4, 2, 16)
     turn = rotary.turn_at(torch.zeros(4, 2), rotary.frequencies(SMALL, CPU, torch.float32))
     assert torch.equal(rotary.rotate(vector, turn), vector)

@@ -54,10 +54,10 @@ def pixels_head(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def write_plain(path: Path, colour: tuple[int, int, int]) -> None:
-    """A picture of one colour."""
+def write_plain(path: Path, color: tuple[int, int, int]) -> None:
+    """A picture of one color."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (24, 20), colour).save(path)
+    Image.new("RGB", (24, 20), color).save(path)
 
 
 def test_two_commands_lead_from_a_folder_of_pictures_to_labels(
@@ -195,11 +195,11 @@ def test_depth_is_drawn_and_written_in_the_unit_that_holds_it(
     assert line.endswith(" m: predictions/50_depth.png\n")
     assert main(["predict", "out", "set/images/50.png", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert (row["depth"], row["steps_in_a_metre"]) == ("predictions/50_millimetres.png", 1000)
+    assert (row["depth"], row["steps_in_a_metre"]) == ("predictions/50_millimeters.png", 1000)
     with Image.open(row["depth"]) as stored:
-        metres = np.array(stored) / 1000
-    assert metres.shape == (48, 48)
-    assert metres.mean() == pytest.approx(row["metres"]["mean"], abs=1e-3)
+        meters = np.array(stored) / 1000
+    assert meters.shape == (48, 48)
+    assert meters.mean() == pytest.approx(row["meters"]["mean"], abs=1e-3)
 
     far = load_head(head)
     far.facts["scale"]["most"] = 80.0
@@ -208,7 +208,7 @@ def test_depth_is_drawn_and_written_in_the_unit_that_holds_it(
     row = json.loads(capsys.readouterr().out)
     assert (row["depth"], row["steps_in_a_metre"]) == ("predictions/50_256ths.png", 256)
     with Image.open(row["depth"]) as stored:
-        assert (np.array(stored) / 256).mean() == pytest.approx(row["metres"]["mean"], abs=1 / 256)
+        assert (np.array(stored) / 256).mean() == pytest.approx(row["meters"]["mean"], abs=1 / 256)
 
 
 def test_pictures_of_one_name_and_of_floats_have_drawings_of_their_own(

@@ -44,9 +44,9 @@ def test_a_picture_from_elsewhere_is_embedded_by_the_model_of_the_collection(
     (folder / "copy.png").write_bytes(encoded(3))
     assert main(["search", "copy.png", "--in", "out", "--out", "found.png", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["count"] == len(found["neighbours"]) == 8
-    assert found["neighbours"][0]["path"] == str(folder / "photos" / "0003.png")
-    assert found["neighbours"][0]["similarity"] == pytest.approx(1, abs=1e-3)
+    assert found["count"] == len(found["neighbors"]) == 8
+    assert found["neighbors"][0]["path"] == str(folder / "photos" / "0003.png")
+    assert found["neighbors"][0]["similarity"] == pytest.approx(1, abs=1e-3)
     assert found["image"] == str(folder / "copy.png")
     assert found["sheet"] == "found.png"
     assert (folder / "found.png").exists()

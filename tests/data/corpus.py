@@ -1,4 +1,4 @@
-"""Odd pictures, and the colours that must be found in each; `refused.py` has those without any.
+"""Odd pictures, and the colors that must be found in each; `refused.py` has those without any.
 
 They are made anew in every run, so that the repository holds no picture.
 """
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image, features
 
 from tests.data.encoders import (
-    COLOUR,
-    COLOUR_AND_ALPHA,
-    GREY,
-    GREY_AND_ALPHA,
+    COLOR,
+    COLOR_AND_ALPHA,
+    GRAY,
+    GRAY_AND_ALPHA,
     packed_12_bit,
     png,
     png16,
@@ -35,16 +35,16 @@ ONE_STEP = 1 / 255
 
 @dataclass(frozen=True)
 class Good:
-    """A file that must be read, and the upright, opaque colours in it, (H, W, 3) in 0..1."""
+    """A file that must be read, and the upright, opaque colors in it, (H, W, 3) in 0..1."""
 
     name: str
     content: bytes
-    colours: NDArray[Any]
+    colors: NDArray[Any]
     tolerance: float = 1e-6
 
 
 def photo(height: int = HEIGHT, width: int = WIDTH) -> NDArray[Any]:
-    """A picture of smooth colours with some noise, in which every turn and flip shows."""
+    """A picture of smooth colors with some noise, in which every turn and flip shows."""
     y, x = np.mgrid[0:height, 0:width]
     smooth = np.stack([x * 255 // width, y * 255 // height, (x + y) * 255 // (width + height)], -1)
     noise = np.random.default_rng(7).integers(0, 16, smooth.shape)
@@ -52,7 +52,7 @@ def photo(height: int = HEIGHT, width: int = WIDTH) -> NDArray[Any]:
 
 
 PHOTO = photo()
-GREYS = PHOTO[..., 0]
+GRAYS = PHOTO[..., 0]
 DEEP = np.random.default_rng(1).integers(0, 65536, (HEIGHT, WIDTH, 4)).astype(np.uint16)
 INKS = np.repeat(
     np.repeat([[[255, 0, 0, 0], [0, 255, 0, 0]], [[0, 0, 255, 0], [0, 64, 128, 128]]], 16, 0), 16, 1
@@ -73,15 +73,15 @@ def plainly_decoded(content: bytes) -> NDArray[Any]:
         return np.asarray(image.convert("RGB"))
 
 
-def grey(values: NDArray[Any]) -> NDArray[Any]:
-    """Greys in 0..1 as colours."""
+def gray(values: NDArray[Any]) -> NDArray[Any]:
+    """Grays in 0..1 as colors."""
     return np.repeat(values[..., None], 3, axis=2)
 
 
-def on_white(colours: NDArray[Any], opacity: NDArray[Any]) -> NDArray[Any]:
+def on_white(colors: NDArray[Any], opacity: NDArray[Any]) -> NDArray[Any]:
     """Bytes blended by hand: what shows of a transparent picture."""
     share = opacity[..., None] / 255
-    return colours / 255 * share + (1 - share)
+    return colors / 255 * share + (1 - share)
 
 
 def rgb_of_inks(inks: NDArray[Any]) -> NDArray[Any]:
@@ -116,16 +116,16 @@ def oriented() -> list[Good]:
     found = []
     for number, turn in TURNED_UPRIGHT.items():
         jpeg = encoded(image, "JPEG", exif=exif(number))
-        colours = turn(plainly_decoded(encoded(image, "JPEG"))) / 255
-        found.append(Good(f"orientation {number}.jpg", jpeg, colours))
+        colors = turn(plainly_decoded(encoded(image, "JPEG"))) / 255
+        found.append(Good(f"orientation {number}.jpg", jpeg, colors))
     rows = [row.tobytes() for row in PHOTO]
     late = png_chunk(b"eXIf", exif(6).tobytes()[6:])
     damaged = png_chunk(b"eXIf", b"II*\0\xff\xff\xff\xff broken")
     return [
         *found,
         Good("early.png", encoded(image, "PNG", exif=exif(5)), TURNED_UPRIGHT[5](PHOTO) / 255),
-        Good("late.png", png(SIZE, 8, COLOUR, rows, after=late), TURNED_UPRIGHT[6](PHOTO) / 255),
-        Good("damaged exif.png", png(SIZE, 8, COLOUR, rows, before=damaged), PHOTO / 255),
+        Good("late.png", png(SIZE, 8, COLOR, rows, after=late), TURNED_UPRIGHT[6](PHOTO) / 255),
+        Good("damaged exif.png", png(SIZE, 8, COLOR, rows, before=damaged), PHOTO / 255),
         Good(
             "turned.webp",
             encoded(image, "WEBP", lossless=True, exif=exif(8)),
@@ -139,7 +139,7 @@ def oriented() -> list[Good]:
         Good(
             "turned 16 bit.png",
             encoded(Image.fromarray(DEEP[..., 0]), "PNG", exif=exif(7)),
-            TURNED_UPRIGHT[7](grey(DEEP[..., 0] / 65535)),
+            TURNED_UPRIGHT[7](gray(DEEP[..., 0] / 65535)),
         ),
     ]
 
@@ -148,7 +148,7 @@ def plain() -> list[Good]:
     """Everyday files of every format, some under a wrong name."""
     image, jpeg = Image.fromarray(PHOTO), encoded(Image.fromarray(PHOTO), "JPEG")
     progressive = encoded(image, "JPEG", progressive=True)
-    grey_jpeg = encoded(Image.fromarray(GREYS), "JPEG")
+    gray_jpeg = encoded(Image.fromarray(GRAYS), "JPEG")
     strip = np.random.default_rng(3).integers(0, 256, (10, 10_000, 3)).astype(np.uint8)
     found = [
         Good("photo.png", encoded(image, "PNG"), PHOTO / 255),
@@ -156,7 +156,7 @@ def plain() -> list[Good]:
         Good("a jpeg called.png", jpeg, plainly_decoded(jpeg) / 255),
         Good("no ending", jpeg, plainly_decoded(jpeg) / 255),
         Good("progressive.jpg", progressive, plainly_decoded(progressive) / 255),
-        Good("grey.jpg", grey_jpeg, plainly_decoded(grey_jpeg) / 255),
+        Good("gray.jpg", gray_jpeg, plainly_decoded(gray_jpeg) / 255),
         Good("photo.bmp", encoded(image, "BMP"), PHOTO / 255),
         Good("photo.ppm", encoded(image, "PPM"), PHOTO / 255),
         Good("packed.tif", encoded(image, "TIFF", compression="tiff_lzw"), PHOTO / 255),
@@ -189,39 +189,39 @@ def animated() -> list[Good]:
 def transparent() -> list[Good]:
     """Opacity in every form that a file can give it."""
     opacity = np.linspace(0, 255, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH).astype(np.uint8)
-    blended, blended_grey = on_white(PHOTO, opacity), on_white(grey(GREYS), opacity)
+    blended, blended_gray = on_white(PHOTO, opacity), on_white(gray(GRAYS), opacity)
     rgba = Image.fromarray(np.dstack([PHOTO, opacity]))
-    la = Image.merge("LA", (Image.fromarray(GREYS), Image.fromarray(opacity)))
+    la = Image.merge("LA", (Image.fromarray(GRAYS), Image.fromarray(opacity)))
     palette = Image.fromarray(PHOTO).quantize(64)
-    index, colours = np.asarray(palette), np.asarray(palette.convert("RGB"))
+    index, colors = np.asarray(palette), np.asarray(palette.convert("RGB"))
     alphas = bytes(range(0, 256, 4))
     one = np.where(index == 5, 0, 255)
     of_index = np.frombuffer(alphas, np.uint8)[index]
     pa = np.dstack([index, opacity])
     table = [part * 257 for part in np.array(palette.getpalette("RGB")).reshape(-1, 3).T.ravel()]
     pa_tags = tiff_tags(SIZE, [8, 8], 3, extra_samples=2) | {320: (3, table)}
-    premultiplied = np.stack([GREYS * (opacity / 255), opacity], -1).round().astype(np.uint8)
+    premultiplied = np.stack([GRAYS * (opacity / 255), opacity], -1).round().astype(np.uint8)
     la_tags = tiff_tags(SIZE, [8, 8], 1, extra_samples=1)
-    few = (GREYS >> 6).reshape(HEIGHT, -1, 4)
+    few = (GRAYS >> 6).reshape(HEIGHT, -1, 4)
     quarters = [bytes((row @ [64, 16, 4, 1]).tolist()) for row in few.astype(int)]
     key = png_chunk(b"tRNS", struct.pack(">H", 2))
-    seen = np.where(GREYS >> 6 == 2, 255, (GREYS >> 6) * 85) / 255
+    seen = np.where(GRAYS >> 6 == 2, 255, (GRAYS >> 6) * 85) / 255
     return [
         Good("rgba.png", encoded(rgba, "PNG"), blended, ONE_STEP),
         Good("rgba.webp", encoded(rgba, "WEBP", lossless=True, exact=True), blended, ONE_STEP),
-        Good("la.png", encoded(la, "PNG"), blended_grey, ONE_STEP),
-        Good("p.png", encoded(palette, "PNG"), colours / 255),
-        Good("p one.png", encoded(palette, "PNG", transparency=5), on_white(colours, one)),
+        Good("la.png", encoded(la, "PNG"), blended_gray, ONE_STEP),
+        Good("p.png", encoded(palette, "PNG"), colors / 255),
+        Good("p one.png", encoded(palette, "PNG", transparency=5), on_white(colors, one)),
         Good(
             "p many.png",
             encoded(palette, "PNG", transparency=alphas),
-            on_white(colours, of_index),
+            on_white(colors, of_index),
             ONE_STEP,
         ),
-        Good("p one.gif", encoded(palette, "GIF", transparency=5), on_white(colours, one)),
-        Good("pa.tif", tiff(pa_tags, pa.tobytes()), on_white(colours, opacity), ONE_STEP),
-        Good("la.tif", tiff(la_tags, premultiplied.tobytes()), blended_grey, 2 * ONE_STEP),
-        Good("four greys.png", png(SIZE, 2, GREY, quarters, before=key), grey(seen)),
+        Good("p one.gif", encoded(palette, "GIF", transparency=5), on_white(colors, one)),
+        Good("pa.tif", tiff(pa_tags, pa.tobytes()), on_white(colors, opacity), ONE_STEP),
+        Good("la.tif", tiff(la_tags, premultiplied.tobytes()), blended_gray, 2 * ONE_STEP),
+        Good("four grays.png", png(SIZE, 2, GRAY, quarters, before=key), gray(seen)),
     ]
 
 
@@ -231,43 +231,43 @@ def deep() -> list[Good]:
     key = int(first[2, 3])
     rgb_key = png_chunk(b"tRNS", DEEP[2, 3, :3].astype(">u2").tobytes())
     rgb_seen = np.where((DEEP[..., :3] >> 8 == DEEP[2, 3, :3] >> 8).all(-1)[..., None], 1, rgb)
-    grey_key = png_chunk(b"tRNS", struct.pack(">H", key))
+    gray_key = png_chunk(b"tRNS", struct.pack(">H", key))
     floats = (first / 65535).astype(np.float32)
     twelve = first >> 4
     one = Image.fromarray(PHOTO[..., 0] > 99)
     return [
-        Good("grey 16.png", png16(DEEP[..., :1], GREY), grey(first / 65535)),
+        Good("gray 16.png", png16(DEEP[..., :1], GRAY), gray(first / 65535)),
         Good(
-            "grey 16 key.png",
-            png16(DEEP[..., :1], GREY, grey_key),
-            grey(np.where(first == key, 1, first / 65535)),
+            "gray 16 key.png",
+            png16(DEEP[..., :1], GRAY, gray_key),
+            gray(np.where(first == key, 1, first / 65535)),
         ),
-        Good("rgb 16.png", png16(DEEP[..., :3], COLOUR), rgb, ONE_STEP),
-        Good("rgb 16 key.png", png16(DEEP[..., :3], COLOUR, rgb_key), rgb_seen, ONE_STEP),
+        Good("rgb 16.png", png16(DEEP[..., :3], COLOR), rgb, ONE_STEP),
+        Good("rgb 16 key.png", png16(DEEP[..., :3], COLOR, rgb_key), rgb_seen, ONE_STEP),
         Good(
             "rgba 16.png",
-            png16(DEEP, COLOUR_AND_ALPHA),
+            png16(DEEP, COLOR_AND_ALPHA),
             rgb * opacity + 1 - opacity,
             2 * ONE_STEP,
         ),
         Good(
             "la 16.png",
-            png16(DEEP[..., [0, 3]], GREY_AND_ALPHA),
-            grey(first / 65535) * opacity + 1 - opacity,
+            png16(DEEP[..., [0, 3]], GRAY_AND_ALPHA),
+            gray(first / 65535) * opacity + 1 - opacity,
             2 * ONE_STEP,
         ),
-        Good("16.tif", tiff(tiff_tags(SIZE, [16], 1), first.tobytes()), grey(first / 65535)),
+        Good("16.tif", tiff(tiff_tags(SIZE, [16], 1), first.tobytes()), gray(first / 65535)),
         Good(
             "16 motorola.tif",
             tiff(tiff_tags(SIZE, [16], 1), first.astype(">u2").tobytes(), ">"),
-            grey(first / 65535),
+            gray(first / 65535),
         ),
         Good(
             "16 white is zero.tif",
             tiff(tiff_tags(SIZE, [16], 0), first.tobytes()),
-            grey(1 - first / 65535),
+            gray(1 - first / 65535),
         ),
-        Good("12.tif", tiff(tiff_tags(SIZE, [12], 1), packed_12_bit(twelve)), grey(twelve / 4095)),
+        Good("12.tif", tiff(tiff_tags(SIZE, [12], 1), packed_12_bit(twelve)), gray(twelve / 4095)),
         Good(
             "rgb 16.tif",
             tiff(tiff_tags(SIZE, [16] * 3, 2), DEEP[..., :3].tobytes()),
@@ -277,17 +277,17 @@ def deep() -> list[Good]:
         Good(
             "float.tif",
             tiff(tiff_tags(SIZE, [32], 1, sample_format=3), floats.tobytes()),
-            grey(floats),
+            gray(floats),
         ),
-        Good("float.pfm", encoded(Image.fromarray(floats), "PPM"), grey(floats)),
+        Good("float.pfm", encoded(Image.fromarray(floats), "PPM"), gray(floats)),
         Good(
             "16.pgm",
             b"P5 56 40 65535\n" + first.astype(">u2").tobytes(),
-            grey(first / 65535),
+            gray(first / 65535),
         ),
-        Good("one bit.png", encoded(one, "PNG"), grey(np.asarray(one) * 1.0)),
+        Good("one bit.png", encoded(one, "PNG"), gray(np.asarray(one) * 1.0)),
         Good(
-            "one bit.tif", encoded(one, "TIFF", compression="group4"), grey(np.asarray(one) * 1.0)
+            "one bit.tif", encoded(one, "TIFF", compression="group4"), gray(np.asarray(one) * 1.0)
         ),
     ]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PNG_HEAD = b"\x89PNG\r\n\x1a\n"
-GREY, COLOUR, GREY_AND_ALPHA, COLOUR_AND_ALPHA = 0, 2, 4, 6
+GRAY, COLOR, GRAY_AND_ALPHA, COLOR_AND_ALPHA = 0, 2, 4, 6
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
@@ -21,24 +21,24 @@ def png_chunk(kind: bytes, content: bytes) -> bytes:
 def png(
     size: tuple[int, int],
     depth: int,
-    colours: int,
+    colors: int,
     rows: Sequence[bytes],
     *,
     before: bytes = b"",
     after: bytes = b"",
 ) -> bytes:
     """A PNG file of unfiltered rows, with chunks before and after the pixels."""
-    header = struct.pack(">IIBBBBB", *size, depth, colours, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", *size, depth, colors, 0, 0, 0)
     pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
     chunks = png_chunk(b"IHDR", header) + before + png_chunk(b"IDAT", pixels) + after
     return PNG_HEAD + chunks + png_chunk(b"IEND", b"")
 
 
-def png16(values: NDArray[Any], colours: int, before: bytes = b"") -> bytes:
+def png16(values: NDArray[Any], colors: int, before: bytes = b"") -> bytes:
     """A PNG file of 16 bits a channel from an array (height, width, channels)."""
     height, width, _ = values.shape
     rows = [row.astype(">u2").tobytes() for row in values]
-    return png((width, height), 16, colours, rows, before=before)
+    return png((width, height), 16, colors, rows, before=before)
 
 
 SHORT, LONG = 3, 4
@@ -112,7 +112,7 @@ def without_adobe_marker(content: bytes) -> bytes:
 
 
 def with_adobe_transform(content: bytes, transform: int) -> bytes:
-    """A JPEG file whose Adobe marker names another colour space: 2 is YCCK."""
+    """A JPEG file whose Adobe marker names another color space: 2 is YCCK."""
     (end,) = [end for marker, _, end in jpeg_segments(content) if marker == 0xEE]
     return content[: end - 1] + bytes([transform]) + content[end:]
 

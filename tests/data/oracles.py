@@ -25,8 +25,8 @@ def weights(length: int, size: int, start: float, end: float) -> NDArray[Any]:
     widened = max(scale, 1.0)  # antialiasing: the kernel covers as much as a new pixel does
     matrix = np.zeros((size, length))
     for new in range(size):
-        centre = start + (new + 0.5) * scale
-        row = [cubic((old + 0.5 - centre) / widened) for old in range(length)]
+        center = start + (new + 0.5) * scale
+        row = [cubic((old + 0.5 - center) / widened) for old in range(length)]
         matrix[new] = np.array(row) / sum(row)
     return matrix
 
@@ -51,7 +51,7 @@ def resampled(
 
 
 def place(side: Side, pixel: int) -> Fraction:
-    """Where the centre of an original pixel lies, in pixels of the prepared picture."""
+    """Where the center of an original pixel lies, in pixels of the prepared picture."""
     return Fraction(2 * pixel + 1, 2) * side.scaled / side.original - side.cropped
 
 
@@ -61,8 +61,8 @@ def patch_under(side: Side, pixel: int) -> int | None:
     return patch if 0 <= patch < side.patches else None
 
 
-def neighbours(side: Side, pixel: int) -> tuple[int, int, float]:
-    """The patches between whose centres an original pixel lies, and the share of the second."""
+def neighbors(side: Side, pixel: int) -> tuple[int, int, float]:
+    """The patches between whose centers an original pixel lies, and the share of the second."""
     showing = [
         patch
         for patch in range(side.patches)
@@ -94,8 +94,8 @@ def bilinear(patch_map: NDArray[Any], geometry: Geometry, fill: float) -> NDArra
         for x in range(width):
             if patch_under(geometry.height, y) is None or patch_under(geometry.width, x) is None:
                 continue
-            top, bottom, down = neighbours(geometry.height, y)
-            left, right, across = neighbours(geometry.width, x)
+            top, bottom, down = neighbors(geometry.height, y)
+            left, right, across = neighbors(geometry.width, x)
             upper = patch_map[top, left] * (1 - across) + patch_map[top, right] * across
             lower = patch_map[bottom, left] * (1 - across) + patch_map[bottom, right] * across
             image[y, x] = upper * (1 - down) + lower * down

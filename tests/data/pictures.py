@@ -16,7 +16,7 @@ SIDES = ((32, 32), (48, 32), (32, 64))
 
 
 def encoded(number: int, sides: tuple[int, int] | None = None) -> bytes:
-    """A PNG file of coloured noise, another one for each number."""
+    """A PNG file of colored noise, another one for each number."""
     width, height = sides or SIDES[number % len(SIDES)]
     noise = np.random.default_rng(number).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
     image = Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR)

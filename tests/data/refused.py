@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from tests.data.corpus import DEEP, GREYS, PHOTO, SIZE, encoded
-from tests.data.encoders import COLOUR, GREY, LONG, png, tiff, tiff_tags, with_jpeg_size
+from tests.data.corpus import DEEP, GRAYS, PHOTO, SIZE, encoded
+from tests.data.encoders import COLOR, GRAY, LONG, png, tiff, tiff_tags, with_jpeg_size
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Bad:
 def bombs() -> list[Bad]:
     """Small files that claim to be huge."""
     jpeg, tags = encoded(Image.fromarray(PHOTO), "JPEG"), tiff_tags((60_000, 60_000), [8], 1)
-    gif, bmp = encoded(Image.fromarray(GREYS), "GIF"), encoded(Image.fromarray(PHOTO), "BMP")
+    gif, bmp = encoded(Image.fromarray(GRAYS), "GIF"), encoded(Image.fromarray(PHOTO), "BMP")
     vast_tile = tiff_tags((16, 16), [8], 1, compression=8)
     vast_tile |= {322: (LONG, [60_000]), 323: (LONG, [20_000])}
     webp = b"VP8X" + struct.pack("<IBxxx", 10, 0) + (16_382).to_bytes(3, "little") * 2
     canvas = b"RIFF" + struct.pack("<I", len(webp) + 4) + b"WEBP" + webp
     large = struct.pack("<HH", 60_000, 60_000)
     return [
-        Bad("bomb.png", png((50_000, 50_000), 8, COLOUR, [bytes(150_000)] * 9), "50000 x 50000"),
+        Bad("bomb.png", png((50_000, 50_000), 8, COLOR, [bytes(150_000)] * 9), "50000 x 50000"),
         Bad("bomb.jpg", with_jpeg_size(jpeg, 65_500, 65_500), "65500 x 65500"),
         Bad("bomb.gif", gif[:6] + large + gif[10:], "60000 x 60000"),
         Bad("bomb.bmp", bmp[:18] + struct.pack("<ii", 10**5, 10**5) + bmp[26:], "100000 x 100000"),
@@ -38,7 +38,7 @@ def bombs() -> list[Bad]:
         Bad("tile.tif", tiff(vast_tile, zlib.compress(bytes(10**7)), tile=True), "tiles of 60000"),
         Bad("bomb.ppm", b"P6 60000 60000 255\n" + bytes(100), "60000 x 60000"),
         Bad("bomb.webp", canvas, "WEBP|more pixels"),
-        Bad("rope.png", png((1, 2**24 + 1), 8, GREY, [b"\0"] * 9), "side of at most"),
+        Bad("rope.png", png((1, 2**24 + 1), 8, GRAY, [b"\0"] * 9), "side of at most"),
     ]
 
 
@@ -58,10 +58,10 @@ def foreign() -> list[Bad]:
         Bad("icon.ico", encoded(image, "ICO"), none),
         Bad("image.tga", encoded(image, "TGA"), none),
         Bad("a text that begins like a.ppm", b"P5 and so on\n", "begins like a PPM"),
-        Bad("no pixels.png", png((0, 5), 8, GREY, []), "begins like a PNG"),
+        Bad("no pixels.png", png((0, 5), 8, GRAY, []), "begins like a PNG"),
         Bad(
             "floats to 255.tif",
-            tiff(tiff_tags(SIZE, [32], 1, sample_format=3), GREYS.astype(np.float32).tobytes()),
+            tiff(tiff_tags(SIZE, [32], 1, sample_format=3), GRAYS.astype(np.float32).tobytes()),
             r"floats from \d+ to 25\d, .* 0\.\.1",
         ),
         Bad(

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.data.corpus import DEEP, GREYS, PHOTO, on_white
+from tests.data.corpus import DEEP, GRAYS, PHOTO, on_white
 from veca.data.images import Picture, PictureError, picture_of_array, picture_of_tensor
 
-RGBA = np.dstack([PHOTO, GREYS])
+RGBA = np.dstack([PHOTO, GRAYS])
 
 
-def colours(picture: Picture) -> np.ndarray:
+def colors(picture: Picture) -> np.ndarray:
     """What a picture looks like, (H, W, 3) within 0..1."""
     pixels = picture.pixels()
     scale = 255 if not pixels.is_floating_point() else 1
@@ -21,30 +21,30 @@ def colours(picture: Picture) -> np.ndarray:
 @pytest.mark.parametrize(
     ("array", "expected"),
     [
-        (GREYS, np.dstack([GREYS] * 3) / 255),
-        (GREYS[..., None], np.dstack([GREYS] * 3) / 255),
+        (GRAYS, np.dstack([GRAYS] * 3) / 255),
+        (GRAYS[..., None], np.dstack([GRAYS] * 3) / 255),
         (PHOTO, PHOTO / 255),
         (PHOTO[:, ::-1], PHOTO[:, ::-1] / 255),
-        (RGBA, on_white(PHOTO, GREYS)),
-        (RGBA / 255, on_white(PHOTO, GREYS)),
+        (RGBA, on_white(PHOTO, GRAYS)),
+        (RGBA / 255, on_white(PHOTO, GRAYS)),
         (DEEP[..., 0], np.dstack([DEEP[..., 0]] * 3) / 65535),
         (DEEP[..., :3], DEEP[..., :3] / 65535),
         (DEEP[..., :3].astype(">u2"), DEEP[..., :3] / 65535),
         (DEEP, DEEP[..., :3] / 65535 * (DEEP[..., 3:] / 65535) + 1 - DEEP[..., 3:] / 65535),
         (PHOTO / 255, PHOTO / 255),
-        ((GREYS / 255).astype(np.float16), np.dstack([GREYS] * 3) / 255),
+        ((GRAYS / 255).astype(np.float16), np.dstack([GRAYS] * 3) / 255),
         (np.zeros((1, 1), np.uint8), np.zeros((1, 1, 3))),
     ],
 )
-def test_an_array_and_its_tensor_give_the_colours_in_them(
+def test_an_array_and_its_tensor_give_the_colors_in_them(
     array: np.ndarray, expected: np.ndarray
 ) -> None:
-    assert np.abs(colours(picture_of_array(array)) - expected).max() <= 1 / 255
+    assert np.abs(colors(picture_of_array(array)) - expected).max() <= 1 / 255
 
     native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
     tensor = torch.from_numpy(native)
     tensor = tensor.permute(2, 0, 1) if tensor.ndim == 3 else tensor
-    assert np.abs(colours(picture_of_tensor(tensor)) - expected).max() <= 1 / 255
+    assert np.abs(colors(picture_of_tensor(tensor)) - expected).max() <= 1 / 255
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tests.data.pictures import encoded, write_pictures, write_shard
 from veca.data import loader as module
-from veca.data.augment import ViewConfig, centre_view, inner_view, training_view
+from veca.data.augment import ViewConfig, center_view, inner_view, training_view
 from veca.data.image_index import ImageIndex, image_index
 from veca.data.images import DataError, decode
 from veca.data.listing import open_input
@@ -98,7 +98,7 @@ def test_outside_training_the_middle_is_seen_whatever_the_draw(images: Path) -> 
     index = image_index(images)
     ((_, views, _),) = made(index, [task_of(range(4), draw=7)], training=False)
     for number, view in enumerate(views):
-        assert torch.equal(view, centre_view(decode(index[number].name), 16, ViewConfig()))
+        assert torch.equal(view, center_view(decode(index[number].name), 16, ViewConfig()))
     other = made(index, [task_of(range(4), draw=8)], training=False, seed=1)
     assert torch.equal(views, other[0].images)
 
@@ -139,7 +139,7 @@ def view_in_place(index: ImageIndex, other: int, image: int, training: bool) -> 
     with open_input(index[other]) as file:
         picture = decode(file)
     if not training:
-        return centre_view(picture, 16, ViewConfig())
+        return center_view(picture, 16, ViewConfig())
     return training_view(picture, 16, random.Random(f"view/{SEED}/0/{image}"), ViewConfig())
 
 
@@ -244,7 +244,7 @@ def test_a_margin_that_is_not_given_is_cut_off_the_same_views(
     wanted = (
         training_view(picture, 24, draw, ViewConfig(), margin=6)
         if training
-        else centre_view(picture, 24, ViewConfig(), margin=6)
+        else center_view(picture, 24, ViewConfig(), margin=6)
     )
     (found,) = made(index, [task_of([0], resolution=24)], **choices)
     assert torch.equal(found.images[0], wanted)

@@ -1,4 +1,4 @@
-"""Every file of the corpus gives its colours or the right error, and damage gives no other."""
+"""Every file of the corpus gives its colors or the right error, and damage gives no other."""
 
 import io
 from pathlib import Path
@@ -14,22 +14,22 @@ from tests.data.corpus import GOOD, PHOTO, Good, encoded
 from tests.data.refused import BAD, Bad
 from veca.data.images import PictureError, decode, read_size
 
-OPENED = [case for case in GOOD if case.name not in {"four greys.png", "rgb 16 key.png"}]
-"""Of the other two, Pillow does not find the transparent colour."""
+OPENED = [case for case in GOOD if case.name not in {"four grays.png", "rgb 16 key.png"}]
+"""Of the other two, Pillow does not find the transparent color."""
 
 WHOLE = [case for case in GOOD if len(case.content) < 20_000]
 
 
 @pytest.mark.parametrize("case", GOOD, ids=lambda case: case.name)
-def test_a_good_file_gives_the_colours_in_it(case: Good, tmp_path: Path) -> None:
+def test_a_good_file_gives_the_colors_in_it(case: Good, tmp_path: Path) -> None:
     path = tmp_path / case.name
     path.write_bytes(case.content)
     pixels = decode(path).pixels()
-    colours = (pixels / 255 if pixels.dtype == torch.uint8 else pixels).permute(1, 2, 0).numpy()
+    colors = (pixels / 255 if pixels.dtype == torch.uint8 else pixels).permute(1, 2, 0).numpy()
 
-    assert colours.shape == case.colours.shape
-    assert np.abs(colours - case.colours).max() <= case.tolerance + 1e-6
-    assert np.abs(colours.mean() - case.colours.mean()) <= 1 / 255
+    assert colors.shape == case.colors.shape
+    assert np.abs(colors - case.colors).max() <= case.tolerance + 1e-6
+    assert np.abs(colors.mean() - case.colors.mean()) <= 1 / 255
 
 
 @pytest.mark.parametrize("case", OPENED, ids=lambda case: case.name)
@@ -55,7 +55,7 @@ def test_the_size_is_read_without_decoding(case: Good, monkeypatch: pytest.Monke
         pytest.fail("the pixels were decoded")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", refuse)
-    height, width, _ = case.colours.shape
+    height, width, _ = case.colors.shape
     assert read_size(case.content) == (width, height)
 
 

@@ -1,4 +1,4 @@
-"""Generated pictures: the same number is the same picture, and the label is not in the colours."""
+"""Generated pictures: the same number is the same picture, and the label is not in the colors."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_a_picture_depends_on_its_seed_and_number_alone(seed: int, number: int, 
     assert label == same == number % len(LABELS)
 
 
-def test_no_two_pictures_of_neighbouring_seeds_and_numbers_are_equal() -> None:
+def test_no_two_pictures_of_neighboring_seeds_and_numbers_are_equal() -> None:
     made = {
         generated_picture(seed, number, 16)[0].tobytes()
         for seed in range(3)
@@ -49,30 +49,30 @@ def test_a_larger_side_shows_the_same_picture_finer() -> None:
         assert np.corrcoef(small.ravel(), large.ravel())[0, 1] > 0.9, LABELS[number]
 
 
-def test_a_pattern_stands_out_from_its_ground_in_grey() -> None:
-    grey = series(0, ROUNDS * len(LABELS)).astype(float) @ (0.299, 0.587, 0.114)
-    contrast = grey.std(axis=(1, 2)).reshape(ROUNDS, len(LABELS))
+def test_a_pattern_stands_out_from_its_ground_in_gray() -> None:
+    gray = series(0, ROUNDS * len(LABELS)).astype(float) @ (0.299, 0.587, 0.114)
+    contrast = gray.std(axis=(1, 2)).reshape(ROUNDS, len(LABELS))
     assert contrast.min() > 5
     assert (np.median(contrast, axis=0) > 15).all()
 
 
-def test_pictures_of_one_label_have_neither_colours_nor_pixels_in_common() -> None:
+def test_pictures_of_one_label_have_neither_colors_nor_pixels_in_common() -> None:
     pictures = series(0, ROUNDS * len(LABELS)).astype(float)
     by_label = pictures.reshape(ROUNDS, len(LABELS), -1).transpose(1, 0, 2)
-    colours = pictures.mean(axis=(1, 2)).reshape(ROUNDS, len(LABELS), 3)
-    assert (colours.std(axis=0) > 15).all()
+    colors = pictures.mean(axis=(1, 2)).reshape(ROUNDS, len(LABELS), 3)
+    assert (colors.std(axis=0) > 15).all()
     for label, own in zip(LABELS, by_label, strict=True):
         alike = np.corrcoef(own)[np.triu_indices(ROUNDS, 1)]
         assert abs(alike.mean()) < 0.35, label
 
 
 def test_structure_tells_what_pixels_do_not() -> None:
-    """Stripes change along one direction, rings along every one; colours have no part in it."""
+    """Stripes change along one direction, rings along every one; colors have no part in it."""
     coherent = {"stripes": [], "rings": []}  # type: dict[str, list[float]]
     for number in range(12 * len(LABELS)):
         if LABELS[number % len(LABELS)] in coherent:
-            grey = np.asarray(generated_picture(1, number, 96)[0].convert("L"), float)
-            down, across = np.gradient(grey)
+            gray = np.asarray(generated_picture(1, number, 96)[0].convert("L"), float)
+            down, across = np.gradient(gray)
             double = complex((across**2 - down**2).mean(), 2 * (across * down).mean())
             strength = abs(double) / (across**2 + down**2).mean()
             coherent[LABELS[number % len(LABELS)]].append(strength)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tests.data import oracles
-from veca.backbone.rope import patch_centres
+from veca.backbone.rope import patch_centers
 from veca.data.transforms import Geometry, Mode, fitted
 
 PATCH = 8
@@ -110,10 +110,10 @@ def test_padding_is_cut_away() -> None:
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_points_of_patch_centres_lie_on_pixels_of_their_patches(fit: str) -> None:
+def test_points_of_patch_centers_lie_on_pixels_of_their_patches(fit: str) -> None:
     geometry = fitted((90, 130), 64, fit, PATCH)
     _, columns = geometry.grid
-    points = geometry.to_pixels(patch_centres(geometry.grid, torch.device("cpu")))
+    points = geometry.to_pixels(patch_centers(geometry.grid, torch.device("cpu")))
     for number, (x, y) in enumerate(points.tolist()):
         if x < geometry.original[1] and y < geometry.original[0]:  # not in the padding
             assert geometry.patch_of(int(x), int(y)) == divmod(number, columns)

@@ -1,4 +1,4 @@
-"""Labelled sets: what a part says of its pictures, and how it is known again."""
+"""Labeled sets: what a part says of its pictures, and how it is known again."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.pictures import write_pictures
 from veca.data.listing import find_inputs
-from veca.data.sets.dataset import LabelledSet, Split, Target
+from veca.data.sets.dataset import LabeledSet, Split, Target
 
 
 def doubled(path: str) -> Target:
@@ -55,6 +55,6 @@ def test_a_part_is_known_again_wherever_it_lies_and_not_after_a_change(tmp_path:
 def test_a_whole_set_lacks_nothing(tmp_path: Path) -> None:
     write_pictures(tmp_path, 3)
     part = split(tmp_path)
-    data = LabelledSet(name="some", kind="classes", classes=("a", "b"), train=part, test=part)
+    data = LabeledSet(name="some", kind="classes", classes=("a", "b"), train=part, test=part)
     assert data.missing == ()
     assert data.facts == {}

@@ -81,7 +81,7 @@ def test_a_box_of_whole_pixels_at_its_own_size_is_a_cut(picture: NDArray[Any]) -
     assert np.allclose(found, picture[5:30, 2:20] / scale, atol=1e-7)
 
 
-def test_a_grey_plane_becomes_three_equal_colours() -> None:
+def test_a_gray_plane_becomes_three_equal_colors() -> None:
     pixels = picture_of_array(NOISE[..., 0] / 255).pixels()
     assert pixels.shape == (3, 37, 23)
     assert torch.equal(pixels[0], pixels[2])

@@ -16,7 +16,7 @@ from torch import Tensor
 import veca
 from tests.data import oracles
 from tests.data.corpus import PHOTO, encoded, exif, photo
-from veca.data.transforms import IMAGENET, Fit, Normalisation
+from veca.data.transforms import IMAGENET, Fit, Normalization
 
 PATCH = 16
 WAYS = [("resize", 64), ("resize", 50), ("resize", None), ("crop", 64), ("crop", None)]
@@ -24,8 +24,8 @@ WAYS += [("pad", 64), ("pad", 50), ("pad", None)]
 
 
 def bytes_seen(pixels: Tensor) -> np.ndarray:
-    """Normalised pixels as colours, (H, W, 3) within 0..1."""
-    return IMAGENET.denormalise(pixels).permute(1, 2, 0).numpy()
+    """Normalized pixels as colors, (H, W, 3) within 0..1."""
+    return IMAGENET.denormalize(pixels).permute(1, 2, 0).numpy()
 
 
 @pytest.mark.parametrize(("fit", "size"), WAYS)
@@ -52,7 +52,7 @@ def test_a_prepared_picture_equals_one_made_by_hand_to_one_step(
 def test_without_scaling_every_pixel_stays_as_it_is(fit: Fit, size: int | None) -> None:
     pixels, geometry = veca.prepare(PHOTO, size, fit)
     top, left = geometry.height.cropped, geometry.width.cropped
-    expected = IMAGENET.normalise(torch.from_numpy(PHOTO).permute(2, 0, 1))[:, top:, left:]
+    expected = IMAGENET.normalize(torch.from_numpy(PHOTO).permute(2, 0, 1))[:, top:, left:]
     height, width = (min(a, b) for a, b in zip(pixels.shape[1:], expected.shape[1:], strict=True))
     assert torch.equal(pixels[:, :height, :width], expected[:, :height, :width])
 
@@ -89,7 +89,7 @@ def test_a_map_painted_from_a_picture_comes_back_within_one_patch(
         return
     assert pixels.shape[1] % PATCH == pixels.shape[2] % PATCH == 0
 
-    painted = IMAGENET.denormalise(pixels)[:2, ::PATCH, ::PATCH]  # what each patch begins with
+    painted = IMAGENET.denormalize(pixels)[:2, ::PATCH, ::PATCH]  # what each patch begins with
     back = geometry.to_image(painted)
     for band, side in ((0, geometry.width), (1, geometry.height)):
         seen = back[band][~back[band].isnan()]
@@ -113,9 +113,9 @@ def test_a_model_takes_what_comes_out_and_its_map_goes_back() -> None:
     assert geometry.to_pixels(features.core_points).shape == (1, 2, 2)
 
 
-def test_another_normalisation_takes_the_place_of_ours() -> None:
-    plain = Normalisation((0.0,) * 3, (1.0,) * 3)
-    pixels = veca.preprocess(PHOTO, None, "pad", normalisation=plain)
+def test_another_normalization_takes_the_place_of_ours() -> None:
+    plain = Normalization((0.0,) * 3, (1.0,) * 3)
+    pixels = veca.preprocess(PHOTO, None, "pad", normalization=plain)
     assert torch.equal(pixels[:, :40, :56], torch.from_numpy(PHOTO).permute(2, 0, 1) / 255)
 
 

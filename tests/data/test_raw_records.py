@@ -19,7 +19,7 @@ def records(path: Path) -> NDArray[np.uint8]:
     return numbers
 
 
-def test_planes_become_colours(tmp_path: Path) -> None:
+def test_planes_become_colors(tmp_path: Path) -> None:
     numbers = records(tmp_path / "all.bin")
     size = 3 * SIDE * SIDE
     for row in range(2):

@@ -27,7 +27,7 @@ def changed(name: str, pixels: Pixels, strength: float) -> Pixels:
 
 
 def moved(pixels: Pixels, place: Callable[[float, float], tuple[float, float]]) -> Pixels:
-    """Each new pixel is the old one at the place from which its centre comes, or black."""
+    """Each new pixel is the old one at the place from which its center comes, or black."""
     height, width, _ = pixels.shape
     result = np.zeros_like(pixels)
     for row in range(height):
@@ -55,12 +55,12 @@ def blended(without: Pixels, pixels: Pixels, strength: float) -> Pixels:
     return np.clip(without + (1 + strength) * (pixels - without), 0, 255)
 
 
-def greys(pixels: Pixels) -> Pixels:
+def grays(pixels: Pixels) -> Pixels:
     return np.rint(pixels @ np.array([0.299, 0.587, 0.114]))
 
 
 def smooth(pixels: Pixels) -> Pixels:
-    """The middle weighs 5, each neighbour 1; the border stays."""
+    """The middle weighs 5, each neighbor 1; the border stays."""
     total = 4.0 * pixels
     for down in (-1, 0, 1):
         for across in (-1, 0, 1):
@@ -97,8 +97,8 @@ ORACLES: dict[str, tuple[Oracle, int]] = {
     "translate y": (lambda pixels, s: moved(pixels, lambda x, y: (x, y - int(s))), 0),
     "rotate": (rotated, 0),
     "brightness": (lambda pixels, s: blended(np.zeros(pixels.shape), pixels, s), 1),
-    "colour": (lambda pixels, s: blended(greys(pixels)[..., None], pixels, s), 2),
-    "contrast": (lambda pixels, s: blended(np.rint(greys(pixels).mean()), pixels, s), 2),
+    "color": (lambda pixels, s: blended(grays(pixels)[..., None], pixels, s), 2),
+    "contrast": (lambda pixels, s: blended(np.rint(grays(pixels).mean()), pixels, s), 2),
     "sharpness": (lambda pixels, s: blended(smooth(pixels), pixels, s), 2),
     "posterize": (lambda pixels, bits: pixels // 2 ** (8 - bits) * 2 ** (8 - bits), 0),
     "solarize": (lambda pixels, s: np.where(pixels < s, pixels, 255 - pixels), 0),
@@ -120,7 +120,7 @@ def test_a_change_is_what_its_name_says_at_every_strength(
             found = changed(operation.name, pixels, sign * strength)
             expected = oracle(pixels.astype(int), sign * strength)
             right = np.abs(found - expected).max(axis=2) <= tolerance
-            # A quarter turn brings centres onto borders, from which they may fall either way.
+            # A quarter turn brings centers onto borders, from which they may fall either way.
             assert right.mean() >= (0.97 if operation.name == "rotate" else 1)
 
 
@@ -151,7 +151,7 @@ def test_the_space_is_the_wide_one() -> None:
         "translate y": (0, 32, 31, signed),
         "rotate": (0, 135, 31, signed),
         "brightness": (0, 0.99, 31, signed),
-        "colour": (0, 0.99, 31, signed),
+        "color": (0, 0.99, 31, signed),
         "contrast": (0, 0.99, 31, signed),
         "sharpness": (0, 0.99, 31, signed),
         "posterize": (8, 2, 31, False),

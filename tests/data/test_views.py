@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from tests.data.corpus import photo
-from veca.data.augment import ViewConfig, centre_view, inner_view, least_side, training_view
+from veca.data.augment import ViewConfig, center_view, inner_view, least_side, training_view
 from veca.data.images import DataError, Picture, decode, picture_of_array
 from veca.data.transforms import IMAGENET, prepare
 
@@ -68,14 +68,14 @@ def test_outside_training_the_middle_is_cut_out(sides: tuple[int, int]) -> None:
     picture = picture_of_array(photo(*sides))
     whole = scaled(picture, 32, 1.125)
     top, left = ((side - 32) // 2 for side in whole.shape[1:])
-    found = centre_view(picture, 32, ViewConfig())
+    found = center_view(picture, 32, ViewConfig())
     assert agree(found, whole[:, top : top + 32, left : left + 32])
-    assert torch.equal(found, centre_view(picture, 32, ViewConfig(crop="random-resized")))
+    assert torch.equal(found, center_view(picture, 32, ViewConfig(crop="random-resized")))
 
 
 def test_without_a_margin_the_middle_is_what_preparing_crops() -> None:
     pixels = photo(60, 90)
-    expected = IMAGENET.normalise(centre_view(picture_of_array(pixels), 32, ViewConfig(margin=1.0)))
+    expected = IMAGENET.normalize(center_view(picture_of_array(pixels), 32, ViewConfig(margin=1.0)))
     assert torch.equal(prepare(pixels, 32, "crop").pixels, expected)
 
 
@@ -141,9 +141,9 @@ def test_a_long_strip_costs_no_more_than_its_part(sides: tuple[int, int]) -> Non
 
 def shown(view: Tensor, sides: tuple[int, int]) -> tuple[float, float, float, float]:
     """Which part of `ramp` a view shows: left, top, right, bottom in shares of the sides."""
-    colours = view.numpy().astype(float) / 250
-    left, right = colours[0].mean(0)[[0, -1]]
-    top, bottom = colours[1].mean(1)[[0, -1]]
+    colors = view.numpy().astype(float) / 250
+    left, right = colors[0].mean(0)[[0, -1]]
+    top, bottom = colors[1].mean(1)[[0, -1]]
     half = 0.5 * (right - left) / (view.shape[2] - 1), 0.5 * (bottom - top) / (view.shape[1] - 1)
     return left - half[0], top - half[1], right + half[0], bottom + half[1]
 
@@ -210,8 +210,8 @@ def test_photographs_decoded_smaller_give_nearly_the_same_views(config: ViewConf
     small = decode(file.getvalue(), least_side=least_side(32, config))
     assert least_side(32, config) <= min(small.sides) < 900
     for crop in (config, PLAIN):
-        expected = centre_view(decode(file.getvalue()), 32, crop)
-        found = centre_view(small, 32, crop)
+        expected = center_view(decode(file.getvalue()), 32, crop)
+        found = center_view(small, 32, crop)
         assert (found.int() - expected.int()).abs().float().mean() < 1
 
 
@@ -243,7 +243,7 @@ def test_a_config_that_no_view_can_have_is_refused(choices: dict[str, Any], word
 
 @pytest.mark.compiled  # with the hook, the type is refused before
 def test_a_crop_that_is_none_is_refused_with_those_there_are() -> None:
-    crop: Any = "centre"
+    crop: Any = "center"
     with pytest.raises(DataError, match="use 'resized' or 'random-resized'"):
         ViewConfig(crop=crop)
 
@@ -268,7 +268,7 @@ def test_a_margin_shows_the_pixels_of_the_picture_and_mirrors_it_where_it_ends(
 def test_a_margin_may_be_wider_than_the_picture() -> None:
     pixels = photo(32, 32)
     config = ViewConfig(flip=0.0, trivial_augment=False, margin=1.0)
-    found = centre_view(picture_of_array(pixels), 32, config, margin=80)
+    found = center_view(picture_of_array(pixels), 32, config, margin=80)
     expected = np.pad(pixels, ((80, 80), (80, 80), (0, 0)), mode="symmetric")
     assert np.array_equal(found.permute(1, 2, 0).numpy(), expected)
 
@@ -276,7 +276,7 @@ def test_a_margin_may_be_wider_than_the_picture() -> None:
 def test_a_margin_away_from_the_border_is_what_pillow_makes_of_the_larger_box() -> None:
     pixels = photo(300, 211)
     config = ViewConfig(flip=0.0, trivial_augment=False, margin=3.0)  # 211 pixels become 96
-    found = centre_view(picture_of_array(pixels), 32, config, margin=16)
+    found = center_view(picture_of_array(pixels), 32, config, margin=16)
     scale = 211 / 96
     top, left = ((round(side / scale) - 32) // 2 - 16 for side in (300, 211))
     box = (left * scale, top * 300 / 136, (left + 64) * scale, (top + 64) * 300 / 136)

@@ -27,7 +27,7 @@ ALONE = Efficiency(device="cpu", precision="fp32", workers=0, save_every=4)
 
 
 class PixelTeacher(Teacher):
-    """Fixed random features of mean colours, which a student can learn."""
+    """Fixed random features of mean colors, which a student can learn."""
 
     def __init__(self, name: str = "pixels", image_width: int = 12, patch_width: int = 20) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class PixelTeacher(Teacher):
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
     ) -> Targets:
         """Quarters of the image, and cells of the grid; with a margin blurred, to depend on it."""
-        colours = images.float() / 255
+        colors = images.float() / 255
         rows, columns = grid
-        cells = F.adaptive_avg_pool2d(colours, (rows + 2 * margin, columns + 2 * margin))
+        cells = F.adaptive_avg_pool2d(colors, (rows + 2 * margin, columns + 2 * margin))
         if margin:
-            colours = cut(colours, margin * images.shape[2] // (rows + 2 * margin))
+            colors = cut(colors, margin * images.shape[2] // (rows + 2 * margin))
             cells = cut(F.avg_pool2d(cells, 3, stride=1, padding=1), margin)
-        quarters = F.adaptive_avg_pool2d(colours, 2).flatten(1)
+        quarters = F.adaptive_avg_pool2d(colors, 2).flatten(1)
         cells = cells.flatten(2).transpose(1, 2)
         return Targets(quarters @ self.get_buffer("image"), cells @ self.get_buffer("patch"))
 

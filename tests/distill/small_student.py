@@ -1,4 +1,4 @@
-"""A small student to optimise, alone or spread over processes."""
+"""A small student to optimize, alone or spread over processes."""
 
 from collections.abc import Mapping
 

@@ -33,13 +33,13 @@ def test_what_was_not_logged_is_not_drawn(tmp_path: Path) -> None:
     assert [chart.title for chart in run_charts(log, 3)] == ["Learning rate"]
 
 
-def test_each_budget_has_a_line_and_its_colour_in_every_chart(tmp_path: Path) -> None:
+def test_each_budget_has_a_line_and_its_color_in_every_chart(tmp_path: Path) -> None:
     log = read_log(write_run(tmp_path, 100, budgets=(8, 16, 64), shares=(0.5, 1.0)))
     whole, half = validation_charts(log)
     assert (whole.title, half.title) == ("Validation loss, ffn 1", "Validation loss, ffn 0.5")
     for chart in (whole, half):
         assert [curve.name for curve in chart.curves] == ["8 cores", "16 cores", "64 cores"]
-        assert [curve.colour for curve in chart.curves] == [f"var(--c{n})" for n in range(3)]
+        assert [curve.color for curve in chart.curves] == [f"var(--c{n})" for n in range(3)]
         assert chart.guide == ("constant", 2.0)
     assert whole.values == half.values
 
@@ -109,9 +109,9 @@ def test_rates_and_speeds_are_drawn_from_zero(tmp_path: Path) -> None:
     assert pace.values[1] == pytest.approx(200, rel=0.1)
 
 
-def test_parts_have_colours_that_the_page_has(tmp_path: Path) -> None:
+def test_parts_have_colors_that_the_page_has(tmp_path: Path) -> None:
     parts = training_charts(read_log(write_run(tmp_path, 100)), 8)[1]
-    assert [(curve.name, curve.colour) for curve in parts.curves] == [
+    assert [(curve.name, curve.color) for curve in parts.curves] == [
         ("image", "var(--c0)"), ("cosine", "var(--c3)"), ("error", "var(--c7)"),
     ]  # fmt: skip
 

@@ -32,7 +32,7 @@ class ClassTeacher(PixelTeacher):
 def source() -> TargetSource:
     """A teacher that tells classes, its features scaled, and one that tells none."""
     found = TargetSource([ClassTeacher("one"), PixelTeacher("other")], [None, None], 8)
-    found.scaling(0).image_centre.copy_(torch.randn(12))
+    found.scaling(0).image_center.copy_(torch.randn(12))
     found.scaling(0).image_scale.fill_(2.5)
     return found
 
@@ -63,7 +63,7 @@ def test_classes_are_told_from_features_as_the_teacher_says_them(source: TargetS
     assert part_names(ALL)[3:] == ("loss_classes", "loss_relations")
     scaling, teacher = source.scaling(0), ClassTeacher("one")
     mine, aims = (
-        teacher.classes(image * 2.5 + scaling.image_centre)
+        teacher.classes(image * 2.5 + scaling.image_center)
         for image in (said[0].image, wanted[0].image)
     )
     torch.testing.assert_close(found[0, 3], class_divergence(mine, aims, 3.0))

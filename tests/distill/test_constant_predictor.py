@@ -17,7 +17,7 @@ from veca.distill.target_scaling import (
 )
 from veca.teacher.teacher import Targets
 
-KINDS = ("positive", "centred", "scattered", "opposed", "few")
+KINDS = ("positive", "centered", "scattered", "opposed", "few")
 
 
 def drawn_targets(kind: str, seed: int) -> Targets:
@@ -26,7 +26,7 @@ def drawn_targets(kind: str, seed: int) -> Targets:
     image, patches = torch.randn(20, 5).double(), torch.randn(20, 6, 5).double()
     if kind == "positive":
         return Targets((image - 0.5).relu(), (patches - 0.5).relu() * 4)
-    if kind == "centred":
+    if kind == "centered":
         targets = Targets(image.exp(), patches.exp())
         return TargetScaling.from_moments(*moments_of(targets)).double()(targets)
     if kind == "opposed":  # few long vectors against many short ones: U and m disagree
@@ -118,8 +118,8 @@ def test_the_best_image_answer_has_the_closed_forms_loss() -> None:
     assert float(found.image) == pytest.approx(1 - float(moments[0].unit_mean.norm()), rel=1e-12)
 
 
-def test_centred_targets_leave_little_to_a_constant() -> None:
-    moments = moments_of(drawn_targets("centred", seed=1))
+def test_centered_targets_leave_little_to_a_constant() -> None:
+    moments = moments_of(drawn_targets("centered", seed=1))
     found = losses_of_constants(best_constants(*moments, LossConfig()), *moments)
     assert float(found.patch_error) == pytest.approx(1, rel=1e-4)
     assert float(found.patch_cosine) == pytest.approx(
@@ -127,7 +127,7 @@ def test_centred_targets_leave_little_to_a_constant() -> None:
     )
 
 
-def test_raw_positive_targets_give_a_constant_more_than_centred_ones() -> None:
+def test_raw_positive_targets_give_a_constant_more_than_centered_ones() -> None:
     raw = drawn_targets("positive", seed=4)
     scaled = TargetScaling.from_moments(*moments_of(raw)).double()(raw)
     losses = [

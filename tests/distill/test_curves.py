@@ -189,29 +189,29 @@ def test_places_that_are_apart_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("stops", [LIGHT, DARK])
-def test_a_palette_reaches_from_the_first_colour_to_the_last(
+def test_a_palette_reaches_from_the_first_color_to_the_last(
     stops: tuple[tuple[int, int, int], ...],
 ) -> None:
-    colours = palette(20, stops)
-    assert colours[0] == "#{:02x}{:02x}{:02x}".format(*stops[0])
-    assert colours[-1] == "#{:02x}{:02x}{:02x}".format(*stops[-1])
-    assert len(set(colours)) == 20
-    assert palette(1, stops) == colours[:1]
+    colors = palette(20, stops)
+    assert colors[0] == "#{:02x}{:02x}{:02x}".format(*stops[0])
+    assert colors[-1] == "#{:02x}{:02x}{:02x}".format(*stops[-1])
+    assert len(set(colors)) == 20
+    assert palette(1, stops) == colors[:1]
 
 
-def luminance(colour: tuple[int, int, int]) -> float:
+def luminance(color: tuple[int, int, int]) -> float:
     """Relative luminance as the accessibility guidelines define it."""
     linear = [
         channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4
-        for channel in (value / 255 for value in colour)
+        for channel in (value / 255 for value in color)
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_colours_stand_out_from_light_and_dark_paper() -> None:
-    assert all(1.05 / (luminance(colour) + 0.05) > 3 for colour in LIGHT)
+def test_colors_stand_out_from_light_and_dark_paper() -> None:
+    assert all(1.05 / (luminance(color) + 0.05) > 3 for color in LIGHT)
     dark_paper = luminance((18, 23, 29))
-    assert all((luminance(colour) + 0.05) / (dark_paper + 0.05) > 3 for colour in DARK)
+    assert all((luminance(color) + 0.05) / (dark_paper + 0.05) > 3 for color in DARK)
 
 
 def test_an_axis_shows_all_values_with_some_air() -> None:

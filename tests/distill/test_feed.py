@@ -148,9 +148,9 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_with_what_can(count: int, 
 
 
 def test_only_training_images_stand_in_for_others(tmp_path: Path) -> None:
-    colours = {2: (255, 0, 0)}  # all others are black
+    colors = {2: (255, 0, 0)}  # all others are black
     for number in range(12):
-        picture = Image.new("RGB", (32, 32), colours.get(number, (0, 0, 0)))
+        picture = Image.new("RGB", (32, 32), colors.get(number, (0, 0, 0)))
         picture.save(tmp_path / f"{number:04}.png")
     for number in (3, 4):
         (tmp_path / f"{number:04}.png").write_bytes(b"no picture")

@@ -130,7 +130,7 @@ def test_normuon_keeps_one_number_for_each_weight_of_its_matrices() -> None:
     assert saved == 4 * matrices
 
 
-def test_an_unknown_optimiser_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_optimizer_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(ValueError, match="'sgd' is not known; use 'normuon' or 'adamw'"):
         estimated(PLAIN, optimizer="sgd")
 
@@ -147,7 +147,7 @@ def test_the_table_lists_what_takes_memory_and_the_sum() -> None:
     assert table.describe() == [
         "student weights        514 MB",
         "gradients              343 MB",
-        "optimiser state        352 MB",
+        "optimizer state        352 MB",
         "saved activations   20,000 MB",
         "teacher weights        344 MB",
         "together, at least  21,553 MB",

@@ -214,7 +214,7 @@ def test_each_parameter_counts_its_own_steps() -> None:
     assert not any("adaptor.image.weight" in name for name in facts)
 
 
-def test_the_state_of_another_student_or_optimiser_is_refused() -> None:
+def test_the_state_of_another_student_or_optimizer_is_refused() -> None:
     model = student()
     optimizers = Optimizers(model, PAPER)
     run(model, optimizers, range(1))
@@ -238,7 +238,7 @@ def test_the_state_of_another_student_or_optimiser_is_refused() -> None:
         ("core_step_rate", float("nan")),
     ],
 )  # fmt: skip
-def test_constants_with_which_nothing_is_learnt_are_refused(field: str, value: object) -> None:
+def test_constants_with_which_nothing_is_learned_are_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"{field}.* is not usable"):
         replace(PAPER, **{field: value})  # type: ignore[arg-type]
 

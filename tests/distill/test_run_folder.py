@@ -91,8 +91,8 @@ def test_another_field_is_refused_with_both_values_and_what_to_do() -> None:
 
 def test_fields_that_one_version_of_veca_does_not_know_are_differences() -> None:
     stored = as_json(CONFIG)
-    with pytest.raises(RunError, match="begun with colour='red', but asked for is None"):
-        check_same_run(CONFIG, {**stored, "colour": "red"}, 4)
+    with pytest.raises(RunError, match="begun with color='red', but asked for is None"):
+        check_same_run(CONFIG, {**stored, "color": "red"}, 4)
     del stored["clip"], stored["seed"]  # then they had their defaults
     with pytest.raises(RunError, match="begun with seed=42, but asked for is 3"):
         check_same_run(CONFIG, stored, 4)

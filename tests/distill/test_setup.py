@@ -182,8 +182,8 @@ def test_statistics_are_those_of_the_first_views_of_training_images(
     (views,) = first_views(run, min(count, 22))
     targets: Targets = PixelTeacher()(views, (4, 4))
     scaling = run.training.source.scaling(0)
-    torch.testing.assert_close(scaling.image_centre, targets.image.mean(0))
-    torch.testing.assert_close(scaling.patch_centre, targets.patches.mean((0, 1)))
+    torch.testing.assert_close(scaling.image_center, targets.image.mean(0))
+    torch.testing.assert_close(scaling.patch_center, targets.patches.mean((0, 1)))
     deviations = targets.patches - targets.patches.mean((0, 1))
     torch.testing.assert_close(scaling.patch_scale, deviations.square().mean().sqrt())
     scaled = scaling(targets)
@@ -212,7 +212,7 @@ def test_statistics_without_scaling_leave_the_targets_alone(images: Path, tmp_pa
     fit_to_teachers(run.training, run.pictures, lambda: False)
     scaling = run.training.source.scaling(0)
     assert float(scaling.image_scale) == 1.0
-    assert not scaling.image_centre.any()
+    assert not scaling.image_center.any()
 
 
 def test_kept_outputs_narrow_the_targets_and_give_the_statistics(
@@ -261,8 +261,8 @@ def test_statistics_are_those_of_targets_within_the_margin(
     )
     targets = run.training.source.margin.ask(PixelTeacher(), batch.images, (4, 4))
     scaling = run.training.source.scaling(0)
-    torch.testing.assert_close(scaling.patch_centre, targets.patches.mean((0, 1)))
-    torch.testing.assert_close(scaling.image_centre, targets.image.mean(0))
+    torch.testing.assert_close(scaling.patch_center, targets.patches.mean((0, 1)))
+    torch.testing.assert_close(scaling.image_center, targets.image.mean(0))
 
 
 def test_classes_need_a_teacher_that_tells_them() -> None:

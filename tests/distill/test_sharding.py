@@ -83,7 +83,7 @@ def trained(steps: range) -> tuple[SmallStudent, Optimizers]:
 
 
 @pytest.mark.workers
-def test_sharded_optimisers_take_the_steps_of_whole_ones(found: Found) -> None:
+def test_sharded_optimizers_take_the_steps_of_whole_ones(found: Found) -> None:
     assert_close(group(found, "end"), weights_of(trained(range(4))[0]))
 
 
@@ -94,7 +94,7 @@ def test_a_resumed_sharded_run_has_the_weights_of_one_that_never_stopped(found: 
 
 
 @pytest.mark.workers
-def test_sharded_optimisers_remember_whole_tensors_as_one_process_does(found: Found) -> None:
+def test_sharded_optimizers_remember_whole_tensors_as_one_process_does(found: Found) -> None:
     _, optimizers = trained(range(2))
     assert_close(group(found, "state"), optimizers.tensors())
     counts = {name: int(count) for name, count in group(found, "facts").items()}

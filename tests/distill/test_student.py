@@ -55,7 +55,7 @@ def test_a_student_predicts_every_teachers_features_of_8_bit_images() -> None:
     found = student(images, 2, 0.5)
     assert [one.image.shape for one in found] == [(2, 12), (2, 7)]
     assert [one.patches.shape for one in found] == [(2, 6, 20), (2, 6, 32)]
-    features = student.backbone(IMAGENET.normalise(images), 2, 0.5)
+    features = student.backbone(IMAGENET.normalize(images), 2, 0.5)
     for one, adaptor in zip(found, student.adaptors, strict=True):
         assert torch.equal(one.image, adaptor.get_submodule("image")(features.image))
         assert torch.equal(one.patches, adaptor.get_submodule("patches")(features.patches))
@@ -128,8 +128,8 @@ def test_a_start_may_have_other_budgets_and_shares(tmp_path: Path) -> None:
     assert started.backbone.config == TINY
     images = torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8)
     started.eval(), model.eval()
-    found = started.backbone(IMAGENET.normalise(images), 2)
-    wanted = model(IMAGENET.normalise(images), 2)
+    found = started.backbone(IMAGENET.normalize(images), 2)
+    wanted = model(IMAGENET.normalize(images), 2)
     torch.testing.assert_close(found.image, wanted.image)
 
 

@@ -138,7 +138,7 @@ def test_marks_are_explained_only_where_there_are_some(tmp_path: Path) -> None:
     assert "Red:" not in text
 
 
-def test_every_colour_that_is_used_exists_in_both_modes(tmp_path: Path) -> None:
+def test_every_color_that_is_used_exists_in_both_modes(tmp_path: Path) -> None:
     text = summary(write_run(tmp_path, 100, budgets=tuple(range(8, 72, 8))))
     for name in set(re.findall(r"var\((--\w+)\)", text)):
         assert len(re.findall(rf"{name}: #", text)) == 2, name

@@ -1,4 +1,4 @@
-"""Centre and scale of targets."""
+"""Center and scale of targets."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_a_stored_scaling_scales_as_before() -> None:
     scaling, stored = fitted(targets), TargetScaling.identity(4, 6)
     stored.load_state_dict(scaling.state_dict())
     assert set(scaling.state_dict()) == {
-        "image_centre", "image_scale", "patch_centre", "patch_scale"
+        "image_center", "image_scale", "patch_center", "patch_scale"
     }  # fmt: skip
     assert torch.equal(stored(targets).patches, scaling(targets).patches)
     assert not list(scaling.parameters())
@@ -71,7 +71,7 @@ def test_features_that_never_change_are_refused(value: float) -> None:
 
 def test_an_image_feature_can_be_brought_back_to_what_the_teacher_said() -> None:
     scaling = TargetScaling(6, 4)
-    scaling.image_centre.copy_(torch.randn(6))
+    scaling.image_center.copy_(torch.randn(6))
     scaling.image_scale.fill_(3.0)
     said = Targets(torch.randn(2, 6), torch.randn(2, 5, 4))
     torch.testing.assert_close(scaling.unscaled_image(scaling(said).image), said.image)

@@ -39,7 +39,7 @@ class CountingTeacher(PixelTeacher):
 
 
 def pictures(count: int, side: int = 16) -> UInt8[Tensor, "B 3 R R"]:
-    """Images of chance, some darker than others, so that features are far from centred."""
+    """Images of chance, some darker than others, so that features are far from centered."""
     draw = torch.Generator().manual_seed(count)
     light = torch.rand(count, 1, 1, 1, generator=draw)
     return (light * 255 * torch.rand(count, 3, side, side, generator=draw)).to(torch.uint8)

@@ -91,7 +91,7 @@ def slow_parts(run: Built, step: int, targets: list[Targets], views: Tensor) -> 
     share = draw_share(config.student, config.seed, step)
     torch.manual_seed(step_seed(config.seed, step, "coordinates"))
     with torch.no_grad():
-        seen = IMAGENET.normalise(inner_view(views, 32))
+        seen = IMAGENET.normalize(inner_view(views, 32))
         features = student.train().backbone(seen, budget, share)
     found = []
     for adaptor, wanted in zip(student.adaptors, targets, strict=True):
@@ -337,7 +337,7 @@ def test_a_row_tells_further_parts_and_the_objective_beside_the_papers_loss(imag
     assert loss_row(small_config(images, loss=loss), parts) == dict.fromkeys(row)
 
 
-def test_relations_change_what_is_learnt_and_are_logged(images: Path, tmp_path: Path) -> None:
+def test_relations_change_what_is_learned_and_are_logged(images: Path, tmp_path: Path) -> None:
     plain = build(images, place_of(tmp_path / "plain"))
     related = build(images, place_of(tmp_path / "related"), loss=LossConfig(relations=5.0))
     (first,), (second,) = plain.advance(1), related.advance(1)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.distill.built import CPU, Built, build, place_of
 from tests.distill.runs import TINY, pictures
-from veca.data.augment import centre_view, inner_view
+from veca.data.augment import center_view, inner_view
 from veca.data.images import decode
 from veca.distill import validation as module
 from veca.distill.losses import distillation_losses
@@ -68,7 +68,7 @@ def views_of(run: Built, resolution: int) -> Tensor:
     """The middle of every validation image."""
     index, config = run.pictures.validation_index, run.training.config
     return torch.stack([
-        centre_view(
+        center_view(
             decode(Path(index[int(number)].name)),
             resolution,
             config.views,

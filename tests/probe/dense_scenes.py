@@ -1,4 +1,4 @@
-"""Small pictures whose colours tell classes and depth, and a model that sees colours."""
+"""Small pictures whose colors tell classes and depth, and a model that sees colors."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import IGNORED, DepthFacts, LabelledSet, Split
+from veca.data.sets.dataset import IGNORED, DepthFacts, LabeledSet, Split
 from veca.probe.features import Place
 from veca.probe.models import Frozen, ModelFacts, ProbeModel
 from veca.probe.protocols import (
@@ -29,7 +29,7 @@ from veca.runtime.distributed import Workers
 CPU = torch.device("cpu")
 ALONE = Workers(device=CPU)
 CLASSES = ("field", "barn", "pond", "never")
-COLOURS = ((60, 140, 60), (180, 40, 40), (40, 60, 190))
+COLORS = ((60, 140, 60), (180, 40, 40), (40, 60, 190))
 SIZES = ((40, 56), (48, 48), (64, 40))
 FEW, ALL = Setting(1), Setting(8)
 
@@ -60,16 +60,16 @@ SMALL_DEPTH = DepthProtocol(
     bins=16,
     upsample=2,
     settling=5,
-    augment=DepthAugment(crop=(0.75, 0.75), coloured=0.0),
+    augment=DepthAugment(crop=(0.75, 0.75), colored=0.0),
 )
 
 
-class ColourModel(ProbeModel):
-    """Mean colours of cells and their squares; a small budget sees only some of these."""
+class ColorModel(ProbeModel):
+    """Mean colors of cells and their squares; a small budget sees only some of these."""
 
-    def __init__(self, digest: str = "colours", stride: int = 8) -> None:
+    def __init__(self, digest: str = "colors", stride: int = 8) -> None:
         facts = ModelFacts(
-            name="colours",
+            name="colors",
             kind="veca",
             digest=digest,
             licence=None,
@@ -113,7 +113,7 @@ def scene(number: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     mask = np.zeros((height, width), np.uint8)
     mask[height // 2 :, : int(draw.integers(8, width // 2))] = 1
     mask[: int(draw.integers(8, height // 2)), width // 2 :] = 2
-    picture = np.array(COLOURS)[mask] + draw.integers(-12, 13, (height, width, 3))
+    picture = np.array(COLORS)[mask] + draw.integers(-12, 13, (height, width, 3))
     mask[0, :5] = IGNORED
     return picture.clip(0, 255).astype(np.uint8), mask
 
@@ -151,9 +151,9 @@ def split_of(folder: Path, name: str, kind: str, numbers: Sequence[int]) -> Spli
     )
 
 
-def farm(folder: Path, train: int = 9, test: int = 5) -> LabelledSet:
+def farm(folder: Path, train: int = 9, test: int = 5) -> LabeledSet:
     """A set with masks."""
-    return LabelledSet(
+    return LabeledSet(
         name="farm",
         kind="masks",
         classes=CLASSES,
@@ -162,9 +162,9 @@ def farm(folder: Path, train: int = 9, test: int = 5) -> LabelledSet:
     )
 
 
-def ramps(folder: Path, train: int = 8, test: int = 4) -> LabelledSet:
+def ramps(folder: Path, train: int = 8, test: int = 4) -> LabeledSet:
     """A set with depth."""
-    return LabelledSet(
+    return LabeledSet(
         name="ramps",
         kind="depth",
         train=split_of(folder, "train", "depth", range(train)),

@@ -10,8 +10,8 @@ from veca.probe.metrics import target_shares
 def blobs(rows: int, width: int, classes: int, spread: float = 1.0) -> tuple[Tensor, Tensor]:
     """Clouds that overlap, off the origin and stretched a thousandfold along some axes."""
     labels = torch.arange(rows) % classes
-    centres = torch.randn(classes, width, dtype=torch.float64)
-    features = centres[labels] + spread * torch.randn(rows, width, dtype=torch.float64)
+    centers = torch.randn(classes, width, dtype=torch.float64)
+    features = centers[labels] + spread * torch.randn(rows, width, dtype=torch.float64)
     return features * torch.logspace(-2, 1, width, dtype=torch.float64) + 5, labels
 
 

@@ -26,14 +26,14 @@ from veca.runtime.distributed import Workers
 CPU = torch.device("cpu")
 ALONE = Workers(device=CPU)
 SIDE = 16
-CENTRE = ViewPlan(resolution=SIDE)
+CENTER = ViewPlan(resolution=SIDE)
 SETTINGS = (Setting(2), Setting(4, 0.5), Setting(8))
 WHOLE = Showing(short=SIDE, multiple=4)
 KINDS = (Kind(SETTINGS[0]),)
 
 
 class CellModel(ProbeModel):
-    """Features of the colours of each cell, through random weights, another mix for each budget."""
+    """Features of the colors of each cell, through random weights, another mix for each budget."""
 
     def __init__(self, *, seed: int = 0, digest: str | None = "cells", die_at: int = 0) -> None:
         facts = ModelFacts(
@@ -63,7 +63,7 @@ class CellModel(ProbeModel):
     def look(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
     ) -> Frozen:
-        """Colours of cells, mixed and bent."""
+        """Colors of cells, mixed and bent."""
         with self.counting:
             self.asked[setting] += len(images)
             self.lots.add(len(images))

@@ -1,4 +1,4 @@
-"""Small labelled sets on disk, and small models, for tests from names to rows."""
+"""Small labeled sets on disk, and small models, for tests from names to rows."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,29 +13,29 @@ import veca
 from tests.probe.dense_scenes import CLASSES, SMALL, SMALL_DEPTH, place_in, ramp, scene
 from tests.weights.models import trained_model
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import LabelledSet, Split
+from veca.data.sets.dataset import LabeledSet, Split
 from veca.probe import protocols
 from veca.probe import protocols as dense_protocols
 from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.rows import Row
 from veca.probe.run import Prober
 
-COLOURS = {"blue": (40, 60, 190), "green": (60, 140, 60), "red": (180, 40, 40)}
-"""Of the classes; a picture has a colour of its own too, so that they are hard to tell apart."""
+COLORS = {"blue": (40, 60, 190), "green": (60, 140, 60), "red": (180, 40, 40)}
+"""Of the classes; a picture has a color of its own too, so that they are hard to tell apart."""
 
 
 def photo(name: str, number: int) -> NDArray[np.uint8]:
-    """A picture of a class: noise about a colour between that of the class and its own."""
+    """A picture of a class: noise about a color between that of the class and its own."""
     draw = np.random.default_rng([number, *name.encode()])
     height, width = ((24, 24), (24, 32), (40, 24))[number % 3]
     noise, own = draw.integers(0, 256, (height, width, 3)), draw.integers(0, 256, 3)
-    return ((noise + 2 * own + np.array(COLOURS[name])) // 4).astype(np.uint8)
+    return ((noise + 2 * own + np.array(COLORS[name])) // 4).astype(np.uint8)
 
 
 def write_classes(folder: Path, **counts: int) -> Path:
     """A set with folders of classes; `counts` has the pictures of a class in each part."""
     for number, (part, count) in enumerate(counts.items()):
-        for name in COLOURS:
+        for name in COLORS:
             (folder / part / name).mkdir(parents=True)
             for place in range(count):
                 picture = Image.fromarray(photo(name, 100 * number + place))
@@ -66,28 +66,28 @@ def write_model(folder: Path, seed: int = 0) -> Path:
 
 
 def split_of(folder: Path, name: str, labels: NDArray[Any], **more: Any) -> Split:
-    """A part with pictures whose colours follow the first class that they have."""
+    """A part with pictures whose colors follow the first class that they have."""
     folder.mkdir(parents=True, exist_ok=True)
-    table, keys, colours = TableBuilder(), [], list(COLOURS)
+    table, keys, colors = TableBuilder(), [], list(COLORS)
     for place, label in enumerate(labels):
         shown = int(np.argmax(label)) if labels.ndim > 1 else int(label)
         path = folder / f"{name}-{place}.png"
-        Image.fromarray(photo(colours[shown], len(name) * 50 + place)).save(path)
+        Image.fromarray(photo(colors[shown], len(name) * 50 + place)).save(path)
         table.add_file(str(path), path.stat().st_size)
         keys.append(path.name)
     return Split(name=name, pictures=table.table(), keys=tuple(keys), labels=labels, **more)
 
 
-def colour_set(folder: Path, **changes: Any) -> LabelledSet:
+def color_set(folder: Path, **changes: Any) -> LabeledSet:
     """A set of 18 training and 9 test pictures in memory."""
     usual: dict[str, Any] = {
-        "name": "colours",
+        "name": "colors",
         "kind": "classes",
-        "classes": tuple(COLOURS),
+        "classes": tuple(COLORS),
         "train": split_of(folder, "train", np.arange(18) % 3),
         "test": split_of(folder, "test", np.arange(9) % 3),
     }
-    return LabelledSet(**usual | changes)
+    return LabeledSet(**usual | changes)
 
 
 def prober_in(folder: Path, **changes: Any) -> Prober:
@@ -106,7 +106,7 @@ def use_quick_protocols(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(protocols.LINEAR, "quick", quick)
     patch.setitem(dense_protocols.SEGMENTATION, "quick", replace(SMALL, name="quick", steps=20))
     patch.setitem(dense_protocols.DEPTH, "quick", replace(SMALL_DEPTH, name="quick", steps=20))
-    bank = DenseKnnProtocol(name="quick", resolution=32, neighbours=(5,))
+    bank = DenseKnnProtocol(name="quick", resolution=32, neighbors=(5,))
     patch.setitem(dense_protocols.DENSE_KNN, "quick", bank)
 
 

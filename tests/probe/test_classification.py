@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tests.probe.dense_scenes import place_in
 from tests.probe.small_features import CellModel
-from tests.probe.small_sets import COLOURS, colour_set, split_of
+from tests.probe.small_sets import COLORS, color_set, split_of
 from veca.data.images import DataError
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import LabelledSet, Split
+from veca.data.sets.dataset import LabeledSet, Split
 from veca.probe import classification
 from veca.probe.classification import ClassProbe, labels_of, run_knn, run_linear, run_logistic
 from veca.probe.features import KeptFeatures
@@ -32,7 +32,7 @@ KS = KnnProtocol(name="k", ks=(3, 10, 200))
 QUICK = LinearProtocol(name="quick", rates=(0.1, 1.0), steps=30, batch=6, selection="held-out")
 
 
-def probe_of(data: LabelledSet, folder: Path, **changes: Any) -> ClassProbe:
+def probe_of(data: LabeledSet, folder: Path, **changes: Any) -> ClassProbe:
     """A probe of a small model."""
     usual: dict[str, Any] = {
         "model": CellModel(),
@@ -58,7 +58,7 @@ def head_of(measured: Measured) -> LinearHead:
 
 def brute_votes(train: Tensor, labels: Tensor, test: Tensor, k: int) -> Tensor:
     """Votes by the definition, one picture after the other."""
-    votes = torch.zeros(len(test), len(COLOURS), dtype=torch.float64)
+    votes = torch.zeros(len(test), len(COLORS), dtype=torch.float64)
     train, test = (
         part.double() / part.double().norm(dim=1, keepdim=True) for part in (train, test)
     )
@@ -70,8 +70,8 @@ def brute_votes(train: Tensor, labels: Tensor, test: Tensor, k: int) -> Tensor:
     return votes
 
 
-def test_neighbours_vote_as_by_hand_at_every_setting(tmp_path: Path) -> None:
-    data = colour_set(tmp_path)
+def test_neighbors_vote_as_by_hand_at_every_setting(tmp_path: Path) -> None:
+    data = color_set(tmp_path)
     probe = probe_of(data, tmp_path / "kept")
     found = list(run_knn(probe, KS, 5))
     assert [one.setting for one in found] == list(SETTINGS)
@@ -91,28 +91,28 @@ def test_neighbours_vote_as_by_hand_at_every_setting(tmp_path: Path) -> None:
             assert torch.equal(one.cases[f"correct_k{k}"], right)
         assert one.head is not None
         assert torch.equal(one.head.tensors["features"], train[one.setting])
-        assert one.head.facts["neighbours"] == 10
+        assert one.head.facts["neighbors"] == 10
 
 
-def test_fewer_training_pictures_than_neighbours_are_refused(tmp_path: Path) -> None:
-    probe = probe_of(colour_set(tmp_path), tmp_path / "kept")
+def test_fewer_training_pictures_than_neighbors_are_refused(tmp_path: Path) -> None:
+    probe = probe_of(color_set(tmp_path), tmp_path / "kept")
     with pytest.raises(DataError, match=r"18 training pictures, fewer than the 20 .*use logistic"):
         list(run_knn(probe, KnnProtocol(name="k", ks=(20, 100)), 0))
 
 
-def test_a_head_of_very_many_neighbours_is_not_kept_and_that_is_told(
+def test_a_head_of_very_many_neighbors_is_not_kept_and_that_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classification, "MOST_KEPT_BYTES", 4 * 5 * 18 - 1)
     told: list[str] = []
     place = place_in(tmp_path / "kept", tell=told.append)
-    probe = probe_of(colour_set(tmp_path), tmp_path, settings=SETTINGS[:1], place=place)
+    probe = probe_of(color_set(tmp_path), tmp_path, settings=SETTINGS[:1], place=place)
     assert only(run_knn(probe, KS, 0)).head is None
     assert "The head is not kept, since its 18 training vectors take more" in told[0]
 
 
 def test_the_number_of_a_head_is_what_the_kept_head_tells(tmp_path: Path) -> None:
-    data = colour_set(tmp_path)
+    data = color_set(tmp_path)
     for feature, width in (("image", 5), ("patch-mean", 6), ("image+patch-mean", 11)):
         probe = probe_of(data, tmp_path / "kept", feature=feature, settings=SETTINGS[1:])
         one = only(run_logistic(probe, "dinov2", (0,)))
@@ -126,7 +126,7 @@ def test_the_number_of_a_head_is_what_the_kept_head_tells(tmp_path: Path) -> Non
 
 
 def test_seeds_put_other_pictures_aside(tmp_path: Path) -> None:
-    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
+    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
     found = list(run_logistic(probe, "dinov2", (0, 1, 2)))
     assert [one.seed for one in found] == [0, 1, 2]
     assert len({one.chosen["C"] for one in found}) > 1
@@ -135,7 +135,7 @@ def test_seeds_put_other_pictures_aside(tmp_path: Path) -> None:
 
 
 def test_a_set_s_own_part_to_choose_on_is_used_and_counted(tmp_path: Path) -> None:
-    own = colour_set(tmp_path, held_out=split_of(tmp_path, "aside", np.arange(6) % 3))
+    own = color_set(tmp_path, held_out=split_of(tmp_path, "aside", np.arange(6) % 3))
     probe = probe_of(own, tmp_path / "kept", settings=SETTINGS[:1])
     first, second = run_logistic(probe, "dinov2", (0, 1))
     assert first.counts == {"train": 18, "test": 9, "held_out": 6, "fitted": 24}
@@ -147,7 +147,7 @@ def test_a_set_s_own_part_to_choose_on_is_used_and_counted(tmp_path: Path) -> No
 
 
 def test_pictures_put_aside_are_not_counted_as_fitted_on(tmp_path: Path) -> None:
-    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
+    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
     for share, fitted in ((0.1, 16), (0.5, 9)):
         one = only(run_linear(probe, replace(QUICK, held_out_share=share), (0,)))
         assert one.counts == {"train": 18, "test": 9, "fitted": fitted}
@@ -175,7 +175,7 @@ def test_each_part_has_the_vectors_of_one_setting_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tuple(Setting(budget) for budget in range(1, 5))
-    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=settings)
+    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=settings)
     monkeypatch.setattr(classification, "TOGETHER_BYTES", 1)
     runs: list[Callable[[], Iterable[Measured]]] = [
         lambda: run_knn(probe, KS, 0),
@@ -196,7 +196,7 @@ def test_each_part_has_the_vectors_of_one_setting_in_memory(
 def test_heads_are_the_same_whether_settings_fit_into_memory_together_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: Any
 ) -> None:
-    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=[*SETTINGS, Setting(4)])
+    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=[*SETTINGS, Setting(4)])
     rates = (1.0,) if selection == "test-best-step" else (0.1, 1.0)
     plan = replace(QUICK, selection=selection, rates=rates, validate_every=7)
     together = list(run_linear(probe, plan, (0, 1)))
@@ -209,7 +209,7 @@ def test_heads_are_the_same_whether_settings_fit_into_memory_together_or_not(
 
 
 def test_linear_heads_of_all_settings_see_the_views_of_the_protocol(tmp_path: Path) -> None:
-    data, model = colour_set(tmp_path), CellModel()
+    data, model = color_set(tmp_path), CellModel()
     probe = probe_of(data, tmp_path / "kept", model=model)
     found = list(run_linear(probe, replace(QUICK, views=3), (0, 1)))
     assert [(one.seed, one.setting) for one in found] == [
@@ -227,7 +227,7 @@ def test_linear_heads_of_all_settings_see_the_views_of_the_protocol(tmp_path: Pa
 def test_the_step_is_chosen_on_the_reported_set_only_where_the_protocol_says_so(
     tmp_path: Path,
 ) -> None:
-    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
+    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
     best = replace(QUICK, rates=(1.0,), validate_every=1, selection="test-best-step")
     last = replace(QUICK, rates=(1.0,), selection="none")
     chosen, plain = (only(run_linear(probe, one, (0,))) for one in (best, last))
@@ -236,8 +236,8 @@ def test_the_step_is_chosen_on_the_reported_set_only_where_the_protocol_says_so(
 
 
 def test_further_sets_are_measured_by_the_same_head(tmp_path: Path) -> None:
-    data = colour_set(tmp_path)
-    second = colour_set(tmp_path, name="v2", train=None, head_of="colours",
+    data = color_set(tmp_path)
+    second = color_set(tmp_path, name="v2", train=None, head_of="colors",
                         test=split_of(tmp_path, "v2", np.arange(6) % 3))  # fmt: skip
     probe = probe_of(data, tmp_path / "kept", also=[second])
     runs = (
@@ -247,7 +247,7 @@ def test_further_sets_are_measured_by_the_same_head(tmp_path: Path) -> None:
     )
     for found in map(list, runs):
         assert {(one.data.name, one.setting) for one in found} == {
-            (name, setting) for name in ("colours", "v2") for setting in SETTINGS
+            (name, setting) for name in ("colors", "v2") for setting in SETTINGS
         }
         assert all((one.head is not None) == (one.data is data) for one in found)
         assert all(one.counts["test"] == len(one.data.test) for one in found)
@@ -260,9 +260,9 @@ def test_further_sets_are_measured_by_the_same_head(tmp_path: Path) -> None:
 
 
 def test_what_is_chosen_does_not_depend_on_further_sets(tmp_path: Path) -> None:
-    data = colour_set(tmp_path)
+    data = color_set(tmp_path)
     wrong = split_of(tmp_path, "test", np.arange(9) % 3)
-    second = colour_set(tmp_path, test=replace(wrong, labels=(np.arange(9) + 1) % 3))
+    second = color_set(tmp_path, test=replace(wrong, labels=(np.arange(9) + 1) % 3))
     rates = replace(QUICK, selection="test", rates=(1e-6, 1e-3, 0.1, 1.0))
     alone, beside = (
         [one for one in run_linear(probe, rates, (0, 1)) if one.data is data]
@@ -279,14 +279,14 @@ def test_several_right_labels_without_a_head_of_their_own_are_judged_by_top1_alo
     tmp_path: Path,
 ) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(6) % 3] | np.eye(3, dtype=np.bool_)[0]
-    real = colour_set(tmp_path, name="real", train=None, head_of="colours",
+    real = color_set(tmp_path, name="real", train=None, head_of="colors",
                       test=split_of(tmp_path, "real", labels))  # fmt: skip
-    probe = probe_of(colour_set(tmp_path), tmp_path / "kept", also=[real])
+    probe = probe_of(color_set(tmp_path), tmp_path / "kept", also=[real])
     found = [one for one in run_logistic(probe, "dinov2", (0,)) if one.data is real]
     assert [set(one.metrics) for one in found] == [{"top1"}] * 2
 
 
-def voc(folder: Path, counted: bool) -> LabelledSet:
+def voc(folder: Path, counted: bool) -> LabeledSet:
     """A set whose pictures show several classes; some objects of the test part may not count."""
     parts = {}
     for name, count in (("train", 18), ("test", 9)):
@@ -294,7 +294,7 @@ def voc(folder: Path, counted: bool) -> LabelledSet:
         labels[:, 0] |= ~labels.any(1)
         marks = np.random.default_rng(7).random((count, 3)) < 0.8
         parts[name] = split_of(folder, name, labels, counted=marks if counted else None)
-    return colour_set(folder, name="voc", **parts)
+    return color_set(folder, name="voc", **parts)
 
 
 def test_average_precision_passes_over_what_does_not_count(tmp_path: Path) -> None:
@@ -318,33 +318,33 @@ def test_average_precision_passes_over_what_does_not_count(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train": None}, "colours has classes and no training part.*use another set"),
+        ({"train": None}, "colors has classes and no training part.*use another set"),
         ({"train": None, "head_of": "big"}, "name it with --also beside big"),
-        ({"kind": "masks"}, "colours has masks and a training part"),
+        ({"kind": "masks"}, "colors has masks and a training part"),
     ],
 )
 def test_a_set_that_no_head_can_be_fitted_on_is_refused(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(DataError, match=words):
-        probe_of(colour_set(tmp_path, **changes), tmp_path)
+        probe_of(color_set(tmp_path, **changes), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"classes": ("a", "b")}, "second has 2 classes, colours 3"),
+        ({"classes": ("a", "b")}, "second has 2 classes, colors 3"),
         ({"kind": "depth", "classes": ()}, "second tells depth of its pictures"),
-        ({"head_of": "big"}, "measured with heads of big, not of colours; give big=FOLDER"),
-        ({"classes": ("blue", "pink", "red")}, "the class 'pink' where colours has 'green'"),
+        ({"head_of": "big"}, "measured with heads of big, not of colors; give big=FOLDER"),
+        ({"classes": ("blue", "pink", "red")}, "the class 'pink' where colors has 'green'"),
     ],
 )
 def test_a_further_set_with_other_classes_is_refused(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    other = colour_set(tmp_path, name="second", **changes)
+    other = color_set(tmp_path, name="second", **changes)
     with pytest.raises(DataError, match=words):
-        probe_of(colour_set(tmp_path), tmp_path, also=[other])
+        probe_of(color_set(tmp_path), tmp_path, also=[other])
 
 
 def test_a_part_without_classes_is_refused() -> None:

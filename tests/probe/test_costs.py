@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.probe.small_sets import colour_set
+from tests.probe.small_sets import color_set
 from veca.probe.measured import Found, Measured, Measurement
 from veca.probe.models import find_probe_model
 from veca.probe.rows import Setting
@@ -14,7 +14,7 @@ from veca.runtime.device import pick_device
 
 def found(tmp_path: Path, name: str, resolution: int, setting: Setting, seed: int = 0) -> Found:
     """A measurement without numbers."""
-    data = colour_set(tmp_path)
+    data = color_set(tmp_path)
     model = find_probe_model(name, pick_device("cpu"))
     measured = Measured(
         setting=setting,

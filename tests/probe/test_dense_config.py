@@ -33,9 +33,9 @@ def test_what_no_head_can_be_fitted_with_is_refused(change: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "change", [{"neighbours": ()}, {"bank": 0}, {"pictures": 0}, {"temperature": 0.0}]
+    "change", [{"neighbors": ()}, {"bank": 0}, {"pictures": 0}, {"temperature": 0.0}]
 )
-def test_neighbours_that_cannot_vote_are_refused(change: dict[str, Any]) -> None:
+def test_neighbors_that_cannot_vote_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^near: "):
         DenseKnnProtocol(name="near", **change)
 

@@ -53,14 +53,14 @@ def test_a_head_tells_and_learns_what_layers_would(append: bool, norm: str) -> N
     width = PATCH + IMAGE * append
     head = LearningHead(OUTPUTS, width, norm == "batch", seed=1)
     layers = Layers(head, width, norm)
-    normalise = FeatureNorm(width, norm, ALONE)
+    normalize = FeatureNorm(width, norm, ALONE)
     ours = torch.optim.AdamW(head.parameters(), lr=0.05, weight_decay=0.1)
     theirs = torch.optim.AdamW(layers.parameters(), lr=0.05, weight_decay=0.1)
     for step in range(5):
         batch = observed(seed=step)
         goal = torch.randn(6, OUTPUTS, 3, 4)
         weight, bias = head.effective()
-        found = maps_of(normalise(batch, append, None), weight, bias, slice(None))
+        found = maps_of(normalize(batch, append, None), weight, bias, slice(None))
         expected = layers(joined(batch, append))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
         (found - goal).square().sum().backward()
@@ -70,14 +70,14 @@ def test_a_head_tells_and_learns_what_layers_would(append: bool, norm: str) -> N
             optimizer.zero_grad()
     layers.eval()
     new = observed(seed=99)
-    finished = normalise.finished(*head.effective(), PATCH)
+    finished = normalize.finished(*head.effective(), PATCH)
     torch.testing.assert_close(
         finished.maps(new), layers(joined(new, append)), rtol=1e-4, atol=1e-4
     )
 
 
 def test_some_pictures_can_be_told_alone() -> None:
-    head = LearningHead(OUTPUTS, PATCH + IMAGE, normalised=True, seed=0)
+    head = LearningHead(OUTPUTS, PATCH + IMAGE, normalized=True, seed=0)
     seen = FeatureNorm(PATCH + IMAGE, "batch", ALONE)(observed(), True, None)
     weight, bias = head.effective()
     everything = maps_of(seen, weight, bias, slice(None))
@@ -104,10 +104,10 @@ def test_channels_are_dropped_by_their_share_and_made_up_for() -> None:
 
 
 def test_first_weights_are_small_and_follow_from_the_seed() -> None:
-    head = LearningHead(200, 300, normalised=True, seed=4)
+    head = LearningHead(200, 300, normalized=True, seed=4)
     assert float(head.weight.detach().std()) == pytest.approx(0.01, rel=0.02)
     assert not head.bias.any()
-    assert torch.equal(head.weight, LearningHead(200, 300, normalised=True, seed=4).weight)
+    assert torch.equal(head.weight, LearningHead(200, 300, normalized=True, seed=4).weight)
 
 
 @pytest.mark.parametrize("width", [PATCH, PATCH + IMAGE])

@@ -89,8 +89,8 @@ def depths() -> Tensor:
 
 def scaled_log_error(protocol: DepthProtocol, targets: Tensor, maps: Tensor, step: int) -> Tensor:
     """By torch's own variance; the value, with its graph."""
-    metres = depth_scale(protocol, FACTS).metres(maps)
-    found = F.interpolate(metres, targets.shape[1:], mode="bilinear", align_corners=False)[:, 0]
+    meters = depth_scale(protocol, FACTS).meters(maps)
+    found = F.interpolate(meters, targets.shape[1:], mode="bilinear", align_corners=False)[:, 0]
     known = (targets > 0.001) & (targets < 10)
     errors = ((found[known] + 1e-3).log() - (targets[known] + 1e-3).log()).double()
     mean = 0.15 * errors.mean().square()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.probe.dense_scenes import ALL, CLASSES, FEW, ColourModel, farm, place_in, ramps
+from tests.probe.dense_scenes import ALL, CLASSES, FEW, ColorModel, farm, place_in, ramps
 from tests.probe.small_sets import use_quick_protocols
-from veca.data.sets.dataset import LabelledSet
+from veca.data.sets.dataset import LabeledSet
 from veca.probe import protocols as dense_protocols
 from veca.probe.metrics import UNITS
 from veca.probe.run import DenseProbe, measure_dense_knn, measure_depth, measure_segmentation
@@ -20,10 +20,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     use_quick_protocols(monkeypatch)
 
 
-def probe_of(data: LabelledSet, folder: Path, **changes: Any) -> DenseProbe:
+def probe_of(data: LabeledSet, folder: Path, **changes: Any) -> DenseProbe:
     """A probe of a small model."""
     usual: dict[str, Any] = {
-        "model": ColourModel(),
+        "model": ColorModel(),
         "settings": (FEW, ALL),
         "data": data,
         "resolution": None,
@@ -70,7 +70,7 @@ def test_depth_has_units_and_errors_of_each_picture(tmp_path: Path) -> None:
     assert one.cases["rmse"].shape == (4,)
 
 
-def test_neighbours_of_patches_need_nothing_but_labels(tmp_path: Path) -> None:
+def test_neighbors_of_patches_need_nothing_but_labels(tmp_path: Path) -> None:
     probe = probe_of(farm(tmp_path), tmp_path / "kept", settings=(ALL,), feature="patches")
     resolution, found = measure_dense_knn(probe, "quick", (3,))
     (one,) = found
@@ -102,7 +102,7 @@ def test_the_papers_sizes_hold_for_patches_of_14_unless_others_are_asked_for(
 ) -> None:
     data = farm(tmp_path) if measure is measure_segmentation else ramps(tmp_path)
     for stride, usual in ((14, 518), (8, 512)):
-        probe = probe_of(data, tmp_path / "kept", model=ColourModel(stride=stride))
+        probe = probe_of(data, tmp_path / "kept", model=ColorModel(stride=stride))
         assert measure(probe, "paper", (0,))[0] == usual
         assert measure(replace(probe, resolution=512), "paper", (0,))[0] == 512
         assert measure(replace(probe, resolution=504), "paper", (0,))[0] == 504
@@ -114,7 +114,7 @@ def test_the_papers_heads_see_patches_alone_of_a_model_without_a_class_token(
     quick = replace(dense_protocols.SEGMENTATION["quick"], name="paper", append_image=True)
     monkeypatch.setitem(dense_protocols.SEGMENTATION, "paper", quick)
     monkeypatch.setattr(dense_protocols, "PAPER_STEPS", {})
-    plain, without = ColourModel(), ColourModel()
+    plain, without = ColorModel(), ColorModel()
     without.facts = replace(plain.facts, appended=False)
     seen = {}
     for model, feature in ((plain, None), (without, None), (without, "patches+image")):
@@ -130,7 +130,7 @@ def test_the_papers_heads_see_patches_alone_of_a_model_without_a_class_token(
 
 
 def test_nothing_is_computed_before_the_first_result_is_asked_for(tmp_path: Path) -> None:
-    model = ColourModel()
+    model = ColorModel()
     masks = probe_of(farm(tmp_path), tmp_path / "kept", model=model)
     depth = probe_of(ramps(tmp_path), tmp_path / "kept", model=model)
     measure_segmentation(masks, "quick", (0,))

@@ -10,7 +10,7 @@ from tests.probe.dense_scenes import (
     CLASSES,
     SMALL,
     SMALL_DEPTH,
-    ColourModel,
+    ColorModel,
     farm,
     place_in,
     ramp,
@@ -39,8 +39,8 @@ def saved(task: str, result: SegmentationResult | DepthResult, folder: Path) -> 
         task=task,
         data="farm",
         classes=CLASSES,
-        model="colours",
-        weights="colours",
+        model="colors",
+        weights="colors",
         setting=ALL,
         resolution=32,
         protocol="small",
@@ -56,13 +56,13 @@ def saved(task: str, result: SegmentationResult | DepthResult, folder: Path) -> 
 def test_classes_of_a_new_picture(task: str, tmp_path: Path) -> None:
     data, place = farm(tmp_path / "pictures"), place_in(tmp_path / "kept")
     if task == "segmentation":
-        result = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
+        result = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
     else:
-        near = DenseKnnProtocol(name="near", resolution=32, neighbours=(5,))
-        result = run_dense_knn(ColourModel(), (ALL,), data, near, (0,), place)[ALL, 0]
+        near = DenseKnnProtocol(name="near", resolution=32, neighbors=(5,))
+        result = run_dense_knn(ColorModel(), (ALL,), data, near, (0,), place)[ALL, 0]
     head = saved(task, result, tmp_path / "head")
     pixels, mask = scene(51)
-    found = predict_classes(ColourModel(), head, picture_of_array(pixels))
+    found = predict_classes(ColorModel(), head, picture_of_array(pixels))
     assert found.shape == mask.shape
     right = confusion(torch.from_numpy(mask), found, 4).diagonal()
     assert (right - result.intersections[1]).abs().sum() <= 0.02 * mask.size
@@ -70,10 +70,10 @@ def test_classes_of_a_new_picture(task: str, tmp_path: Path) -> None:
 
 def test_depth_of_a_new_picture(tmp_path: Path) -> None:
     data, place = ramps(tmp_path / "pictures"), place_in(tmp_path / "kept")
-    result = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
+    result = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
     head = saved("depth", result, tmp_path / "head")
     pixels, depth = ramp(52)
-    found = predict_depth(ColourModel(), head, picture_of_array(pixels))
+    found = predict_depth(ColorModel(), head, picture_of_array(pixels))
     told = torch.from_numpy(depth)
     assert picture_errors(found, told, told > 0)[0] == pytest.approx(
         result.errors["rmse"][2], rel=0.01
@@ -82,10 +82,10 @@ def test_depth_of_a_new_picture(tmp_path: Path) -> None:
 
 def test_heads_of_other_tasks_and_models_are_refused(tmp_path: Path) -> None:
     data, place = ramps(tmp_path / "pictures"), place_in(tmp_path / "kept")
-    result = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
+    result = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0,), place)[ALL, 0]
     head = saved("depth", result, tmp_path / "head")
     picture = picture_of_array(ramp(52)[0])
     with pytest.raises(HeadError, match="the task 'depth'; this needs one of segmentation or"):
-        predict_classes(ColourModel(), head, picture)
-    with pytest.raises(HeadError, match="patches of 8 pixels, but colours has 4"):
-        predict_depth(ColourModel(stride=4), head, picture)
+        predict_classes(ColorModel(), head, picture)
+    with pytest.raises(HeadError, match="patches of 8 pixels, but colors has 4"):
+        predict_depth(ColorModel(stride=4), head, picture)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.probe.dense_scenes import CLASSES, ColourModel
+from tests.probe.dense_scenes import CLASSES, ColorModel
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import DepthFacts, LabelledSet, Split
+from veca.data.sets.dataset import DepthFacts, LabeledSet, Split
 from veca.probe.protocols import (
     DENSE_KNN,
     DEPTH,
@@ -20,8 +20,8 @@ from veca.probe.protocols import (
 NOTHING = Split(name="val", pictures=TableBuilder().table(), keys=())
 
 
-def named(name: str, depth: DepthFacts | None = None) -> LabelledSet:
-    return LabelledSet(
+def named(name: str, depth: DepthFacts | None = None) -> LabeledSet:
+    return LabeledSet(
         name=name,
         kind="depth" if depth else "masks",
         classes=CLASSES,
@@ -93,15 +93,15 @@ def test_small_protocols_have_the_steps_rates_and_hues_of_the_documentation() ->
 def test_the_paper_shows_patches_of_14_pixels_pictures_of_other_sizes(
     stride: int, sides: tuple[int, int]
 ) -> None:
-    model = ColourModel(stride=stride)
+    model = ColorModel(stride=stride)
     for known in (SEGMENTATION, DEPTH):
         found = tuple(for_model(known[name], model).resolution for name in ("paper", "paper-small"))
         assert found == sides
 
 
 def test_the_paper_sees_a_model_without_a_class_token_by_its_patches_alone() -> None:
-    plain = ColourModel()
-    without = ColourModel()
+    plain = ColorModel()
+    without = ColorModel()
     without.facts = replace(plain.facts, appended=False)
     for known in (SEGMENTATION, DEPTH):
         for name in ("paper", "paper-small"):
@@ -110,7 +110,7 @@ def test_the_paper_sees_a_model_without_a_class_token_by_its_patches_alone() -> 
 
 
 def test_other_protocols_are_the_same_for_all_models() -> None:
-    model = ColourModel(stride=14)
+    model = ColorModel(stride=14)
     model.facts = replace(model.facts, appended=False)
     for known in (SEGMENTATION, DEPTH):
         for name, protocol in known.items():

@@ -15,14 +15,14 @@ from tests.probe.dense_scenes import (
     FEW,
     SMALL,
     SMALL_DEPTH,
-    ColourModel,
+    ColorModel,
     farm,
     place_in,
     ramps,
     split_of,
 )
 from veca.data.images import DataError
-from veca.data.sets.dataset import LabelledSet
+from veca.data.sets.dataset import LabeledSet
 from veca.probe.dense_run import DenseRun, showing_of, training_split
 from veca.probe.depth import run_depth
 from veca.probe.features import Place
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabelledSet:
+def data(tmp_path: Path) -> LabeledSet:
     return farm(tmp_path / "pictures")
 
 
@@ -47,9 +47,9 @@ def place(tmp_path: Path) -> Place:
 class Liked(SegmentationTask):
     """Takes a fancy to one of the heads, by the order in which they are judged."""
 
-    def __init__(self, data: LabelledSet, protocol: SegmentationProtocol, favourite: int) -> None:
+    def __init__(self, data: LabeledSet, protocol: SegmentationProtocol, favorite: int) -> None:
         super().__init__(data, protocol)
-        self.favourite = favourite
+        self.favorite = favorite
         self.judged: list[tuple[str, int]] = []
         """Splits that heads were judged on, and how many."""
 
@@ -61,21 +61,21 @@ class Liked(SegmentationTask):
         return found
 
     def goodness(self, judged: object) -> float:
-        return float(judged.number % 4 == self.favourite)  # type: ignore[attr-defined]
+        return float(judged.number % 4 == self.favorite)  # type: ignore[attr-defined]
 
 
 GRID = replace(SMALL, steps=6, rates=(0.01, 0.1), checks=2, selection="held-out")
 
 
 @pytest.mark.parametrize(
-    ("favourite", "rate", "step"), [(0, 0.01, 3), (1, 0.1, 3), (2, 0.01, 6), (3, 0.1, 6)]
+    ("favorite", "rate", "step"), [(0, 0.01, 3), (1, 0.1, 3), (2, 0.01, 6), (3, 0.1, 6)]
 )
 def test_the_paper_chooses_the_step_on_the_pictures_that_it_reports(
-    favourite: int, rate: float, step: int, data: LabelledSet, place: Place
+    favorite: int, rate: float, step: int, data: LabeledSet, place: Place
 ) -> None:
     protocol = replace(GRID, selection="test-best-step")
-    task = Liked(data, protocol, favourite)
-    run = DenseRun(task, ColourModel(), data, protocol, place)
+    task = Liked(data, protocol, favorite)
+    run = DenseRun(task, ColorModel(), data, protocol, place)
     found = run.results((ALL,), (0,))[ALL, 0]
     assert task.judged == [("val", 4)]
     assert (found.candidate.rate, found.candidate.step) == (rate, step)
@@ -83,37 +83,37 @@ def test_the_paper_chooses_the_step_on_the_pictures_that_it_reports(
 
 
 def test_rates_are_chosen_on_training_pictures_that_the_head_never_sees(
-    data: LabelledSet, place: Place
+    data: LabeledSet, place: Place
 ) -> None:
     protocol = replace(GRID, selection="held-out", held_out=0.3)
     task = Liked(data, protocol, 3)
-    found = DenseRun(task, ColourModel(), data, protocol, place).results((ALL,), (0,))[ALL, 0]
+    found = DenseRun(task, ColorModel(), data, protocol, place).results((ALL,), (0,))[ALL, 0]
     assert task.judged == [("held out of train", 4), ("val", 1)]
     assert (found.candidate.rate, found.candidate.step) == (0.1, 6)
     assert found.trained_on == 6
 
 
 def test_the_makers_own_part_is_chosen_on_where_there_is_one(
-    data: LabelledSet, place: Place, tmp_path: Path
+    data: LabeledSet, place: Place, tmp_path: Path
 ) -> None:
     own = split_of(tmp_path / "pictures", "dev", "masks", range(80, 83))
     protocol = replace(GRID, selection="held-out")
     task = Liked(data, protocol, 0)
-    run = DenseRun(task, ColourModel(), replace(data, held_out=own), protocol, place)
+    run = DenseRun(task, ColorModel(), replace(data, held_out=own), protocol, place)
     assert run.results((ALL,), (0,))[ALL, 0].trained_on == 9
     assert task.judged == [("dev", 4), ("val", 1)]
 
 
-def test_nothing_is_chosen_where_nothing_should_be(data: LabelledSet, place: Place) -> None:
+def test_nothing_is_chosen_where_nothing_should_be(data: LabeledSet, place: Place) -> None:
     protocol = replace(SMALL, steps=6, checks=2)
     task = Liked(data, protocol, 0)
-    found = DenseRun(task, ColourModel(), data, protocol, place).results((ALL,), (0, 1))
+    found = DenseRun(task, ColorModel(), data, protocol, place).results((ALL,), (0, 1))
     assert task.judged == [("val", 1), ("val", 1)]
     assert {one.candidate.step for one in found.values()} == {6}
 
 
 def test_sets_of_another_kind_or_without_a_training_part_are_refused(
-    data: LabelledSet,
+    data: LabeledSet,
 ) -> None:
     with pytest.raises(DataError, match="farm has masks and a training part, but depth"):
         training_split(data, "depth")
@@ -123,9 +123,9 @@ def test_sets_of_another_kind_or_without_a_training_part_are_refused(
 
 def test_pictures_are_shown_at_whole_patches() -> None:
     slide = replace(SMALL, inference="slide", resolution=45)
-    showing = showing_of(ColourModel(), slide)
+    showing = showing_of(ColorModel(), slide)
     assert (showing.short, showing.stride) == (40, 27)
-    assert showing_of(ColourModel(), replace(slide, inference="whole")).stride == 0
+    assert showing_of(ColorModel(), replace(slide, inference="whole")).stride == 0
 
 
 TWO = """
@@ -148,10 +148,10 @@ def numbers_of(folder: Path, workers: Workers) -> list[float]:
         farm(folder / "farm")
         ramps(folder / "ramps")
     workers.barrier()
-    place, model = place_in(folder / "kept", workers), ColourModel()
+    place, model = place_in(folder / "kept", workers), ColorModel()
     fields, slopes = farm(folder / "farm"), ramps(folder / "ramps")
     live = replace(SMALL, views=None, steps=20, dropout=0.1)
-    near = DenseKnnProtocol(name="near", resolution=32, neighbours=(3,), bank=60)
+    near = DenseKnnProtocol(name="near", resolution=32, neighbors=(3,), bank=60)
     kept = run_segmentation(model, (ALL,), fields, SMALL, (0,), place)[ALL, 0]
     drawn = run_segmentation(model, (ALL,), fields, live, (0,), place)[ALL, 0]
     depth = run_depth(model, (ALL,), slopes, SMALL_DEPTH, (0,), place)[ALL, 0]
@@ -185,8 +185,8 @@ def test_two_processes_count_each_picture_once_and_say_what_one_says(tmp_path: P
     np.testing.assert_allclose(first[1:], alone[1:], rtol=2e-3)
 
 
-def test_settings_do_not_change_each_other(data: LabelledSet, place: Place) -> None:
-    both = run_segmentation(ColourModel(), (FEW, ALL, ALL), data, SMALL, (0,), place)
-    alone = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place)
+def test_settings_do_not_change_each_other(data: LabeledSet, place: Place) -> None:
+    both = run_segmentation(ColorModel(), (FEW, ALL, ALL), data, SMALL, (0,), place)
+    alone = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place)
     assert set(both) == {(FEW, 0), (ALL, 0)}
     assert both[ALL, 0].metrics == alone[ALL, 0].metrics

@@ -28,7 +28,7 @@ PLAIN = SegmentationAugment(scales=(1.0, 1.0), flip=0.0, distorted=0.0, tries=1)
 
 
 def stripes(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A picture of flat areas of some pixels, each of its own class and grey."""
+    """A picture of flat areas of some pixels, each of its own class and gray."""
     mask = (np.arange(height)[:, None] // 12 * 4 + np.arange(width) // 12 % 4).astype(np.uint8)
     return np.repeat((40 + 8 * mask)[:, :, None], 3, 2), mask
 
@@ -46,7 +46,7 @@ def test_a_view_of_the_pictures_own_scale_is_a_cut() -> None:
 
 
 @given(seed=st.integers(0, 1000), flip=st.sampled_from([0.0, 1.0]))
-def test_colours_and_classes_stay_together(seed: int, flip: float) -> None:
+def test_colors_and_classes_stay_together(seed: int, flip: float) -> None:
     pixels, mask = stripes(50, 70)
     augment = replace(PLAIN, scales=(0.5, 2.0), flip=flip, tries=10)
     image, target = segmentation_view(
@@ -109,7 +109,7 @@ def test_pixels_that_do_not_count_are_no_class_that_rules() -> None:
     scaled=st.tuples(st.integers(3, 60), st.integers(3, 60)),
     seed=st.integers(0, 99),
 )
-def test_a_new_pixel_has_the_class_under_its_centre(
+def test_a_new_pixel_has_the_class_under_its_center(
     sides: tuple[int, int], scaled: tuple[int, int], seed: int
 ) -> None:
     mask = np.arange(sides[0] * sides[1], dtype=np.float32).reshape(sides)
@@ -153,10 +153,10 @@ def test_brightness_and_contrast_stay_in_their_ranges(
     assert (order[:, 0] >= order[:, 2]).all()
 
 
-def test_without_saturation_colours_are_grey_and_a_turn_of_the_hue_is_none() -> None:
+def test_without_saturation_colors_are_gray_and_a_turn_of_the_hue_is_none() -> None:
     still = replace(EVERY, brightness=0.0, contrast=(1.0, 1.0))
-    grey = distorted(FLAT, random.Random(0), replace(still, saturation=(0.0, 0.0), hue=0.0))
-    assert len(set(np.asarray(grey)[0, 0].tolist())) == 1
+    gray = distorted(FLAT, random.Random(0), replace(still, saturation=(0.0, 0.0), hue=0.0))
+    assert len(set(np.asarray(gray)[0, 0].tolist())) == 1
     same = distorted(FLAT, random.Random(0), replace(still, saturation=(1.0, 1.0), hue=0.0))
     assert np.abs(np.asarray(same).astype(int) - np.asarray(FLAT)).max() <= 3
 
@@ -167,8 +167,8 @@ def test_hues_turn_and_keep_their_brightness() -> None:
         tuple(np.asarray(distorted(FLAT, random.Random(seed), turned))[0, 0].tolist())
         for seed in range(40)
     }
-    assert len({np.argmax(colour) for colour in seen}) == 3  # red, green and blue lead in turn
-    assert all(abs(max(colour) - 150) <= 3 for colour in seen)
+    assert len({np.argmax(color) for color in seen}) == 3  # red, green and blue lead in turn
+    assert all(abs(max(color) - 150) <= 3 for color in seen)
 
 
 def test_nothing_is_distorted_where_none_should_be() -> None:

@@ -1,4 +1,4 @@
-"""A head on colours tells depth that is a colour; errors are those of its own maps."""
+"""A head on colors tells depth that is a color; errors are those of its own maps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColourModel, place_in, ramp, ramps
+from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColorModel, place_in, ramp, ramps
 from veca.data.images import DataError
-from veca.data.sets.dataset import DepthFacts, LabelledSet
+from veca.data.sets.dataset import DepthFacts, LabeledSet
 from veca.probe.dense import DenseHead, Observed
 from veca.probe.dense_run import Head, showing_of
 from veca.probe.depth import DepthTask, run_depth, told_depth
@@ -23,7 +23,7 @@ from veca.probe.sliding_window import whole
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabelledSet:
+def data(tmp_path: Path) -> LabeledSet:
     return ramps(tmp_path / "pictures")
 
 
@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Place:
     return place_in(tmp_path / "kept")
 
 
-def constant_error(data: LabelledSet) -> float:
+def constant_error(data: LabeledSet) -> float:
     """The root mean square error of the best single depth, as a mean over pictures."""
     told = [ramp(50 + index)[1] for index in range(len(data.test))]
     middle = np.mean([depth[depth > 0].mean() for depth in told])
@@ -40,11 +40,11 @@ def constant_error(data: LabelledSet) -> float:
 
 
 @pytest.mark.parametrize("change", [{}, {"append_image": True, "views": None, "loss_stride": 2}])
-def test_depth_is_told_from_colours(
-    change: dict[str, object], data: LabelledSet, place: Place
+def test_depth_is_told_from_colors(
+    change: dict[str, object], data: LabeledSet, place: Place
 ) -> None:
     protocol = replace(SMALL_DEPTH, **change)  # type: ignore[arg-type]
-    found = run_depth(ColourModel(), (FEW, ALL), data, protocol, (0,), place)
+    found = run_depth(ColorModel(), (FEW, ALL), data, protocol, (0,), place)
     result = found[ALL, 0]
     assert set(result.metrics) == set(UNITS)
     assert result.metrics["rmse"] < 0.6 * constant_error(data)
@@ -54,17 +54,15 @@ def test_depth_is_told_from_colours(
     assert result.errors["abs_rel"].shape == (4,)
 
 
-def test_a_seed_gives_the_same_number_again(
-    data: LabelledSet, place: Place, tmp_path: Path
-) -> None:
-    first = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0, 1), place)
-    again = run_depth(ColourModel(), (ALL,), data, SMALL_DEPTH, (0,), place_in(tmp_path / "new"))
+def test_a_seed_gives_the_same_number_again(data: LabeledSet, place: Place, tmp_path: Path) -> None:
+    first = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0, 1), place)
+    again = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0,), place_in(tmp_path / "new"))
     assert first[ALL, 0].metrics == again[ALL, 0].metrics
     assert first[ALL, 0].metrics != first[ALL, 1].metrics
 
 
 def test_the_best_step_is_that_with_the_smallest_error(
-    data: LabelledSet, place: Place, monkeypatch: pytest.MonkeyPatch
+    data: LabeledSet, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, found = DepthTask.judge, dict[int, float]()
 
@@ -76,14 +74,14 @@ def test_the_best_step_is_that_with_the_smallest_error(
 
     monkeypatch.setattr(DepthTask, "judge", each)
     protocol = replace(SMALL_DEPTH, selection="test-best-step", checks=6, rates=(3.0,))
-    best = run_depth(ColourModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    best = run_depth(ColorModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
     step = min(found, key=lambda one: found[one])
     assert step != 60  # or the last step would do as well
     assert best.chosen["step"] == step
     assert best.metrics["rmse"] == pytest.approx(min(found.values()))
 
 
-def test_a_picture_of_a_size_that_cannot_be_cut_is_named(data: LabelledSet, place: Place) -> None:
+def test_a_picture_of_a_size_that_cannot_be_cut_is_named(data: LabeledSet, place: Place) -> None:
     protocol = replace(SMALL_DEPTH, steps=1)
     facts = {
         r"depth-\d\.png: a picture of 48 x 48 has not the white frame": DepthFacts(nyu_crop=True),
@@ -92,36 +90,36 @@ def test_a_picture_of_a_size_that_cannot_be_cut_is_named(data: LabelledSet, plac
     }
     for words, depth in facts.items():
         with pytest.raises(DataError, match=words):
-            run_depth(ColourModel(), (ALL,), replace(data, depth=depth), protocol, (0,), place)
+            run_depth(ColorModel(), (ALL,), replace(data, depth=depth), protocol, (0,), place)
     task = DepthTask(replace(data, depth=DepthFacts(kb_crop=True)), protocol)
-    shown = showing_of(ColourModel(), protocol)
-    features = ShownFeatures(ColourModel(), [Kind(ALL)], data.test, shown, place)
+    shown = showing_of(ColorModel(), protocol)
+    features = ShownFeatures(ColorModel(), [Kind(ALL)], data.test, shown, place)
     with pytest.raises(DataError, match=r"depth-50\.npy: a picture of 48 x 48 cannot be cut"):
         task.judge([], data.test, features, place)
     cut = replace(shown, kb_crop=True)
     with pytest.raises(DataError, match=r"depth-50\.png: a picture of 48 x 48 cannot be cut"):
-        ShownFeatures(ColourModel(), [Kind(ALL)], data.test, cut, place)
+        ShownFeatures(ColorModel(), [Kind(ALL)], data.test, cut, place)
 
 
-def test_pictures_without_depth_are_counted_and_left_out(data: LabelledSet, place: Place) -> None:
+def test_pictures_without_depth_are_counted_and_left_out(data: LabeledSet, place: Place) -> None:
     np.save(data.test.targets[1], np.zeros((48, 48), np.float32))
     protocol = replace(SMALL_DEPTH, steps=2)
-    result = run_depth(ColourModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    result = run_depth(ColorModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
     assert result.counts["without_depth"] == 1
     assert np.isnan(result.errors["rmse"]).tolist() == [False, True, False, False]
     assert result.metrics["rmse"] == pytest.approx(np.nanmean(result.errors["rmse"]))
 
 
-def test_depth_of_another_size_is_refused(data: LabelledSet, place: Place) -> None:
+def test_depth_of_another_size_is_refused(data: LabeledSet, place: Place) -> None:
     np.save(data.test.targets[0], np.ones((4, 4), np.float32))
     with pytest.raises(DataError, match=r"depth-50\.npy has not the size of its picture"):
-        run_depth(ColourModel(), (ALL,), data, replace(SMALL_DEPTH, steps=1), (0,), place)
+        run_depth(ColorModel(), (ALL,), data, replace(SMALL_DEPTH, steps=1), (0,), place)
 
 
-def test_a_set_without_depth_facts_gets_the_usual_range(data: LabelledSet, place: Place) -> None:
+def test_a_set_without_depth_facts_gets_the_usual_range(data: LabeledSet, place: Place) -> None:
     protocol = replace(SMALL_DEPTH, steps=2, flip_average=False)
     plain = replace(data, depth=None)
-    result = run_depth(ColourModel(), (ALL,), plain, protocol, (0,), place)[ALL, 0]
+    result = run_depth(ColorModel(), (ALL,), plain, protocol, (0,), place)[ALL, 0]
     assert result.facts["scale"]["most"] == DepthFacts().most
     assert result.facts["flip_average"] is False
 

@@ -101,7 +101,7 @@ def test_crops_of_kitti_have_their_pixels(
 def test_no_crop_is_everything_and_an_unknown_one_is_refused() -> None:
     assert crop_mask((3, 4), "none").all()
     with pytest.raises(ValueError, match="'none', 'eigen-nyu', garg-kitti"):
-        crop_mask((3, 4), "centre")
+        crop_mask((3, 4), "center")
 
 
 def test_depth_counts_strictly_within_its_range() -> None:

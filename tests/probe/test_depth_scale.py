@@ -1,4 +1,4 @@
-"""Outputs become metres: zeros the middle, a large one its own depth."""
+"""Outputs become meters: zeros the middle, a large one its own depth."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SCALE = depth_scale(DINOV3_DEPTH, DepthFacts())
 
 
 def test_zeros_are_the_middle_of_the_range() -> None:
-    found = SCALE.metres(torch.zeros(1, 256, 2, 3))
+    found = SCALE.meters(torch.zeros(1, 256, 2, 3))
     assert found.shape == (1, 1, 8, 12)
     torch.testing.assert_close(found, torch.full_like(found, (0.001 + 10) / 2))
 
@@ -23,7 +23,7 @@ def test_one_large_output_is_its_own_depth(number: int) -> None:
     outputs[:, number] = 1e6
     depth = SCALE.depths()[number]
     torch.testing.assert_close(
-        SCALE.metres(outputs), torch.full((1, 1, 8, 8), float(depth)), rtol=0.01, atol=0.001
+        SCALE.meters(outputs), torch.full((1, 1, 8, 8), float(depth)), rtol=0.01, atol=0.001
     )
 
 
@@ -35,13 +35,13 @@ def test_depths_lie_at_equal_distances_or_ratios() -> None:
     torch.testing.assert_close(log, torch.tensor([0.5, 1.0, 2.0, 4.0, 8.0]))
 
 
-def test_metres_are_the_weighted_mean_of_upsampled_outputs() -> None:
+def test_meters_are_the_weighted_mean_of_upsampled_outputs() -> None:
     outputs = torch.randn(2, 256, 3, 4)
     larger = F.interpolate(outputs, scale_factor=4, mode="bilinear", align_corners=False)
     weights = larger.clamp(min=0) + 0.1
     depths = torch.linspace(0.001, 10, 256)[:, None, None]
     expected = (weights / weights.sum(1, keepdim=True) * depths).sum(1, keepdim=True)
-    torch.testing.assert_close(SCALE.metres(outputs), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(SCALE.meters(outputs), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_scale_comes_back_from_its_facts() -> None:

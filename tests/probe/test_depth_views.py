@@ -1,4 +1,4 @@
-"""Training views of depth: cuts to the pixel, turns that both go along with, colours in range."""
+"""Training views of depth: cuts to the pixel, turns that both go along with, colors in range."""
 
 import random
 from dataclasses import replace
@@ -20,14 +20,14 @@ from veca.probe.transforms import (
     used_cut,
 )
 
-STILL = DepthAugment(rotated=0.0, flip=0.0, coloured=0.0)
+STILL = DepthAugment(rotated=0.0, flip=0.0, colored=0.0)
 ANY = DepthFacts()
 
 
 def slope(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """A picture whose grey is its depth in tenths of a metre."""
-    grey = 20 + np.add.outer(np.arange(height), np.arange(width)) % 200
-    return np.repeat(grey[:, :, None], 3, 2).astype(np.uint8), (grey / 10).astype(np.float32)
+    """A picture whose gray is its depth in tenths of a meter."""
+    gray = 20 + np.add.outer(np.arange(height), np.arange(width)) % 200
+    return np.repeat(gray[:, :, None], 3, 2).astype(np.uint8), (gray / 10).astype(np.float32)
 
 
 def view(
@@ -85,12 +85,12 @@ def test_pictures_are_scaled_until_a_view_fits() -> None:
     assert target.shape == (32, 64)
 
 
-def test_colours_change_within_their_ranges() -> None:
+def test_colors_change_within_their_ranges() -> None:
     plain, _ = view(STILL)
-    changed = [view(replace(STILL, coloured=1.0), seed)[0] for seed in range(20)]
+    changed = [view(replace(STILL, colored=1.0), seed)[0] for seed in range(20)]
     assert all(image.shape == plain.shape for image in changed)
     bright, _ = view(
-        replace(STILL, coloured=1.0, gamma=(1.0, 1.0), brightness=(0.5, 0.5), channels=(1.0, 1.0))
+        replace(STILL, colored=1.0, gamma=(1.0, 1.0), brightness=(0.5, 0.5), channels=(1.0, 1.0))
     )
     assert (bright.float() - plain.float() / 2).abs().max() <= 0.5
     tinted = torch.stack(changed).float().mean((2, 3))

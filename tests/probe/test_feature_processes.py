@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.probe.small_features import (
-    CENTRE,
+    CENTER,
     KINDS,
     SETTINGS,
     WHOLE,
@@ -38,7 +38,7 @@ with join_workers("cpu") as workers:
     split, model = split_of(folder / "pictures", 16), CellModel(die_at=die_at)
     workers.barrier()
     place = place_in(folder / "kept", workers=workers, loaders=1)
-    found = image_features(model, SETTINGS, split, CENTRE, place)
+    found = image_features(model, SETTINGS, split, CENTER, place)
     ShownFeatures(model, KINDS, split, WHOLE, place)
     views = sum(found[setting].image.sum().item() for setting in SETTINGS)
     told = f"rank {workers.rank} views {sum(model.asked.values())} sum {views}\\n"
@@ -71,7 +71,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def straight(folder: Path) -> tuple[dict[str, bytes], float]:
     """The stores as one process fills them that is not disturbed, and the sum of their vectors."""
     split, model, place = split_of(folder / "pictures", 16), CellModel(), place_in(folder / "kept")
-    found = image_features(model, SETTINGS, split, CENTRE, place)
+    found = image_features(model, SETTINGS, split, CENTER, place)
     ShownFeatures(model, KINDS, split, WHOLE, place)
     return blocks_in(folder / "kept"), sum(found[key].image.sum().item() for key in SETTINGS)
 
@@ -85,7 +85,7 @@ def test_a_killed_run_is_resumed_where_it_was_and_ends_with_the_same_bytes(tmp_p
 
     split, model = split_of(tmp_path / "killed" / "pictures", 16), CellModel()
     place = place_in(tmp_path / "killed" / "kept")
-    image_features(model, SETTINGS, split, CENTRE, place)
+    image_features(model, SETTINGS, split, CENTER, place)
     assert model.asked == dict.fromkeys(SETTINGS, 8)
     ShownFeatures(model, KINDS, split, WHOLE, place)
     assert blocks_in(tmp_path / "killed" / "kept") == wanted

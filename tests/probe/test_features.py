@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.data.pictures import saved_model
 from tests.probe.small_features import (
-    CENTRE,
+    CENTER,
     CPU,
     SETTINGS,
     SIDE,
@@ -22,7 +22,7 @@ from tests.probe.small_features import (
     split_of,
 )
 from veca.data import loader as batches
-from veca.data.augment import ViewConfig, centre_view, training_view
+from veca.data.augment import ViewConfig, center_view, training_view
 from veca.data.images import DataError, decode
 from veca.data.sets.dataset import Split
 from veca.probe import features
@@ -44,9 +44,9 @@ def split(tmp_path: Path) -> Split:
     return split_of(tmp_path / "pictures")
 
 
-def centre(split: Split, index: int, margin: float = 1.125) -> Tensor:
+def center(split: Split, index: int, margin: float = 1.125) -> Tensor:
     """The view from the middle, made without haste."""
-    return centre_view(decode(split.picture(index).name), SIDE, ViewConfig(margin=margin))
+    return center_view(decode(split.picture(index).name), SIDE, ViewConfig(margin=margin))
 
 
 def one_by_one(views: list[Tensor], setting: Setting) -> Frozen:
@@ -57,14 +57,14 @@ def one_by_one(views: list[Tensor], setting: Setting) -> Frozen:
     )
 
 
-def test_vectors_are_those_of_the_centre_views_at_each_setting(
+def test_vectors_are_those_of_the_center_views_at_each_setting(
     split: Split, tmp_path: Path
 ) -> None:
-    found = image_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path))
+    found = image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path))
     assert found.settings == SETTINGS
     for setting in SETTINGS:
         vectors = found[setting]
-        wanted = one_by_one([centre(split, index) for index in range(len(split))], setting)
+        wanted = one_by_one([center(split, index) for index in range(len(split))], setting)
         torch.testing.assert_close(vectors.image, wanted.image)
         torch.testing.assert_close(vectors.patch_mean, wanted.patches.mean((2, 3)))
 
@@ -108,7 +108,7 @@ def test_a_killed_loader_is_told_with_what_to_do_when_probing(
 
     monkeypatch.setattr(batches, "decode", die)
     with pytest.raises(DataError, match=r"; repeat the command with fewer --workers; what is kept"):
-        image_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path, loaders=1))
+        image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path, loaders=1))
 
 
 def test_each_picture_is_decoded_once_for_all_settings_and_goes_once_through_each(
@@ -122,7 +122,7 @@ def test_each_picture_is_decoded_once_for_all_settings_and_goes_once_through_eac
 
     monkeypatch.setattr(batches, "decode", counting)
     model, eight = CellModel(), split_of(tmp_path / "pictures", 8)
-    image_features(model, SETTINGS, eight, CENTRE, place_in(tmp_path))
+    image_features(model, SETTINGS, eight, CENTER, place_in(tmp_path))
     assert sorted(decoded) == [eight.picture(index).name for index in range(8)]
     assert model.asked == dict.fromkeys(SETTINGS, 8)
 
@@ -131,10 +131,10 @@ def test_what_is_kept_is_used_again_and_a_new_setting_alone_is_computed(
     split: Split, tmp_path: Path
 ) -> None:
     model = CellModel()
-    kept = image_features(model, SETTINGS[:2], split, CENTRE, place_in(tmp_path))
+    kept = image_features(model, SETTINGS[:2], split, CENTER, place_in(tmp_path))
     before = {setting: kept[setting] for setting in SETTINGS[:2]}
     model.asked.clear()
-    again = image_features(model, [*SETTINGS, SETTINGS[0]], split, CENTRE, place_in(tmp_path))
+    again = image_features(model, [*SETTINGS, SETTINGS[0]], split, CENTER, place_in(tmp_path))
     assert set(model.asked) == {SETTINGS[2]}
     for setting, wanted in before.items():
         for found, part in zip(again[setting], wanted, strict=True):
@@ -145,18 +145,18 @@ def test_what_is_kept_is_used_again_and_a_new_setting_alone_is_computed(
 @pytest.mark.parametrize(
     ("plan", "shared"),
     [
-        (replace(CENTRE, seed=9, area=(0.5, 0.6)), True),
-        (replace(CENTRE, resolution=SIDE + 3), True),
-        (replace(CENTRE, margin=1), False),
-        (replace(CENTRE, resolution=SIDE + 4), False),
-        (replace(CENTRE, views=1), False),
+        (replace(CENTER, seed=9, area=(0.5, 0.6)), True),
+        (replace(CENTER, resolution=SIDE + 3), True),
+        (replace(CENTER, margin=1), False),
+        (replace(CENTER, resolution=SIDE + 4), False),
+        (replace(CENTER, views=1), False),
     ],
 )
 def test_features_are_shared_where_the_views_are_the_same_and_only_there(
     split: Split, tmp_path: Path, plan: ViewPlan, shared: bool
 ) -> None:
     model = CellModel()
-    image_features(model, SETTINGS[:1], split, CENTRE, place_in(tmp_path))
+    image_features(model, SETTINGS[:1], split, CENTER, place_in(tmp_path))
     model.asked.clear()
     image_features(model, SETTINGS[:1], split, plan, place_in(tmp_path))
     assert (not model.asked) == shared
@@ -176,9 +176,9 @@ def test_features_depend_on_neither_batch_nor_loaders(
     split: Split, tmp_path: Path, batch: int, lots: set[int], loaders: int
 ) -> None:
     model = CellModel()
-    wanted = image_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path / "one"))
+    wanted = image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path / "one"))
     place = place_in(tmp_path / "two", batch=batch, loaders=loaders)
-    found = image_features(model, SETTINGS, split, CENTRE, place)
+    found = image_features(model, SETTINGS, split, CENTER, place)
     for setting in SETTINGS:
         torch.testing.assert_close(found[setting], wanted[setting], atol=1e-6, rtol=0)
     assert model.lots == lots  # always as many, so that the last pictures are no exception
@@ -209,7 +209,7 @@ def test_a_small_veca_gives_the_same_features_in_any_batches(split: Split, tmp_p
     for setting in settings:
         torch.testing.assert_close(one[setting], other[setting], atol=1e-5, rtol=1e-4)
         views = [
-            centre_view(decode(split.picture(index).name), 32, ViewConfig()) for index in range(11)
+            center_view(decode(split.picture(index).name), 32, ViewConfig()) for index in range(11)
         ]
         wanted = model.observe(torch.stack(views), setting)
         torch.testing.assert_close(one[setting].image, wanted.image, atol=1e-5, rtol=1e-4)
@@ -221,7 +221,7 @@ def test_a_picture_that_cannot_be_read_is_an_error_that_names_it(
     damaged = Path(split.picture(6).name)
     damaged.write_bytes(damaged.read_bytes()[:60])
     with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
-        image_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path))
+        image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path))
 
 
 def test_features_that_are_not_finite_are_an_error_that_names_the_picture(
@@ -235,7 +235,7 @@ def test_features_that_are_not_finite_are_an_error_that_names_the_picture(
             return found
 
     with pytest.raises(StoreError, match=r"cells gives numbers that are not finite for .*0005.png"):
-        image_features(Ill(), SETTINGS[:1], split, CENTRE, place_in(tmp_path))
+        image_features(Ill(), SETTINGS[:1], split, CENTER, place_in(tmp_path))
 
 
 @pytest.mark.parametrize("wrong", [{"resolution": 0}, {"views": -1}, {"margin": 0.5}])
@@ -255,10 +255,10 @@ def test_a_place_without_a_batch_or_with_less_than_no_loaders_is_refused(
 def test_a_place_is_told_of_damage(split: Split, tmp_path: Path) -> None:
     said: list[str] = []
     place: Place = place_in(tmp_path / "kept", tell=said.append)
-    image_features(CellModel(), SETTINGS[:1], split, CENTRE, place)
+    image_features(CellModel(), SETTINGS[:1], split, CENTER, place)
     (block,) = (tmp_path / "kept").glob("*/block-00001.safetensors")
     whole = block.read_bytes()
     block.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    image_features(CellModel(), SETTINGS[:1], split, CENTRE, place)
+    image_features(CellModel(), SETTINGS[:1], split, CENTER, place)
     assert said == [f"{block} was changed after it was written; it is computed again."]
     assert block.read_bytes() == whole

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.probe.made_up_rows import row
 from tests.probe.small_features import CellModel
-from tests.probe.small_sets import colour_set
+from tests.probe.small_sets import color_set
 from veca.probe.measured import FittedHead, Found, Measured, Measurement
 from veca.probe.predict import Origin, keep_result, load_head
 from veca.probe.rows import Role, Setting, row_from_json
@@ -23,7 +23,7 @@ def found_in(folder: Path, asked: str = "tiny", role: Role = "model", **changes:
     usual: dict[str, Any] = {
         "setting": Setting(8, 0.5),
         "seed": 3,
-        "data": colour_set(folder / "pictures"),
+        "data": color_set(folder / "pictures"),
         "metrics": {"top1": 50.0},
         "counts": {"train": 18, "test": 9},
         "protocol": "dinov2",
@@ -38,7 +38,7 @@ def origin(**changes: Any) -> Origin:
     """What the result is of."""
     usual: dict[str, Any] = {
         "task": "logistic",
-        "data": "data/colours",
+        "data": "data/colors",
         "classes": ("blue", "green", "red"),
         "feature": None,
         "pictures": "a" * 64,
@@ -48,22 +48,22 @@ def origin(**changes: Any) -> Origin:
 
 def test_a_head_lies_under_what_it_is_with_all_that_it_takes_to_use_it(tmp_path: Path) -> None:
     folder = keep_result(found_in(tmp_path), origin(), tmp_path)
-    name = "logistic_colours_tiny_c8-f0.5_64px_dinov2_s3"
+    name = "logistic_colors_tiny_c8-f0.5_64px_dinov2_s3"
     assert folder == tmp_path / "heads" / name
     head = load_head(folder)
-    assert (head.task, head.data, head.classes) == ("logistic", "colours", ("blue", "green", "red"))
+    assert (head.task, head.data, head.classes) == ("logistic", "colors", ("blue", "green", "red"))
     assert (head.model, head.weights, head.setting) == ("tiny", "cells", Setting(8, 0.5))
     assert (head.resolution, head.seed, head.metrics) == (64, 3, {"top1": 50.0})
     assert torch.equal(head.tensors["bias"], torch.ones(3))
     cases = tmp_path / "cases" / f"{name}.safetensors"
     assert load_file(cases)["correct"].all()
     with safe_open(cases, "pt") as file:
-        assert file.metadata()["data"] == "colours"
+        assert file.metadata()["data"] == "colors"
         assert file.metadata()["sha256"] == "a" * 64
 
 
 def test_cases_carry_a_row_of_their_result_and_which_classes_are_scored(tmp_path: Path) -> None:
-    some = colour_set(tmp_path, scored=(0, 2))
+    some = color_set(tmp_path, scored=(0, 2))
     keep_result(found_in(tmp_path, data=some), origin(row=row(command="a 'b' \udc80")), tmp_path)
     (cases,) = (tmp_path / "cases").iterdir()
     with safe_open(cases, "pt") as file:
@@ -88,7 +88,7 @@ def test_a_path_is_named_by_its_last_two_folders_and_remembered_whole(
     (tmp_path / "my runs" / "best").mkdir(parents=True)
     folder = keep_result(found_in(tmp_path, "my runs/best"), origin(), tmp_path)
     assert folder is not None
-    assert folder.name == "logistic_colours_my-runs-best_c8-f0.5_64px_dinov2_s3"
+    assert folder.name == "logistic_colors_my-runs-best_c8-f0.5_64px_dinov2_s3"
     assert load_head(folder).model == str(tmp_path / "my runs" / "best")
     hub = keep_result(found_in(tmp_path, "owner/net:x"), origin(), tmp_path)
     assert hub is not None
@@ -111,7 +111,7 @@ def test_models_and_sets_of_the_same_name_do_not_overwrite_each_other(tmp_path: 
     roles: tuple[Role, Role] = ("model", "teacher")
     folders = [
         keep_result(found_in(tmp_path, str(place), role), origin(data=data), tmp_path)
-        for data in ("colours", "other/colours", "colours=a", "colours=b")
+        for data in ("colors", "other/colors", "colors=a", "colors=b")
         for place, role in zip(places, roles, strict=True)
     ]
     assert len(set(folders)) == 8
@@ -119,7 +119,7 @@ def test_models_and_sets_of_the_same_name_do_not_overwrite_each_other(tmp_path: 
         assert folder is not None
         assert load_head(folder).model == str(place)
     again = [
-        keep_result(found_in(tmp_path, str(place)), origin(data="colours"), tmp_path)
+        keep_result(found_in(tmp_path, str(place)), origin(data="colors"), tmp_path)
         for place in places
     ]
     assert again == folders[:2]
@@ -138,7 +138,7 @@ def test_everything_that_tells_results_apart_is_in_their_names(tmp_path: Path) -
                 {"setting": Setting()},
                 {"seed": 4},
                 {"protocol": "paper"},
-                {"data": colour_set(tmp_path, name="v2")},
+                {"data": color_set(tmp_path, name="v2")},
             )
         ),
     ]

@@ -14,7 +14,7 @@ from tests.probe.dense_scenes import (
     ALONE,
     AUGMENT,
     FEW,
-    ColourModel,
+    ColorModel,
     place_in,
     split_of,
 )
@@ -54,13 +54,13 @@ def view(side: int, pair: Pair, draw: random.Random) -> DenseView:
     return segmentation_view(pair.picture, pair.target, side, draw, AUGMENT)  # type: ignore[arg-type]
 
 
-def source_of(split: Split, place: Place, model: ColourModel | None = None) -> Source:
+def source_of(split: Split, place: Place, model: ColorModel | None = None) -> Source:
     recipe = ViewRecipe({"side": SIDE}, partial(view, SIDE))
-    return Source(model or ColourModel(), (FEW, ALL), split, recipe, place)
+    return Source(model or ColorModel(), (FEW, ALL), split, recipe, place)
 
 
 def test_features_are_those_of_the_views_that_targets_are_of(split: Split, place: Place) -> None:
-    model = ColourModel()
+    model = ColorModel()
     kept = KeptViews(source_of(split, place, model), views=3)
     assert model.asked == {FEW: 32, ALL: 32}  # 18, padded to lots of 16
     batch = next(kept.batches(Batches(EVERY, 5, seed=1)))
@@ -75,7 +75,7 @@ def test_features_are_those_of_the_views_that_targets_are_of(split: Split, place
 
 def test_a_second_run_computes_nothing(split: Split, place: Place) -> None:
     first = KeptViews(source_of(split, place), views=2)
-    model = ColourModel()
+    model = ColorModel()
     again = KeptViews(source_of(split, place, model), views=2)
     assert not model.asked
     wanted = Batches(EVERY, 4, seed=0)
@@ -156,7 +156,7 @@ def _uneven(pair: Pair, draw: random.Random) -> DenseView:
     return DenseView(pair.picture.pixels(), torch.from_numpy(pair.target))
 
 
-class Broken(ColourModel):
+class Broken(ColorModel):
     """Says what is no number."""
 
     def look(self, *given: object) -> Frozen:

@@ -11,16 +11,16 @@ from veca.probe.label_sheet import (
     MARGIN,
     MOST_LABELS,
     TILE,
-    TILE_COLOUR,
-    Labelled,
+    TILE_COLOR,
+    Labeled,
     label_sheet,
 )
 
 RED = (200, 0, 0)
 
 
-def item(labels: list[tuple[str, float]], sides: tuple[int, int] = (400, 200)) -> Labelled:
-    return Labelled(Image.new("RGB", sides, RED), "picture.jpg", labels)
+def item(labels: list[tuple[str, float]], sides: tuple[int, int] = (400, 200)) -> Labeled:
+    return Labeled(Image.new("RGB", sides, RED), "picture.jpg", labels)
 
 
 @pytest.mark.parametrize(("count", "columns", "rows"), [(1, 1, 1), (5, 3, 2), (12, 4, 3)])
@@ -36,7 +36,7 @@ def test_a_sheet_is_as_large_as_its_tiles_need(count: int, columns: int, rows: i
 def test_pictures_keep_their_proportions() -> None:
     tile = np.asarray(label_sheet([item([("cat", 0.5)])]))[MARGIN:, MARGIN:]
     assert (tile[TILE // 4 + 1 : 3 * TILE // 4 - 1, :TILE] == RED).all()
-    assert (tile[: TILE // 4 - 1, :TILE] == TILE_COLOUR).all()
+    assert (tile[: TILE // 4 - 1, :TILE] == TILE_COLOR).all()
 
 
 @pytest.mark.parametrize("score", [0.0, 0.25, 0.5, 1.0])
@@ -46,7 +46,7 @@ def test_the_bar_of_the_best_label_is_as_long_as_its_score(score: float) -> None
     assert longest == pytest.approx(score * TILE, abs=1.5)
 
 
-def test_further_labels_have_bars_in_another_colour_and_are_not_too_many() -> None:
+def test_further_labels_have_bars_in_another_color_and_are_not_too_many() -> None:
     few = [("cat", 0.5), ("dog", 0.4)]
     one, two = (np.asarray(label_sheet([item(labels)])) for labels in (few[:1], few))
     assert ((one == ACCENT).all(axis=-1).sum()) == ((two == ACCENT).all(axis=-1).sum())

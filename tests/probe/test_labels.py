@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from veca.probe.metrics import LabelError, check_labels, labelled_rows, target_shares
+from veca.probe.metrics import LabelError, check_labels, labeled_rows, target_shares
 
 SEVERAL = torch.tensor([[True, False, True], [False, False, False], [False, True, False]])
 
@@ -19,8 +19,8 @@ def test_several_classes_share_evenly_and_none_get_nothing() -> None:
 
 
 def test_only_pictures_with_a_class_count() -> None:
-    assert labelled_rows(SEVERAL).tolist() == [0, 2]
-    assert labelled_rows(torch.tensor([5, 5])).tolist() == [0, 1]
+    assert labeled_rows(SEVERAL).tolist() == [0, 2]
+    assert labeled_rows(torch.tensor([5, 5])).tolist() == [0, 1]
 
 
 def test_labels_of_the_known_classes_pass() -> None:

@@ -23,9 +23,9 @@ def protocol(**changes: Any) -> LinearProtocol:
 def features(rows: int = COUNT, width: int = 8, seed: int = 0) -> Tensor:
     """Features that tell something of the labels."""
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(9))
+    centers = torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(9))
     noise = torch.randn(rows, width, generator=generator)
-    return noise + 0.7 * centres[torch.arange(rows) % COUNT % CLASSES]
+    return noise + 0.7 * centers[torch.arange(rows) % COUNT % CLASSES]
 
 
 def fit(given: dict[str, Tensor], plan: LinearProtocol, seed: int = 0, **more: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.probe.small_features import CellModel
-from tests.probe.small_sets import colour_set
+from tests.probe.small_sets import color_set
 from veca.probe.measured import Found, Measured, Measurement
 from veca.probe.rows import Setting
 
@@ -15,7 +15,7 @@ def test_a_result_is_fixed_and_has_neither_head_nor_cases_unless_given(tmp_path:
     measured = Measured(
         setting=Setting(8),
         seed=1,
-        data=colour_set(tmp_path),
+        data=color_set(tmp_path),
         metrics={"top1": 50.0},
         counts={"train": 18, "test": 9},
         protocol="dinov2",

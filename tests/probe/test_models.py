@@ -45,7 +45,7 @@ def test_a_veca_says_its_first_core_and_its_patches_at_a_setting() -> None:
     model, pictures = elastic(), images(8, 12)
     found = model.observe(pictures, Setting(3, 0.5))
     with torch.no_grad():
-        wanted = model.model(IMAGENET.normalise(pictures), 3, 0.5)
+        wanted = model.model(IMAGENET.normalize(pictures), 3, 0.5)
     assert torch.equal(found.image, wanted.cores[:, 0])
     assert found.patches.shape == (2, 32, 2, 3)
     assert torch.equal(found.patches[:, :, 1, 2], wanted.patches[:, 5])

@@ -13,9 +13,9 @@ from veca.probe.overlay import (
     MARGIN,
     PAPER,
     STRENGTH,
-    UNKNOWN_COLOUR,
-    class_colours,
-    depth_colours,
+    UNKNOWN_COLOR,
+    class_colors,
+    depth_colors,
     depth_map,
     scale_ticks,
     segmentation_overlay,
@@ -23,11 +23,11 @@ from veca.probe.overlay import (
 
 NAMES = ["background", "cat", "dog"]
 SIDE = 480  # large enough not to be enlarged
-GREY = (100, 100, 100)
+GRAY = (100, 100, 100)
 
 
 def picture(height: int = SIDE, width: int = SIDE) -> Image.Image:
-    return Image.new("RGB", (width, height), GREY)
+    return Image.new("RGB", (width, height), GRAY)
 
 
 def pixel(drawn: Image.Image, row: int, column: int) -> tuple[int, ...]:
@@ -36,8 +36,8 @@ def pixel(drawn: Image.Image, row: int, column: int) -> tuple[int, ...]:
 
 
 def tint(number: int) -> tuple[int, ...]:
-    """The colour of a class over the grey picture."""
-    mixed = (1 - STRENGTH) * np.array(GREY) + STRENGTH * class_colours(3)[number]
+    """The color of a class over the gray picture."""
+    mixed = (1 - STRENGTH) * np.array(GRAY) + STRENGTH * class_colors(3)[number]
     return tuple(np.rint(mixed).astype(int).tolist())
 
 
@@ -45,7 +45,7 @@ def test_classes_are_tinted_and_background_is_not() -> None:
     classes = np.zeros((SIDE, SIDE), np.uint8)
     classes[100:200, 100:200], classes[300:] = 1, 2
     drawn = segmentation_overlay(picture(), classes, NAMES)
-    assert pixel(drawn, 50, 50) == GREY
+    assert pixel(drawn, 50, 50) == GRAY
     assert pixel(drawn, 150, 150) == tint(1)
     assert pixel(drawn, 400, 50) == tint(2)
 
@@ -55,17 +55,17 @@ def test_borders_between_classes_are_drawn() -> None:
     classes[:, 240:] = 1
     drawn = segmentation_overlay(picture(), classes, NAMES)
     assert pixel(drawn, 10, 239) == PAPER
-    assert pixel(drawn, 10, 238) == GREY
+    assert pixel(drawn, 10, 238) == GRAY
     assert pixel(drawn, 10, 240) == tint(1)
 
 
 def test_pixels_that_do_not_count_stay_as_they_are() -> None:
     drawn = segmentation_overlay(picture(), np.full((SIDE, SIDE), IGNORED, np.uint8), NAMES)
-    assert pixel(drawn, 5, 5) == GREY
+    assert pixel(drawn, 5, 5) == GRAY
 
 
 def swatches(drawn: Image.Image, count: int) -> list[tuple[int, ...]]:
-    """Colours of the legend, from its top."""
+    """Colors of the legend, from its top."""
     left = SIDE + 2 * MARGIN + 4
     pixels = np.asarray(drawn)
     return [tuple(pixels[MARGIN + LINE * line + LINE // 2, left].tolist()) for line in range(count)]
@@ -75,7 +75,7 @@ def test_the_legend_has_the_classes_that_are_present_the_largest_first() -> None
     classes = np.full((SIDE, SIDE), 2, np.uint8)
     classes[:10] = 1
     drawn = segmentation_overlay(picture(), classes, NAMES)
-    cat, dog = (tuple(colour.tolist()) for colour in class_colours(3)[1:])
+    cat, dog = (tuple(color.tolist()) for color in class_colors(3)[1:])
     assert swatches(drawn, 3) == [dog, cat, PAPER]
 
 
@@ -106,10 +106,10 @@ def test_maps_of_another_size_are_refused() -> None:
         depth_map(np.ones((10, 20), np.float32), picture())
 
 
-def test_depth_has_the_colours_of_the_scale() -> None:
-    metres = np.linspace(1.0, 5.0, SIDE, dtype=np.float32)[:, None].repeat(SIDE, axis=1)
-    drawn = depth_map(metres)
-    near, far = (tuple(depth_colours(np.array(share)).tolist()) for share in (0.0, 1.0))
+def test_depth_has_the_colors_of_the_scale() -> None:
+    meters = np.linspace(1.0, 5.0, SIDE, dtype=np.float32)[:, None].repeat(SIDE, axis=1)
+    drawn = depth_map(meters)
+    near, far = (tuple(depth_colors(np.array(share)).tolist()) for share in (0.0, 1.0))
     assert pixel(drawn, 0, 0) == near
     assert pixel(drawn, SIDE - 1, 0) == far
     bar = 2 * MARGIN + SIDE - MARGIN + 4  # the scale has near at its lower end
@@ -122,32 +122,32 @@ def test_given_limits_make_maps_comparable() -> None:
     alone = [pixel(depth_map(item), 0, 0) for item in maps]
     together = [pixel(depth_map(item, limits=(0.0, 8.0)), 0, 0) for item in maps]
     assert alone[0] == alone[1]
-    assert together[0] == tuple(depth_colours(np.array(0.25)).tolist())
-    assert together[1] == tuple(depth_colours(np.array(0.5)).tolist())
+    assert together[0] == tuple(depth_colors(np.array(0.25)).tolist())
+    assert together[1] == tuple(depth_colors(np.array(0.5)).tolist())
 
 
 @pytest.mark.parametrize("unknown", [0.0, -1.0, np.nan, np.inf])
-def test_unknown_depth_is_grey_and_does_not_stretch_the_scale(unknown: float) -> None:
-    metres = np.full((SIDE, SIDE), 2.0, np.float32)
-    metres[:10], metres[10:20] = 1.0, unknown
-    drawn = depth_map(metres)
-    assert pixel(drawn, 15, 5) == UNKNOWN_COLOUR
-    assert pixel(drawn, 5, 5) == tuple(depth_colours(np.array(0.0)).tolist())
-    assert drawn.height > depth_map(np.where(metres == 1.0, metres, 2.0)).height  # it is explained
+def test_unknown_depth_is_gray_and_does_not_stretch_the_scale(unknown: float) -> None:
+    meters = np.full((SIDE, SIDE), 2.0, np.float32)
+    meters[:10], meters[10:20] = 1.0, unknown
+    drawn = depth_map(meters)
+    assert pixel(drawn, 15, 5) == UNKNOWN_COLOR
+    assert pixel(drawn, 5, 5) == tuple(depth_colors(np.array(0.0)).tolist())
+    assert drawn.height > depth_map(np.where(meters == 1.0, meters, 2.0)).height  # it is explained
 
 
-def test_a_map_without_any_depth_is_grey() -> None:
-    assert pixel(depth_map(np.zeros((SIDE, SIDE), np.float32)), 100, 100) == UNKNOWN_COLOUR
+def test_a_map_without_any_depth_is_gray() -> None:
+    assert pixel(depth_map(np.zeros((SIDE, SIDE), np.float32)), 100, 100) == UNKNOWN_COLOR
 
 
 def test_the_picture_stands_before_its_depth() -> None:
     drawn = depth_map(np.ones((SIDE, SIDE), np.float32), picture())
-    assert pixel(drawn, 10, 10) == GREY
-    assert pixel(drawn, 10, SIDE + MARGIN + 10) != GREY
+    assert pixel(drawn, 10, 10) == GRAY
+    assert pixel(drawn, 10, SIDE + MARGIN + 10) != GRAY
 
 
 def test_a_scale_with_its_ends_swapped_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"from 8\.0 to 1\.0 metres"):
+    with pytest.raises(ValueError, match=r"from 8\.0 to 1\.0 meters"):
         depth_map(np.ones((4, 4), np.float32), limits=(8.0, 1.0))
 
 

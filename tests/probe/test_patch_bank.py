@@ -1,4 +1,4 @@
-"""Patches are labelled by their pixels, drawn by the seed, and vote as a slow loop says."""
+"""Patches are labeled by their pixels, drawn by the seed, and vote as a slow loop says."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.probe.dense_scenes import ALL, CLASSES, ColourModel, place_in, scene, split_of
+from tests.probe.dense_scenes import ALL, CLASSES, ColorModel, place_in, scene, split_of
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORED, Split
 from veca.probe import knn as patch_bank
@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def features_of(split: Split, place: Place) -> ShownFeatures:
-    return ShownFeatures(ColourModel(), [KIND], split, Showing(short=32, multiple=8), place)
+    return ShownFeatures(ColorModel(), [KIND], split, Showing(short=32, multiple=8), place)
 
 
 @given(
@@ -39,7 +39,7 @@ def features_of(split: Split, place: Place) -> ShownFeatures:
     grid=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     seed=st.integers(0, 99),
 )
-def test_shares_are_those_of_the_pixels_whose_centres_lie_in_a_patch(
+def test_shares_are_those_of_the_pixels_whose_centers_lie_in_a_patch(
     sides: tuple[int, int], grid: tuple[int, int], seed: int
 ) -> None:
     draw = np.random.default_rng(seed)

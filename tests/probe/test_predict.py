@@ -18,7 +18,7 @@ from tests.probe.small_sets import (
     write_model,
 )
 from veca.data.images import Picture, decode
-from veca.data.sets.dataset import LabelledSet
+from veca.data.sets.dataset import LabeledSet
 from veca.data.sets.registry import read_set
 from veca.probe.metrics import confusion, counted, intersections, picture_errors
 from veca.probe.models import RawPixels
@@ -60,7 +60,7 @@ def cases_of(head: Path) -> dict[str, torch.Tensor]:
     return load_file(head.parents[1] / "cases" / f"{head.name}.safetensors")
 
 
-def pictures_of(data: LabelledSet) -> list[Picture]:
+def pictures_of(data: LabeledSet) -> list[Picture]:
     """The test pictures."""
     return [decode(data.test.picture(place).name) for place in range(len(data.test))]
 

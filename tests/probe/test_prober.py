@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.probe.dense_scenes import ColourModel, place_in
+from tests.probe.dense_scenes import ColorModel, place_in
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import (
-    colour_set,
+    color_set,
     prober_in,
     timeless,
     use_quick_protocols,
@@ -43,7 +43,7 @@ class Elastic(CellModel):
 
 def job(task: str = "knn", **changes: Any) -> Job:
     """A job on sets and models that the prober already has."""
-    usual: dict[str, Any] = {"task": task, "data": "colours", "model": "cells", "resolution": 18}
+    usual: dict[str, Any] = {"task": task, "data": "colors", "model": "cells", "resolution": 18}
     return Job(**usual | changes)
 
 
@@ -51,7 +51,7 @@ def prepared(folder: Path, **changes: Any) -> tuple[Prober, Elastic]:
     """A prober with a set in memory and a model that counts what it is asked."""
     found, model = prober_in(folder, **changes), Elastic()
     found.models["cells"] = model
-    found.sets["colours", False] = colour_set(folder / "pictures")
+    found.sets["colors", False] = color_set(folder / "pictures")
     return found, model
 
 
@@ -62,7 +62,7 @@ def test_a_row_carries_all_that_it_takes_to_get_its_number_again(tmp_path: Path)
     assert {row.budget for row in rows} == {2, 8}
     for row in rows:
         assert row.budget is not None
-        assert (row.task, row.model, row.role, row.data) == ("knn", "cells", "model", "colours")
+        assert (row.task, row.model, row.role, row.data) == ("knn", "cells", "model", "colors")
         assert (row.split, row.counts) == ("test", {"train": 18, "test": 9})
         assert (row.resolution, row.unit, row.seed) == (16, "%", 4)
         assert (row.protocol, row.feature, row.ffn) == ("dinov2", "image", None)
@@ -113,7 +113,7 @@ def test_several_seeds_of_what_has_no_chance_in_it_are_one_and_that_is_told(tmp_
     prober, _ = prepared(tmp_path, place=place_in(tmp_path, tell=told.append))
     assert {row.seed for row in prober.rows(job(), (3, 4))} == {3}
     assert told[0] == "knn leaves nothing to chance: seed 3 stands for all."
-    assert told[1] == "knn of cells on colours at 16 px (c2, c8), protocol dinov2."
+    assert told[1] == "knn of cells on colors at 16 px (c2, c8), protocol dinov2."
 
 
 def test_teacher_and_baselines_are_measured_beside_the_model_in_the_order_they_are_named(
@@ -157,7 +157,7 @@ def test_heads_and_cases_lie_below_the_folder_of_the_run(tmp_path: Path) -> None
 def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Path) -> None:
     prober, _ = prepared(tmp_path)
     prober.models["twin"] = CellModel(seed=4, digest="twin")
-    prober.sets["v2", False] = colour_set(tmp_path, name="v2", train=None, head_of="colours")
+    prober.sets["v2", False] = color_set(tmp_path, name="v2", train=None, head_of="colors")
     asked = job("logistic", baseline=("twin",), budgets=(2, 8), also=("v2",))
     rows = prober.rows(asked, (0, 1))
     cases = KeptCases(tmp_path / "out" / "cases")
@@ -173,7 +173,7 @@ def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
 ) -> None:
     prober, model = prepared(tmp_path)
     prober.models["second"] = Elastic(digest="second")
-    prober.sets["masks", False] = colour_set(tmp_path, kind="masks")
+    prober.sets["masks", False] = color_set(tmp_path, kind="masks")
     wrong: list[tuple[Job, str]] = [
         (job(teacher="nothing"), "'nothing' is no model"),
         (job(budgets=(2, 99)), "there are 8 cores"),
@@ -183,12 +183,12 @@ def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
         (job("linear", protocol="dinov2"), "no protocol 'dinov2'"),
         (job("segmentation", data="masks", protocol="x"), "no protocol 'x'"),
         (job(feature="patches"), "--feature got 'patches'; this task knows image, "),
-        (job("depth"), "colours tells classes of its pictures, but depth needs depth; use knn, "),
+        (job("depth"), "colors tells classes of its pictures, but depth needs depth; use knn, "),
         (job(data="masks"), "masks of its pictures, but knn needs classes; use segmentation, "),
-        (job("segmentation", data="masks", also=("colours",)), "--also got colours, but only"),
+        (job("segmentation", data="masks", also=("colors",)), "--also got colors, but only"),
         (job("segmentation", data="masks", feature="image"), "--feature got 'image'"),
         (job("dense-knn", data="masks", feature="patches+image"), "dense-knn compares patches"),
-        (job(also=("masks",)), "colours tells masks of its pictures, so that"),
+        (job(also=("masks",)), "colors tells masks of its pictures, so that"),
     ]
     for bad, words in wrong:
         for call in (prober.check, prober.rows, prober.facts):
@@ -220,13 +220,13 @@ def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
 def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(tmp_path: Path) -> None:
     told: list[str] = []
     prober, _ = prepared(tmp_path, place=place_in(tmp_path, tell=told.append))
-    second = colour_set(tmp_path, name="v2", train=None, head_of="colours", missing=("no red",))
+    second = color_set(tmp_path, name="v2", train=None, head_of="colors", missing=("no red",))
     prober.sets["v2", True] = second
-    prober.sets["colours", True] = colour_set(tmp_path, missing=("10 pictures of 18",))
+    prober.sets["colors", True] = color_set(tmp_path, missing=("10 pictures of 18",))
     rows = prober.rows(job(also=("v2",), allow_partial=True, budgets=(2,)))
     marks = {row.data: row.partial for row in rows}
-    assert marks == {"colours": ("10 pictures of 18",), "v2": ("10 pictures of 18", "no red")}
-    assert told[0] == "colours is partial, so rows say so: 10 pictures of 18."
+    assert marks == {"colors": ("10 pictures of 18",), "v2": ("10 pictures of 18", "no red")}
+    assert told[0] == "colors is partial, so rows say so: 10 pictures of 18."
     assert {row.split for row in rows if row.data == "v2"} == {second.test.name}
     assert len(prober.heads) == 1
 
@@ -286,7 +286,7 @@ def test_facts_tell_a_protocol_that_is_another_one_for_a_model(tmp_path: Path) -
     folder = write_dense(tmp_path / "set", "masks")
     prober = prober_in(tmp_path)
     for stride in (8, 14):
-        prober.models[f"by {stride}"] = ColourModel(stride=stride)
+        prober.models[f"by {stride}"] = ColorModel(stride=stride)
 
     def told(protocol: str, **models: str) -> str:
         given: dict[str, Any] = {"data": str(folder), "protocol": protocol, "resolution": None}
@@ -309,8 +309,8 @@ def test_dense_tasks_give_rows_too(
     use_quick_protocols(monkeypatch)
     folder = write_dense(tmp_path / "set", "depth" if task == "depth" else "masks")
     prober = prober_in(tmp_path)
-    prober.models["colours"] = model = ColourModel()
-    given: dict[str, Any] = {"data": str(folder), "model": "colours", "protocol": "quick"}
+    prober.models["colors"] = model = ColorModel()
+    given: dict[str, Any] = {"data": str(folder), "model": "colors", "protocol": "quick"}
     rows = prober.rows(job(task, resolution=None, **given))
     lead = next(row for row in rows if row.metric == metric)
     assert (lead.unit, lead.data, lead.split) == (unit, "set", "val")
@@ -318,7 +318,7 @@ def test_dense_tasks_give_rows_too(
     assert lead.resolution == 32
     looked = sum(model.asked.values())
     again = prober_in(tmp_path)
-    again.models["colours"] = model
+    again.models["colors"] = model
     assert timeless(again.rows(job(task, resolution=None, **given))) == timeless(rows)
     assert sum(model.asked.values()) - looked == 1  # the cost of one picture
 

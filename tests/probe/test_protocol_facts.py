@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.probe.dense_scenes import ColourModel
-from tests.probe.small_sets import colour_set
+from tests.probe.dense_scenes import ColorModel
+from tests.probe.small_sets import color_set
 from veca.probe import protocols
 from veca.probe.protocols import LinearProtocol
 from veca.probe.rows import TASKS, Task
@@ -22,7 +22,7 @@ NAMES: dict[Task, tuple[str, ...]] = {
 
 
 def test_every_protocol_has_a_hash_of_its_own(tmp_path: Path) -> None:
-    data = colour_set(tmp_path)
+    data = color_set(tmp_path)
     assert NAMES.keys() == set(TASKS)
     pairs = [(task, name) for task, names in NAMES.items() for name in names]
     found = [protocol_hash(task, name, data) for task, name in pairs]
@@ -33,7 +33,7 @@ def test_every_protocol_has_a_hash_of_its_own(tmp_path: Path) -> None:
 def test_another_number_under_the_same_name_is_another_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = colour_set(tmp_path)
+    data = color_set(tmp_path)
     before = protocol_hash("linear", "paper", data)
     other = LinearProtocol(name="paper", rates=(0.06,), selection="test-best-step")
     monkeypatch.setattr(protocols, "LINEAR", {"paper": other})
@@ -41,8 +41,8 @@ def test_another_number_under_the_same_name_is_another_hash(
 
 
 def test_a_hash_for_a_model_differs_where_the_protocol_does(tmp_path: Path) -> None:
-    data = colour_set(tmp_path)
-    usual, other = ColourModel(), ColourModel(stride=14)
+    data = color_set(tmp_path)
+    usual, other = ColorModel(), ColorModel(stride=14)
     for task, names in NAMES.items():
         for name in names:
             plain = protocol_hash(task, name, data)
@@ -70,4 +70,4 @@ def test_a_hash_for_a_model_differs_where_the_protocol_does(tmp_path: Path) -> N
 def test_a_protocol_says_on_what_it_chooses(
     tmp_path: Path, task: Task, name: str, part: str | None
 ) -> None:
-    assert chosen_on(task, name, colour_set(tmp_path)) == part
+    assert chosen_on(task, name, color_set(tmp_path)) == part

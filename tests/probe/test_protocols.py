@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.probe.small_sets import colour_set, split_of
+from tests.probe.small_sets import color_set, split_of
 from veca.probe.protocols import (
     DINO_RATES,
     KNN,
@@ -43,7 +43,7 @@ def test_only_small_protocols_take_fewer_steps() -> None:
     assert [found.name for found in LOGISTIC.values()] == list(LOGISTIC)
 
 
-def test_neighbours_and_strengths_are_those_of_dinov2() -> None:
+def test_neighbors_and_strengths_are_those_of_dinov2() -> None:
     assert (knn_protocol("dinov2").ks, knn_protocol("dinov2").temperature) == (
         (10, 20, 100, 200),
         0.07,
@@ -53,14 +53,14 @@ def test_neighbours_and_strengths_are_those_of_dinov2() -> None:
 
 
 def test_views_are_as_many_as_a_fit_has_epochs_within_bounds(tmp_path: Path) -> None:
-    few = colour_set(tmp_path)
+    few = color_set(tmp_path)
     assert linear_protocol("dinov3", few).views == MOST_VIEWS
     assert linear_protocol("dinov3-small", few).views == 4
     assert linear_protocol("paper", few).views == 0
     assert few.train is not None
     many = split_of(tmp_path, "train", np.zeros(1, int))
     object.__setattr__(many, "pictures", _Long())
-    assert linear_protocol("dinov3", colour_set(tmp_path, train=many)).views == 2
+    assert linear_protocol("dinov3", color_set(tmp_path, train=many)).views == 2
 
 
 class _Long:
@@ -71,21 +71,21 @@ class _Long:
 
 
 def test_the_strength_is_chosen_by_what_a_set_is_known_for(tmp_path: Path) -> None:
-    plain = colour_set(tmp_path)
+    plain = color_set(tmp_path)
     assert logistic_protocol("dinov2", plain, 3).config.metric == "top1"
     assert logistic_protocol("dinov2", plain, 3).config.seed == 3
-    by_class = colour_set(tmp_path, per_class=True)
+    by_class = color_set(tmp_path, per_class=True)
     assert logistic_protocol("dinov2", by_class, 0).config.metric == "mean_per_class"
     several = split_of(tmp_path, "test", np.eye(3, dtype=np.bool_))
     for per_class in (False, True):
-        found = colour_set(tmp_path, test=several, per_class=per_class)
+        found = color_set(tmp_path, test=several, per_class=per_class)
         assert logistic_protocol("dinov2", found, 0).config.metric == "map"
 
 
 def test_an_unknown_protocol_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no protocol 'dino' .*use paper, dinov3, "):
-        linear_protocol("dino", colour_set(tmp_path))
+        linear_protocol("dino", color_set(tmp_path))
     with pytest.raises(ValueError, match=r"use dinov2\."):
         knn_protocol("paper")
     with pytest.raises(ValueError, match=r"use dinov2\."):
-        logistic_protocol("paper", colour_set(tmp_path), 0)
+        logistic_protocol("paper", color_set(tmp_path), 0)

@@ -14,9 +14,9 @@ def images(height: int = 32, width: int = 48) -> Tensor:
     return torch.randint(0, 256, (2, 3, height, width), dtype=torch.uint8)
 
 
-def test_a_patch_is_the_means_of_its_sixteen_cells_colours_first() -> None:
+def test_a_patch_is_the_means_of_its_sixteen_cells_colors_first() -> None:
     pictures = images()
-    pixels = IMAGENET.normalise(pictures)
+    pixels = IMAGENET.normalize(pictures)
     found = MODEL.observe(pictures, Setting()).patches
     assert found.shape == (2, 48, 2, 3)
     for row, column in ((0, 0), (1, 2)):
@@ -28,7 +28,7 @@ def test_a_patch_is_the_means_of_its_sixteen_cells_colours_first() -> None:
 def test_an_image_is_the_means_of_256_cells_of_whatever_size() -> None:
     for height, width in ((16, 16), (32, 48), (64, 32)):
         pictures = images(height, width)
-        pixels = IMAGENET.normalise(pictures)
+        pixels = IMAGENET.normalize(pictures)
         cells = pixels.reshape(2, 3, 16, height // 16, 16, width // 16).mean(dim=(3, 5))
         found = MODEL.observe(pictures, Setting()).image
         torch.testing.assert_close(found, cells.flatten(1))

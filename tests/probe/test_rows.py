@@ -100,7 +100,7 @@ def test_a_value_that_is_no_number_is_refused(value: float) -> None:
     [
         ([], "must be an object"),
         ({"task": "knn"}, "lacks .*'data'"),
-        (row().as_json() | {"colour": 1}, "unknown fields .*'colour'"),
+        (row().as_json() | {"color": 1}, "unknown fields .*'color'"),
         (row().as_json() | {"task": "dance"}, "task of a row is 'dance'; it must be one of"),
         (row().as_json() | {"unit": "km"}, "unit of a row is 'km'; it must be one of '%', 'm', ''"),
     ],

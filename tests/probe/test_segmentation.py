@@ -1,4 +1,4 @@
-"""A head on colours tells classes that are colours; the counts are those of its own maps."""
+"""A head on colors tells classes that are colors; the counts are those of its own maps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.probe.dense_scenes import (
     CLASSES,
     FEW,
     SMALL,
-    ColourModel,
+    ColorModel,
     farm,
     place_in,
     scene,
 )
 from veca.data.images import DataError
-from veca.data.sets.dataset import LabelledSet
+from veca.data.sets.dataset import LabeledSet
 from veca.probe.dense import head_from
 from veca.probe.dense_reading import load_picture
 from veca.probe.dense_run import Head
@@ -36,7 +36,7 @@ from veca.probe.sliding_window import merged
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabelledSet:
+def data(tmp_path: Path) -> LabeledSet:
     return farm(tmp_path / "pictures")
 
 
@@ -53,11 +53,11 @@ def place(tmp_path: Path) -> Place:
         {"views": None, "loss_stride": 4, "denominator": "all", "dropout": 0.1},
     ],
 )
-def test_colours_are_told_apart_and_more_channels_tell_more(
-    change: dict[str, object], data: LabelledSet, place: Place
+def test_colors_are_told_apart_and_more_channels_tell_more(
+    change: dict[str, object], data: LabeledSet, place: Place
 ) -> None:
     protocol = replace(SMALL, **change)  # type: ignore[arg-type]
-    found = run_segmentation(ColourModel(), (FEW, ALL), data, protocol, (0,), place)
+    found = run_segmentation(ColorModel(), (FEW, ALL), data, protocol, (0,), place)
     few, every = found[FEW, 0], found[ALL, 0]
     assert every.metrics["miou"] > 75
     assert every.metrics["miou"] > few.metrics["miou"] + 5
@@ -66,13 +66,13 @@ def test_colours_are_told_apart_and_more_channels_tell_more(
     assert "iou/barn" in every.metrics
 
 
-def test_counts_are_those_of_the_head_on_each_picture(data: LabelledSet, place: Place) -> None:
-    result = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
+def test_counts_are_those_of_the_head_on_each_picture(data: LabeledSet, place: Place) -> None:
+    result = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
     head = head_from(result.tensors, result.facts)
     showing = Showing(**result.facts["showing"])
     for index in range(5):
         picture = load_picture(data.test, index)
-        observed, layout = observe_shown(ColourModel(), picture, showing, Kind(ALL))
+        observed, layout = observe_shown(ColorModel(), picture, showing, Kind(ALL))
         told = merged(head.maps(observed), layout).argmax(0)
         counts = confusion(torch.from_numpy(scene(50 + index)[1]), told, len(CLASSES))
         near = (result.intersections[index] - counts.diagonal()).abs()
@@ -85,15 +85,15 @@ def test_counts_are_those_of_the_head_on_each_picture(data: LabelledSet, place: 
         right = [int(own[own[:, 1] == number, 3].sum()) for number in range(len(CLASSES))]
         assert right == result.intersections[index].tolist()
     assert {"recall/small", "recall/medium", "recall/large"} <= set(result.metrics)
-    labelled = sum(int((scene(50 + index)[1] != 255).sum()) for index in range(5))
-    assert int(result.confusion.sum()) == labelled
+    labeled = sum(int((scene(50 + index)[1] != 255).sum()) for index in range(5))
+    assert int(result.confusion.sum()) == labeled
 
 
 def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
-    data: LabelledSet, place: Place, tmp_path: Path
+    data: LabeledSet, place: Place, tmp_path: Path
 ) -> None:
-    first = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0, 1, 2), place)
-    again = run_segmentation(ColourModel(), (ALL,), data, SMALL, (0,), place_in(tmp_path / "new"))
+    first = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0, 1, 2), place)
+    again = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place_in(tmp_path / "new"))
     assert first[ALL, 0].metrics == again[ALL, 0].metrics
     assert torch.equal(first[ALL, 0].tensors["weight"], again[ALL, 0].tensors["weight"])
     values = [first[ALL, seed].metrics["miou"] for seed in (0, 1, 2)]
@@ -103,7 +103,7 @@ def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
 
 
 def test_the_best_step_is_that_with_the_highest_miou(
-    data: LabelledSet, place: Place, monkeypatch: pytest.MonkeyPatch
+    data: LabeledSet, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, found = SegmentationTask.judge, dict[int, float]()
 
@@ -116,29 +116,29 @@ def test_the_best_step_is_that_with_the_highest_miou(
 
     monkeypatch.setattr(SegmentationTask, "judge", each)
     protocol = replace(SMALL, selection="test-best-step", checks=6, rates=(1.0,))
-    best = run_segmentation(ColourModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    best = run_segmentation(ColorModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
     step = max(found, key=lambda one: found[one])
     assert step != 60  # or the last step would do as well
     assert best.chosen["step"] == step
     assert best.metrics["miou"] == max(found.values())
 
 
-def test_scored_classes_make_the_mean(data: LabelledSet, place: Place) -> None:
+def test_scored_classes_make_the_mean(data: LabeledSet, place: Place) -> None:
     protocol = replace(SMALL, steps=5)
     found = run_segmentation(
-        ColourModel(), (ALL,), replace(data, scored=(0, 2)), protocol, (0,), place
+        ColorModel(), (ALL,), replace(data, scored=(0, 2)), protocol, (0,), place
     )[ALL, 0].metrics
     assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)
     assert "iou/barn" not in found
 
 
-def test_a_mask_of_another_size_is_refused(data: LabelledSet, place: Place) -> None:
+def test_a_mask_of_another_size_is_refused(data: LabeledSet, place: Place) -> None:
     np.save(data.test.targets[3], np.zeros((4, 4), np.uint8))
     with pytest.raises(DataError, match=r"masks-53\.npy has \(4, 4\) pixels"):
-        run_segmentation(ColourModel(), (ALL,), data, replace(SMALL, steps=1), (0,), place)
+        run_segmentation(ColorModel(), (ALL,), data, replace(SMALL, steps=1), (0,), place)
 
 
-def test_masks_of_eight_bits_hold_a_limited_number_of_classes(data: LabelledSet) -> None:
+def test_masks_of_eight_bits_hold_a_limited_number_of_classes(data: LabeledSet) -> None:
     assert num_classes(data) == 4
     with pytest.raises(DataError, match="has 300 classes"):
         num_classes(replace(data, classes=tuple(map(str, range(300)))))

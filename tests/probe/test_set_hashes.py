@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.probe.small_sets import colour_set, split_of, write_classes, write_dense
+from tests.probe.small_sets import color_set, split_of, write_classes, write_dense
 from veca.data.sets.registry import read_set
 from veca.probe import run as set_hashes
 from veca.probe.run import labels_hash, pictures_hash, said_of
@@ -37,14 +37,14 @@ def test_a_picture_more_in_any_part_is_another_set(tmp_path: Path) -> None:
 
 
 def test_other_labels_of_the_same_pictures_are_noticed(tmp_path: Path) -> None:
-    plain = colour_set(tmp_path)
-    changed = colour_set(tmp_path, test=split_of(tmp_path, "test", np.arange(9) % 3))
+    plain = color_set(tmp_path)
+    changed = color_set(tmp_path, test=split_of(tmp_path, "test", np.arange(9) % 3))
     assert labels_hash(plain) == labels_hash(changed)
     assert changed.test.labels is not None
     changed.test.labels[4] = 0
     assert pictures_hash(plain) == pictures_hash(changed)
     assert labels_hash(plain) != labels_hash(changed)
-    assert labels_hash(plain) != labels_hash(colour_set(tmp_path, classes=("r", "g", "b")))
+    assert labels_hash(plain) != labels_hash(color_set(tmp_path, classes=("r", "g", "b")))
 
 
 def test_a_mask_of_another_size_on_disk_is_noticed(tmp_path: Path) -> None:

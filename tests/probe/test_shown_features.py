@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.data.corpus import photo
-from tests.probe.dense_scenes import ALL, FEW, ColourModel, place_in, split_of
+from tests.probe.dense_scenes import ALL, FEW, ColorModel, place_in, split_of
 from veca.data.images import DataError, picture_of_array
 from veca.data.sets.dataset import Split
 from veca.probe import shown_features
@@ -39,13 +39,11 @@ def place(tmp_path: Path) -> Place:
 def test_kept_features_are_the_models_to_half_precision(
     showing: Showing, split: Split, place: Place
 ) -> None:
-    features = ShownFeatures(ColourModel(), KINDS, split, showing, place)
+    features = ShownFeatures(ColorModel(), KINDS, split, showing, place)
     for index in range(4):
         for kind in KINDS:
             found, layout = features(index, kind)
-            expected, there = observe_shown(
-                ColourModel(), load_picture(split, index), showing, kind
-            )
+            expected, there = observe_shown(ColorModel(), load_picture(split, index), showing, kind)
             assert layout == there
             assert found.patches.shape[0] == layout.windows
             torch.testing.assert_close(found.patches, expected.patches, rtol=1e-3, atol=1e-3)
@@ -53,7 +51,7 @@ def test_kept_features_are_the_models_to_half_precision(
 
 
 def test_maps_are_kept_in_half_precision_within_its_range(split: Split, place: Place) -> None:
-    class Loud(ColourModel):
+    class Loud(ColorModel):
         def look(self, *given: Any) -> Frozen:
             image, patches = super().look(*given)
             return Frozen(image, 1e6 * patches)
@@ -73,12 +71,12 @@ def test_blocks_of_large_maps_have_fewer_pictures(
     for most, blocks in ((2**24, 1), (3 * one, 2), (one, 4), (1, 4)):
         monkeypatch.setattr(shown_features, "PATCH_BLOCK_BYTES", most)
         place = place_in(tmp_path / str(most))
-        ShownFeatures(ColourModel(), KINDS[:1], split, WHOLE, place)
+        ShownFeatures(ColorModel(), KINDS[:1], split, WHOLE, place)
         assert len(list(place.folder.glob("*/block-*.safetensors"))) == blocks
 
 
 def test_mirrored_features_are_those_of_the_mirrored_picture(split: Split, place: Place) -> None:
-    features = ShownFeatures(ColourModel(), KINDS, split, WHOLE, place)
+    features = ShownFeatures(ColorModel(), KINDS, split, WHOLE, place)
     straight, _ = features(1, Kind(ALL))
     mirrored, _ = features(1, Kind(ALL, flipped=True))
     torch.testing.assert_close(mirrored.patches, straight.patches.flip(-1), rtol=1e-2, atol=1e-2)
@@ -86,7 +84,7 @@ def test_mirrored_features_are_those_of_the_mirrored_picture(split: Split, place
 
 
 def test_each_picture_is_computed_once_for_all_who_ask(split: Split, place: Place) -> None:
-    model = ColourModel()
+    model = ColorModel()
     ShownFeatures(model, KINDS, split, WHOLE, place)
     assert model.asked == {FEW: 4, ALL: 8}
     ShownFeatures(model, KINDS[:2], split, WHOLE, place)
@@ -96,7 +94,7 @@ def test_each_picture_is_computed_once_for_all_who_ask(split: Split, place: Plac
 
 
 def test_sizes_keep_their_proportions(split: Split, place: Place) -> None:
-    features = ShownFeatures(ColourModel(), KINDS[:1], split, WHOLE, place)
+    features = ShownFeatures(ColorModel(), KINDS[:1], split, WHOLE, place)
     assert [features(index, Kind(FEW))[0].patches.shape[2:] for index in range(3)] == [
         (4, 6),
         (4, 4),
@@ -107,7 +105,7 @@ def test_sizes_keep_their_proportions(split: Split, place: Place) -> None:
 def test_pictures_of_kitti_are_cut_first() -> None:
     picture = picture_of_array(photo(375, 1242))
     showing = Showing(short=32, multiple=8, kb_crop=True)
-    _, layout = observe_shown(ColourModel(), picture, showing, Kind(ALL))
+    _, layout = observe_shown(ColorModel(), picture, showing, Kind(ALL))
     assert layout.original == (352, 1216)
     assert showing.picture(picture).sides == (352, 1216)
 
@@ -119,11 +117,11 @@ def test_an_unreadable_picture_is_an_error_that_names_it(
     Path(split.picture(2).name).write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"masks-2\.png cannot be read"):
         ShownFeatures(
-            ColourModel(), KINDS, split, WHOLE, place_in(tmp_path / "kept", loaders=loaders)
+            ColorModel(), KINDS, split, WHOLE, place_in(tmp_path / "kept", loaders=loaders)
         )
 
 
-class Broken(ColourModel):
+class Broken(ColorModel):
     """Says what is no number of one picture."""
 
     def look(self, *given: object) -> Frozen:

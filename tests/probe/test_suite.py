@@ -156,7 +156,7 @@ def test_a_wrong_value_is_told_by_job_and_field(
         ({"jobs": {}}, "has no jobs"),
         ({"job": [ENTRY]}, "must hold `jobs`.*it holds job"),
         ("5", "it holds something else"),
-        ({"defaults": {"colour": 1}, "jobs": [ENTRY]}, "`defaults` of .*unknown field 'colour'"),
+        ({"defaults": {"color": 1}, "jobs": [ENTRY]}, "`defaults` of .*unknown field 'color'"),
         ("{", "is no JSON"),
     ],
 )

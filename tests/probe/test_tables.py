@@ -108,7 +108,7 @@ def test_each_resolution_has_its_own_most_cores_which_the_line_tells() -> None:
     assert ours == [["64", "60.00", "-", "-", "-"], ["32", "-", "-", "58.00", "-"]]
 
 
-def test_resolutions_for_patches_of_14_stand_with_their_neighbours() -> None:
+def test_resolutions_for_patches_of_14_stand_with_their_neighbors() -> None:
     rows = [teacher(**IMAGENET | {"resolution": 518}, value=83.0), row(**IMAGENET | {"data": "x"})]
     found = tables(rows)["S.10"]
     assert found[0] == ["model", "budget", "256 px", "384 px", "512 px", "768 px"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.probe.small_features import CENTRE, SETTINGS, CellModel, place_in, split_of
+from tests.probe.small_features import CENTER, SETTINGS, CellModel, place_in, split_of
 from veca.probe.features import (
     PARTS,
     ImageFeatures,
@@ -25,7 +25,7 @@ from veca.probe.rows import Setting
 @pytest.fixture
 def kept(tmp_path: Path) -> KeptFeatures:
     split = split_of(tmp_path / "pictures")
-    return image_features(CellModel(), SETTINGS, split, CENTRE, place_in(tmp_path / "kept"))
+    return image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path / "kept"))
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_windows_are_cut_out_of_the_scaled_picture() -> None:
     assert torch.equal(mirrored[0], everything.flip(-1)[:, :, :40])
 
 
-def test_finer_colours_are_rounded_to_bytes() -> None:
+def test_finer_colors_are_rounded_to_bytes() -> None:
     pixels = np.linspace(0, 1, 4 * 5 * 3, dtype=np.float32).reshape(4, 5, 3)
     found = eight_bit(picture_of_array(pixels))
     assert found.dtype == torch.uint8

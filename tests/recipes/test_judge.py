@@ -1,4 +1,4 @@
-"""The judge: nearest neighbours against brute force, and models on generated pictures."""
+"""The judge: nearest neighbors against brute force, and models on generated pictures."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from veca.recipes.judge import (
     image_features,
     judge,
     judged_pictures,
-    nearest_neighbour_accuracy,
+    nearest_neighbor_accuracy,
     raw_pixels,
 )
 
@@ -23,12 +23,12 @@ TINY = BackboneConfig(layers=2, width=32, heads=2, budgets=(2, 4))
 
 
 def brute_force(features: np.ndarray, labels: np.ndarray) -> float:
-    """Percentage of right neighbours, pair by pair."""
-    centred = features.astype(np.float64) - features.astype(np.float64).mean(axis=0)
+    """Percentage of right neighbors, pair by pair."""
+    centered = features.astype(np.float64) - features.astype(np.float64).mean(axis=0)
     right = 0
-    for this, one in enumerate(centred):
+    for this, one in enumerate(centered):
         best, found = -2.0, -1
-        for that, other in enumerate(centred):
+        for that, other in enumerate(centered):
             cosine = one @ other / max(np.linalg.norm(one) * np.linalg.norm(other), 1e-30)
             if that != this and cosine > best + 1e-12:
                 best, found = cosine, that
@@ -41,7 +41,7 @@ def test_accuracy_equals_brute_force(count: int, width: int, kinds: int, seed: i
     draw = np.random.default_rng(seed)
     labels = draw.integers(kinds, size=count)
     features = draw.standard_normal((count, max(width, 2))) + 3 * labels[:, None]
-    found = nearest_neighbour_accuracy(torch.from_numpy(features), torch.from_numpy(labels))
+    found = nearest_neighbor_accuracy(torch.from_numpy(features), torch.from_numpy(labels))
     assert found == pytest.approx(brute_force(features, labels))
 
 
@@ -52,32 +52,32 @@ def test_accuracy_does_not_depend_on_how_many_are_compared_at_once(
     expected = brute_force(features.numpy(), labels.numpy())
     for block in (1, 7, 50, 64):
         monkeypatch.setattr(module, "BLOCK", block)
-        assert nearest_neighbour_accuracy(features, labels) == pytest.approx(expected)
+        assert nearest_neighbor_accuracy(features, labels) == pytest.approx(expected)
 
 
 def test_small_differences_beside_a_large_mean_still_count() -> None:
     """In single precision the mean, ten thousand times as large, would round them away."""
     angles = torch.arange(12).double() * 0.1 + (torch.arange(12) % 2) * 2.5
     features = torch.stack((angles.cos(), angles.sin()), dim=1) * 1e-4 + 1.0
-    assert nearest_neighbour_accuracy(features, torch.arange(12) % 2) == 100.0
-    assert nearest_neighbour_accuracy(features.float() * 1e30, torch.arange(12) % 2) == 100.0
+    assert nearest_neighbor_accuracy(features, torch.arange(12) % 2) == 100.0
+    assert nearest_neighbor_accuracy(features.float() * 1e30, torch.arange(12) % 2) == 100.0
 
 
-def test_a_picture_is_not_its_own_neighbour() -> None:
+def test_a_picture_is_not_its_own_neighbor() -> None:
     features = torch.eye(4).repeat_interleave(2, dim=0)
-    assert nearest_neighbour_accuracy(features, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])) == 100.0
-    assert nearest_neighbour_accuracy(features, torch.arange(8)) == 0.0
+    assert nearest_neighbor_accuracy(features, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])) == 100.0
+    assert nearest_neighbor_accuracy(features, torch.arange(8)) == 0.0
 
 
 @pytest.mark.parametrize(
     "features", [torch.randn(1, 4), torch.full((3, 4), torch.nan), torch.full((3, 4), torch.inf)]
 )
-def test_what_has_no_neighbours_is_refused(features: torch.Tensor) -> None:
+def test_what_has_no_neighbors_is_refused(features: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="two or more and finite"):
-        nearest_neighbour_accuracy(features, torch.zeros(len(features), dtype=torch.int64))
+        nearest_neighbor_accuracy(features, torch.zeros(len(features), dtype=torch.int64))
 
 
-def test_raw_pixels_do_not_know_the_mean_colour() -> None:
+def test_raw_pixels_do_not_know_the_mean_color() -> None:
     pictures, _ = judged_pictures(0, 5)
     pixels = raw_pixels(pictures)
     assert pixels.shape == (5, 3 * 32 * 32)

@@ -16,16 +16,16 @@ from veca.recipes import quick_pictures as module
 from veca.recipes.quick_pictures import DESCRIPTION_NAME, SHARD_NAME, Part, quick_pictures
 from veca.runtime.files import LOCK_NAME, occupy
 
-TWO_COLOURS = {"red": (200, 30, 30), "blue": (30, 30, 200)}
+TWO_COLORS = {"red": (200, 30, 30), "blue": (30, 30, 200)}
 
 
 @pytest.fixture(autouse=True)
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[bool, list[Path]]:
     """One photograph to train on, one that is held out, whatever is installed."""
     found = {}
-    for held_out, (name, colour) in zip((False, True), TWO_COLOURS.items(), strict=True):
+    for held_out, (name, color) in zip((False, True), TWO_COLORS.items(), strict=True):
         path = tmp_path / f"{name}.png"
-        Image.new("RGB", (300, 200), colour).save(path)
+        Image.new("RGB", (300, 200), color).save(path)
         found[held_out] = [path]
 
     def photographs(*, held_out: bool) -> list[Path]:
@@ -53,8 +53,8 @@ def state(folder: Path) -> tuple[bytes, int]:
     return shard.read_bytes(), shard.stat().st_ino
 
 
-def colour(picture: Image.Image) -> list[int]:
-    """The mean colour of a picture."""
+def color(picture: Image.Image) -> list[int]:
+    """The mean color of a picture."""
     return np.asarray(picture).mean(axis=(0, 1)).round().astype(int).tolist()
 
 
@@ -65,7 +65,7 @@ def test_half_are_crops_of_photographs_and_half_are_generated(tmp_path: Path) ->
     ]
     for name, picture in pictures.items():
         assert (picture.format, picture.size, picture.mode) == ("JPEG", (160, 160), "RGB")
-        near = np.abs(np.subtract(colour(picture), TWO_COLOURS["red"])).max() <= 2
+        near = np.abs(np.subtract(color(picture), TWO_COLORS["red"])).max() <= 2
         assert near == name.endswith("red.jpg")
 
 

@@ -15,7 +15,7 @@ from veca.distill.run import Outcome, Wishes
 from veca.recipes import run as module
 from veca.recipes.distill import Recipe
 from veca.recipes.judge import judge
-from veca.recipes.run import JUDGEMENT_NAME, run_recipe
+from veca.recipes.run import JUDGMENT_NAME, run_recipe
 from veca.teacher.teacher import FunctionTeacher
 
 TEACHER = ("tests.distill.runs:PixelTeacher",)
@@ -51,9 +51,9 @@ def test_quick_makes_pictures_learns_from_them_and_is_judged(tmp_path: Path) -> 
     assert outcome == Outcome(True, 2, None, out)
     assert (out / "pictures" / "pictures.tar").is_file()
     assert "(pictures)" in (out / "last" / "README.md").read_text("utf-8")
-    judged = json.loads((out / JUDGEMENT_NAME).read_text("utf-8"))
-    neighbours = judged["nearest_neighbour"]
-    names = [(row["model"], row["budget"]) for row in neighbours]
+    judged = json.loads((out / JUDGMENT_NAME).read_text("utf-8"))
+    neighbors = judged["nearest_neighbor"]
+    names = [(row["model"], row["budget"]) for row in neighbors]
     assert names == [("raw pixels", None), ("untrained", 2), ("untrained", 4), ("trained", 2),
                      ("trained", 4)]  # fmt: skip
     constant = rows(out, "baseline")[0]["loss"]
@@ -63,9 +63,9 @@ def test_quick_makes_pictures_learns_from_them_and_is_judged(tmp_path: Path) -> 
         assert margin["below"] == pytest.approx(100 - 100 * row["loss"] / constant)
     assert len(told) == 3 + 5
     assert told[2].endswith(" % with 4 cores at FFN 0.5")
-    accuracy = neighbours[1]["accuracy"]
+    accuracy = neighbors[1]["accuracy"]
     assert told[4] == (
-        f"Nearest neighbour on generated pictures: {accuracy:.1f} % untrained with 2 cores"
+        f"Nearest neighbor on generated pictures: {accuracy:.1f} % untrained with 2 cores"
     )
 
 
@@ -102,7 +102,7 @@ def test_quick_takes_images_that_are_named(tmp_path: Path) -> None:
     images = pictures(tmp_path / "images", 12)
     run(small_quick(images=str(images)), tmp_path / "run")
     assert not (tmp_path / "run" / "pictures").exists()
-    assert (tmp_path / "run" / JUDGEMENT_NAME).is_file()
+    assert (tmp_path / "run" / JUDGMENT_NAME).is_file()
 
 
 def test_a_home_folder_is_found_by_its_sign(
@@ -112,7 +112,7 @@ def test_a_home_folder_is_found_by_its_sign(
     monkeypatch.chdir(tmp_path)
     outcome, _ = run(small_quick(), Path("~/run"))
     assert outcome.folder == tmp_path / "home" / "run"
-    assert (outcome.folder / JUDGEMENT_NAME).is_file()
+    assert (outcome.folder / JUDGMENT_NAME).is_file()
     assert not (tmp_path / "~").exists()
 
 
@@ -122,7 +122,7 @@ def test_other_recipes_bring_no_pictures_and_are_not_judged(tmp_path: Path) -> N
     images = pictures(tmp_path / "images", 12)
     _, told = run(small_quick(recipe="test", images=str(images)), tmp_path / "run")
     assert told == []
-    assert not (tmp_path / "run" / JUDGEMENT_NAME).exists()
+    assert not (tmp_path / "run" / JUDGMENT_NAME).exists()
 
 
 def test_a_run_that_was_stopped_is_not_judged(
@@ -146,4 +146,4 @@ def test_quick_is_not_judged_where_only_outputs_are_kept(tmp_path: Path) -> None
     config = small_quick(cache=CacheConfig(crops=1, channels=3))
     outcome, told = run(config, out, wishes)
     assert (outcome, told) == (Outcome(True, 0, None, out), [])
-    assert not (out / JUDGEMENT_NAME).exists()
+    assert not (out / JUDGMENT_NAME).exists()

@@ -100,7 +100,7 @@ def test_a_suffix_joins_maps_of_several_strides(
     torch.testing.assert_close(targets.patches[:, :, 120:], plain.patches)
     torch.testing.assert_close(targets.image, plain.image)
 
-    pixels = teacher.normalisation.normalise(F.interpolate(photos[:1].float(), 128, mode="bicubic",
+    pixels = teacher.normalization.normalize(F.interpolate(photos[:1].float(), 128, mode="bicubic",
         antialias=True).clamp(0, 255) / 255)  # fmt: skip
     with torch.no_grad():
         fine = teacher.network(pixels)[16]
@@ -234,7 +234,7 @@ def test_within_a_margin_features_are_those_of_the_larger_image(
     pixels = F.interpolate(photos[:2].float(), outer * teacher.stride, mode="bicubic",
                            antialias=True).clamp(0, 255) / 255  # fmt: skip
     with torch.no_grad():
-        last = teacher.network(teacher.normalisation.normalise(pixels))[32]
+        last = teacher.network(teacher.normalization.normalize(pixels))[32]
     edge = margin * teacher.stride // 32
     mean = last[:, :, edge:-edge, edge:-edge].mean(dim=(2, 3))
     torch.testing.assert_close(found.image, mean, atol=1e-4, rtol=1e-4)

@@ -11,9 +11,9 @@ GRID = (2, 3)
 
 
 def seen(teacher: VisionTransformerTeacher, images: Tensor) -> Tensor:
-    """Normalised pixels of images that are as large as the teacher wants them."""
+    """Normalized pixels of images that are as large as the teacher wants them."""
     assert images.shape[-1] == GRID[1] * teacher.stride
-    return teacher.normalisation.normalise(images)
+    return teacher.normalization.normalize(images)
 
 
 def large_views(teacher: VisionTransformerTeacher) -> Tensor:
@@ -101,7 +101,7 @@ def test_the_image_feature_of_radio_joins_its_summary_tokens() -> None:
     model = small_model("radio")
     images = views(2, 32, 48)
     with torch.no_grad():
-        found = model(pixel_values=images / 255)  # it normalises for itself
+        found = model(pixel_values=images / 255)  # it normalizes for itself
     teacher = VisionTransformerTeacher(model, name="radio")
     targets = teacher(images, GRID)
     assert (teacher.image_width, teacher.patch_width) == (64, 32)

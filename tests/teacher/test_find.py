@@ -11,21 +11,21 @@ from torch.nn import functional as F
 
 import veca
 from tests.teacher.small_models import small_model, views, written
-from tests.teacher.test_teacher import Colours
+from tests.teacher.test_teacher import Colors
 from tests.weights.models import same_weights, trained_model
 from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, find_teacher, hub_files
 from veca.teacher.teacher import VecaTeacher
 from veca.teacher.vit import VisionTransformerTeacher
 from veca.weights import hub as sources
 
-PIXELS = Colours()
+PIXELS = Colors()
 
 
 class Cells(nn.Module):
     """A map of stride 16."""
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean colours."""
+        """Mean colors."""
         return pixels.mean(dim=(2, 3)), F.avg_pool2d(pixels, 16)
 
 
@@ -44,7 +44,7 @@ def any_number(*images: Tensor) -> tuple[Tensor, Tensor]:
 
 def made() -> Any:
     """A teacher that is made when it is asked for."""
-    return Colours(seed=3)
+    return Colors(seed=3)
 
 
 def made_callable() -> Any:
@@ -114,11 +114,11 @@ def test_random_before_a_short_name_means_random_weights() -> None:
     assert find_teacher("random:dinov3-small").name == "random:dinov3-small"
 
 
-@pytest.mark.parametrize("attribute", ["PIXELS", "Colours", "made"])
+@pytest.mark.parametrize("attribute", ["PIXELS", "Colors", "made"])
 def test_a_teacher_in_a_module_is_taken_as_it_is_or_made(attribute: str) -> None:
     teacher = find_teacher(f"{__name__}:{attribute}")
-    assert isinstance(teacher, Colours)
-    assert teacher.name == "colours"
+    assert isinstance(teacher, Colors)
+    assert teacher.name == "colors"
 
 
 @pytest.mark.parametrize("attribute", ["cells", "NETWORK", "Cells", "made_callable", "any_number"])

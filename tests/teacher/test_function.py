@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from veca.data.transforms import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalization
 from veca.teacher import FunctionTeacher, TeacherError
 
 IMAGES = torch.randint(0, 256, (2, 3, 48, 32), dtype=torch.uint8)
 
 
 def as_map(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean colours of the image and of 16 x 16 cells."""
+    """Mean colors of the image and of 16 x 16 cells."""
     return pixels.mean(dim=(2, 3)), F.avg_pool2d(pixels, 16)
 
 
@@ -42,7 +42,7 @@ class Network(nn.Module):
 def test_a_function_that_gives_a_map_is_a_teacher() -> None:
     teacher = FunctionTeacher(as_map, name="cells", licence="mit")
     targets = teacher(IMAGES, (3, 2))
-    cells = F.avg_pool2d(IMAGENET.normalise(IMAGES), 16)
+    cells = F.avg_pool2d(IMAGENET.normalize(IMAGES), 16)
     torch.testing.assert_close(targets.patches[:, 2], cells[:, :, 1, 0])
     torch.testing.assert_close(targets.image, cells.mean(dim=(2, 3)))
     assert teacher.describe() == {
@@ -69,9 +69,9 @@ def test_a_module_is_frozen_and_its_weights_move_with_the_teacher() -> None:
     assert (teacher.image_width, teacher.patch_width) == (5, 5)
 
 
-def test_pixels_come_in_the_normalisation_that_was_asked_for() -> None:
-    plain = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    teacher = FunctionTeacher(as_map, name="cells", normalisation=plain)
+def test_pixels_come_in_the_normalization_that_was_asked_for() -> None:
+    plain = Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    teacher = FunctionTeacher(as_map, name="cells", normalization=plain)
     found = teacher(IMAGES, (3, 2)).image
     torch.testing.assert_close(found, IMAGES.float().mean(dim=(2, 3)) / 255)
 

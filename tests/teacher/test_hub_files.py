@@ -45,7 +45,7 @@ def test_a_short_name_means_a_model_on_the_hub_with_its_licence(hub: Hub, tmp_pa
     assert teacher(views(), (2, 3)).patches.shape == (2, 6, 32)
 
 
-def test_a_model_of_anyone_brings_normalisation_and_licence_from_its_repository(
+def test_a_model_of_anyone_brings_normalization_and_licence_from_its_repository(
     hub: Hub, tmp_path: Path
 ) -> None:
     publish(hub, tmp_path / "teacher", "owner/vit")
@@ -56,7 +56,7 @@ def test_a_model_of_anyone_brings_normalisation_and_licence_from_its_repository(
     teacher = find_teacher("owner/vit")
     assert teacher.licence == "mit"
     assert isinstance(teacher, VisionTransformerTeacher)
-    assert teacher.normalisation.std == (1, 1, 1)
+    assert teacher.normalization.std == (1, 1, 1)
 
 
 def test_a_model_in_several_files_is_fetched_whole(hub: Hub, tmp_path: Path) -> None:

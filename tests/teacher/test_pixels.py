@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from veca.data.transforms import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalization
 from veca.teacher.teacher import for_imagenet, resized
 
 SHARE = st.floats(0.05, 0.95)
-COLOUR = st.tuples(SHARE, SHARE, SHARE)
+COLOR = st.tuples(SHARE, SHARE, SHARE)
 
 
 def test_images_of_the_right_size_keep_their_pixels() -> None:
@@ -37,17 +37,17 @@ def test_a_smaller_image_averages_over_all_pixels() -> None:
     torch.testing.assert_close(smaller, torch.full((1, 3, 4, 4), 0.5), atol=0.05, rtol=0)
 
 
-@given(mean=COLOUR, std=COLOUR)
+@given(mean=COLOR, std=COLOR)
 def test_folded_weights_do_to_imagenet_pixels_what_the_own_ones_do_to_their_own(
     mean: tuple[float, float, float], std: tuple[float, float, float]
 ) -> None:
-    own = Normalisation(mean, std)
+    own = Normalization(mean, std)
     draw = torch.Generator().manual_seed(0)
     pixels = torch.rand(2, 3, 8, 12, generator=draw, dtype=torch.float64)
     weight = torch.randn(5, 3, 4, 4, generator=draw, dtype=torch.float64)
     bias = torch.randn(5, generator=draw, dtype=torch.float64)
-    wanted = F.conv2d(own.normalise(pixels), weight, bias, stride=4)
-    found = F.conv2d(IMAGENET.normalise(pixels), *for_imagenet(weight, bias, own), stride=4)
+    wanted = F.conv2d(own.normalize(pixels), weight, bias, stride=4)
+    found = F.conv2d(IMAGENET.normalize(pixels), *for_imagenet(weight, bias, own), stride=4)
     torch.testing.assert_close(found, wanted)
 
 

@@ -92,9 +92,9 @@ def test_a_model_of_nvidia_answers_as_the_same_model_of_transformers(
     model = radio(biased)
     teacher = load_folder(stored(tmp_path, in_their_names(model, biased)), name="radio")
     wanted = VisionTransformerTeacher(model, name="own")
-    assert teacher.normalisation == wanted.normalisation
-    assert teacher.normalisation.mean == pytest.approx((0.1, 0.2, 0.3))
-    assert teacher.normalisation.std == pytest.approx((0.5, 0.6, 0.7))
+    assert teacher.normalization == wanted.normalization
+    assert teacher.normalization.mean == pytest.approx((0.1, 0.2, 0.3))
+    assert teacher.normalization.std == pytest.approx((0.5, 0.6, 0.7))
     assert (teacher.image_width, teacher.patch_width, teacher.stride) == (256, 128, 16)
     for found, own in zip(teacher(views(), GRID), wanted(views(), GRID), strict=True):
         torch.testing.assert_close(found, own)

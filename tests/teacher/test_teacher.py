@@ -12,12 +12,12 @@ from veca.teacher import Targets, Teacher, TeacherError
 from veca.teacher.teacher import digest_of
 
 
-class Colours(Teacher):
-    """The mean colour, for everything; the least that a teacher can be."""
+class Colors(Teacher):
+    """The mean color, for everything; the least that a teacher can be."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        self.name = "colours"
+        self.name = "colors"
         self.image_width = self.patch_width = 3
         factor = torch.randn(3, generator=torch.Generator().manual_seed(seed))
         self.factor = nn.Parameter(factor, requires_grad=False)
@@ -26,8 +26,8 @@ class Colours(Teacher):
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
     ) -> Targets:
         """The same for every patch."""
-        colour = images.float().mean(dim=(2, 3)) * self.factor
-        return Targets(colour, colour[:, None].expand(-1, grid[0] * grid[1], -1))
+        color = images.float().mean(dim=(2, 3)) * self.factor
+        return Targets(color, color[:, None].expand(-1, grid[0] * grid[1], -1))
 
 
 def test_a_teacher_without_forward_says_so() -> None:
@@ -36,15 +36,15 @@ def test_a_teacher_without_forward_says_so() -> None:
 
 
 def test_a_teacher_stays_in_evaluation_mode_inside_a_module_that_trains() -> None:
-    student = nn.ModuleDict({"teacher": Colours(), "own": nn.Dropout()})
+    student = nn.ModuleDict({"teacher": Colors(), "own": nn.Dropout()})
     student.train()
     assert student["own"].training
     assert not student["teacher"].training
 
 
 def test_a_teacher_describes_itself_in_plain_values() -> None:
-    assert Colours().describe() == {
-        "name": "colours",
+    assert Colors().describe() == {
+        "name": "colors",
         "licence": None,
         "image_width": 3,
         "patch_width": 3,
@@ -53,23 +53,23 @@ def test_a_teacher_describes_itself_in_plain_values() -> None:
 
 
 def test_a_teacher_has_no_patch_embedding_unless_it_defines_one() -> None:
-    assert Colours().patch_embedding(16) is None
+    assert Colors().patch_embedding(16) is None
 
 
 def test_equal_weights_have_equal_digests_and_others_have_not() -> None:
-    assert Colours(0).digest == Colours(0).digest
-    assert Colours(0).digest != Colours(1).digest
+    assert Colors(0).digest == Colors(0).digest
+    assert Colors(0).digest != Colors(1).digest
 
 
 def test_the_name_of_a_teacher_is_not_in_its_digest_but_its_stride_is() -> None:
-    renamed, coarser = Colours(), Colours()
+    renamed, coarser = Colors(), Colors()
     renamed.name, coarser.stride = "other", 32
-    assert renamed.digest == Colours().digest
-    assert coarser.digest != Colours().digest
+    assert renamed.digest == Colors().digest
+    assert coarser.digest != Colors().digest
 
 
 def test_a_teacher_without_weights_has_no_digest() -> None:
-    teacher = Colours()
+    teacher = Colors()
     del teacher.factor
     assert teacher.digest is None
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.teacher.small_models import transformers, views
-from veca.data.transforms import Normalisation
+from veca.data.transforms import Normalization
 from veca.teacher.layouts import load_folder
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import VisionTransformerTeacher
@@ -89,8 +89,8 @@ def test_a_model_of_timm_answers_as_the_same_model_of_transformers(
     model = dinov3(gated, biased)
     stored(tmp_path, in_timm_names(model, gated, biased))
     teacher = load_folder(tmp_path, name="timm")
-    assert teacher.normalisation == Normalisation((0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
-    wanted = VisionTransformerTeacher(model, name="own", normalisation=teacher.normalisation)
+    assert teacher.normalization == Normalization((0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
+    wanted = VisionTransformerTeacher(model, name="own", normalization=teacher.normalization)
     for found, own in zip(teacher(views(), GRID), wanted(views(), GRID), strict=True):
         torch.testing.assert_close(found, own)
 
@@ -98,7 +98,7 @@ def test_a_model_of_timm_answers_as_the_same_model_of_transformers(
 def test_pixels_are_imagenets_where_timm_does_not_say(tmp_path: Path) -> None:
     config = {"architecture": "vit_small_patch16_lingbot", "pretrained_cfg": {}}
     stored(tmp_path, in_timm_names(dinov3(False, True), False, True), config)
-    assert load_folder(tmp_path, name="timm").normalisation.mean == (0.485, 0.456, 0.406)
+    assert load_folder(tmp_path, name="timm").normalization.mean == (0.485, 0.456, 0.406)
 
 
 def test_weights_that_are_missing_are_named(tmp_path: Path) -> None:

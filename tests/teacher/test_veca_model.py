@@ -17,7 +17,7 @@ def test_a_veca_teaches_with_its_whole_bank() -> None:
     model = trained_model()
     images = views(2, 8, 12)
     targets = VecaTeacher(model, name="small")(images, (2, 3))
-    features = model(IMAGENET.normalise(images), budget=model.config.cores)
+    features = model(IMAGENET.normalize(images), budget=model.config.cores)
     torch.testing.assert_close(targets.image, features.image.detach())
     torch.testing.assert_close(targets.patches, features.patches.detach())
 
@@ -52,6 +52,6 @@ def test_its_patch_embedding_is_its_own_and_no_part_of_it() -> None:
     assert teacher.patch_embedding(16) is None
 
 
-def test_a_veca_of_other_colours_is_refused() -> None:
-    with pytest.raises(TeacherError, match="4 colours; a teacher needs three"):
+def test_a_veca_of_other_colors_is_refused() -> None:
+    with pytest.raises(TeacherError, match="4 colors; a teacher needs three"):
         VecaTeacher(trained_model(in_channels=4), name="odd")

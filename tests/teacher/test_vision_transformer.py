@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.teacher.small_models import BUILDERS, MIDDLE, SIZES, small_model, transformers, views
-from veca.data.transforms import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalization
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import VisionTransformerTeacher
 
@@ -38,7 +38,7 @@ def test_the_patch_embedding_does_to_imagenet_pixels_what_the_teacher_does_to_it
     embedding = teacher.patch_embedding(side)
     assert embedding is not None
     weight, bias = embedding
-    own = F.conv2d(IMAGENET.normalise(images), weight, bias, stride=side).flatten(2).transpose(1, 2)
+    own = F.conv2d(IMAGENET.normalize(images), weight, bias, stride=side).flatten(2).transpose(1, 2)
     torch.testing.assert_close(own, tokens, atol=1e-4, rtol=1e-4)
 
 
@@ -65,17 +65,17 @@ def test_grids_that_a_model_was_not_trained_with_work(kind: str) -> None:
         assert targets.image.isfinite().all()
 
 
-def test_a_given_normalisation_goes_before_that_of_the_family() -> None:
-    own = Normalisation((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    teacher = VisionTransformerTeacher(small_model("vit"), name="vit", normalisation=own)
-    assert teacher.normalisation == own
+def test_a_given_normalization_goes_before_that_of_the_family() -> None:
+    own = Normalization((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    teacher = VisionTransformerTeacher(small_model("vit"), name="vit", normalization=own)
+    assert teacher.normalization == own
 
 
-def test_radio_keeps_the_normalisation_that_lies_in_the_model() -> None:
+def test_radio_keeps_the_normalization_that_lies_in_the_model() -> None:
     model = small_model("radio")
     model.input_conditioner.norm_mean.fill_(0.25)
-    teacher = VisionTransformerTeacher(model, name="radio", normalisation=IMAGENET)
-    assert teacher.normalisation.mean == (0.25, 0.25, 0.25)
+    teacher = VisionTransformerTeacher(model, name="radio", normalization=IMAGENET)
+    assert teacher.normalization.mean == (0.25, 0.25, 0.25)
 
 
 def test_models_that_differ_in_heads_alone_have_other_digests() -> None:
@@ -93,7 +93,7 @@ def test_models_that_differ_in_heads_alone_have_other_digests() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"patch_size": [16, 8]}, {"num_channels": 4}])
-def test_patches_that_are_no_squares_and_other_colours_are_refused(fields: dict[str, Any]) -> None:
+def test_patches_that_are_no_squares_and_other_colors_are_refused(fields: dict[str, Any]) -> None:
     config = transformers.ViTConfig(**SIZES, **MIDDLE, image_size=32, **fields)
     with pytest.raises(TeacherError, match="needs square patches"):
         VisionTransformerTeacher(transformers.ViTModel(config), name="odd")

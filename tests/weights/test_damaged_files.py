@@ -91,7 +91,7 @@ def retold(**changes: Any) -> bytes:
         ({"budgets": [2]}, "left over"),
         ({"layers": 10**9}, "too few for its configuration"),
         ({"width": 10**9}, "too few for its configuration"),
-        ({"colour": "red"}, "unknown fields 'colour'"),
+        ({"color": "red"}, "unknown fields 'color'"),
         ({"layers": "1"}, "a whole number is needed"),
     ],
 )

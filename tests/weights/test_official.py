@@ -142,7 +142,7 @@ def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_every_size_of_the_paper_is_recognised_to_the_parameter(name: str) -> None:
+def test_every_size_of_the_paper_is_recognized_to_the_parameter(name: str) -> None:
     layout, parameters = PAPER[name]
     state = {
         key: torch.empty(shape, device="meta") for key, shape in authors.shapes(layout).items()

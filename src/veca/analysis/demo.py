@@ -27,8 +27,8 @@ from torch.nn import functional as F
 from veca.analysis.visualize import (
     Basis,
     common_basis,
-    core_colours,
-    feature_colours,
+    core_colors,
+    feature_colors,
     heat,
     paths_svg,
     regions,
@@ -75,7 +75,7 @@ class View(NamedTuple):
     """One photo at one budget, as small pictures of one pixel for each patch."""
 
     budget: int
-    colours: UInt8[Tensor, "rows columns 3"]
+    colors: UInt8[Tensor, "rows columns 3"]
     first: UInt8[Tensor, "rows columns 4"]
     regions: UInt8[Tensor, "rows columns 4"]
     paths: str
@@ -145,10 +145,10 @@ def _look(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Seen:
 
 def _views(model: VECA, seen: _Seen, budgets: Sequence[int], basis: Basis) -> PhotoViews:
     """The pictures of one photo."""
-    colours = IMAGENET.denormalise(seen.pixels[0]).clamp(0, 1) * 255
-    picture = Image.fromarray(colours.round().byte().permute(1, 2, 0).numpy())
+    colors = IMAGENET.denormalize(seen.pixels[0]).clamp(0, 1) * 255
+    picture = Image.fromarray(colors.round().byte().permute(1, 2, 0).numpy())
     starts = model.core_bank(1, budgets[-1])[1][0].tanh()
-    colours = core_colours(starts)
+    colors = core_colors(starts)
     last = model.config.layers - 1
     views = []
     for budget, features in zip(budgets, seen.features, strict=True):
@@ -157,10 +157,10 @@ def _views(model: VECA, seen: _Seen, budgets: Sequence[int], basis: Basis) -> Ph
         views.append(
             View(
                 budget,
-                feature_colours(features.patch_map[0], basis),
+                feature_colors(features.patch_map[0], basis),
                 heat(maps[0]),
-                regions(maps, colours[:budget]),
-                paths_svg(paths, colours[:budget], picture.size),
+                regions(maps, colors[:budget]),
+                paths_svg(paths, colors[:budget], picture.size),
             )
         )
     return PhotoViews(seen.name, picture, views)
@@ -207,7 +207,7 @@ real: they do not depend on weights. The pictures show how the machine works, no
 learned: it has learned nothing.</div>"""
 
 KINDS = (
-    ("colours", "features of the patches"),
+    ("colors", "features of the patches"),
     ("first", "what the first core reads"),
     ("regions", "which core reads where"),
     ("paths", "the cores' ways over the layers"),

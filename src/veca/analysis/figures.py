@@ -31,7 +31,7 @@ from veca.probe.rows import Average
 from veca.probe.rows import Row as Row_2
 from veca.runtime.timing import Quartiles
 
-# Okabe and Ito's colours, which people who see fewer colours can tell apart.
+# Okabe and Ito's colors, which people who see fewer colors can tell apart.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION = (
     "#222222", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00",
 )  # fmt: skip
@@ -39,10 +39,10 @@ QUIET = "#767676"
 
 
 class Line(NamedTuple):
-    """One line of a panel, labelled at its end."""
+    """One line of a panel, labeled at its end."""
 
     label: str
-    colour: str
+    color: str
     marker: str
     """As matplotlib names it."""
 
@@ -123,7 +123,7 @@ def draw_quality(panels: Sequence[QualityPanel]) -> bytes:
 
 
 def spread_out(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights moved apart until neighbours differ by `gap`; those that touch keep their mean."""
+    """Heights moved apart until neighbors differ by `gap`; those that touch keep their mean."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
     groups: list[tuple[float, int]] = []  # middle and number of labels that touch each other
     for index in order:
@@ -150,8 +150,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.axhline(panel.level, color=BLACK, linewidth=1.0, zorder=1)
     for line in panel.lines:
         style = "--" if line.dashed else "-"
-        axes.fill_between(line.x, line.low, line.high, color=line.colour, alpha=0.18, linewidth=0)
-        axes.plot(line.x, line.y, style, marker=line.marker, color=line.colour, linewidth=2.0,
+        axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.18, linewidth=0)
+        axes.plot(line.x, line.y, style, marker=line.marker, color=line.color, linewidth=2.0,
                   markersize=6.5, markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
     _scale(axes, panel)
     _label(axes, panel.lines)
@@ -178,7 +178,7 @@ def _label(axes: Axes, lines: Sequence[Line]) -> None:
     ends = [(line.x[-1], line.y[-1]) for line in lines]
     heights = spread_out([to_share(end)[1] for end in ends], LABEL_GAP)
     for line, end, height in zip(lines, ends, heights, strict=True):
-        link = {"arrowstyle": "-", "color": line.colour, "shrinkA": 0, "relpos": (0, 0.5)}
+        link = {"arrowstyle": "-", "color": line.color, "shrinkA": 0, "relpos": (0, 0.5)}
         axes.annotate(
             f"   {line.label}",
             end,
@@ -189,7 +189,7 @@ def _label(axes: Axes, lines: Sequence[Line]) -> None:
             arrowprops=link,
             annotation_clip=False,
         )
-        axes.plot(1.05, height, line.marker, color=line.colour, transform=axes.transAxes,
+        axes.plot(1.05, height, line.marker, color=line.color, transform=axes.transAxes,
                   clip_on=False, markersize=6.5)  # fmt: skip
 
 
@@ -200,13 +200,13 @@ def _draw_quality(axes: Axes, panel: QualityPanel) -> None:
     axes.set_xlabel("budget: active cores", color=BLACK)
     axes.set_ylabel(panel.y_label, color=BLACK)
     for line in panel.lines:
-        axes.fill_between(line.x, line.low, line.high, color=line.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.18, linewidth=0)
         axes.plot(line.x, line.y, "--" if line.dashed else "-", marker=line.marker,
-                  color=line.colour, linewidth=2.0, markersize=6.5, markeredgecolor="white",
+                  color=line.color, linewidth=2.0, markersize=6.5, markeredgecolor="white",
                   markeredgewidth=0.8)  # fmt: skip
     for level in panel.levels:
-        axes.axhspan(level.low[0], level.high[0], color=level.colour, alpha=0.12, linewidth=0)
-        axes.axhline(level.y[0], color=level.colour, linewidth=1.6, zorder=1,
+        axes.axhspan(level.low[0], level.high[0], color=level.color, alpha=0.12, linewidth=0)
+        axes.axhline(level.y[0], color=level.color, linewidth=1.6, zorder=1,
                      linestyle="--" if level.dashed else ":")  # fmt: skip
     _scale_quality(axes, panel)
     _label_quality(axes, panel)
@@ -233,7 +233,7 @@ def _label_quality(axes: Axes, panel: QualityPanel) -> None:
     to_share = (axes.transData + axes.transAxes.inverted()).transform
     heights = spread_out([to_share(end)[1] for _, end in ends], LABEL_GAP)
     for (line, end), height in zip(ends, heights, strict=True):
-        link = {"arrowstyle": "-", "color": line.colour, "shrinkA": 0, "relpos": (0, 0.5)}
+        link = {"arrowstyle": "-", "color": line.color, "shrinkA": 0, "relpos": (0, 0.5)}
         axes.annotate(
             f"  {line.label}",
             end,
@@ -256,7 +256,7 @@ def _quieten(axes: Axes) -> None:
 
 
 class _Look(NamedTuple):
-    colour: str
+    color: str
     marker: str
     dashed: bool = False
 
@@ -318,7 +318,7 @@ def _line(
     points = sorted((side, value) for side, value in found if value is not None)
     return Line(
         name,
-        look.colour,
+        look.color,
         look.marker,
         [side for side, _ in points],
         [value.median for _, value in points],
@@ -333,7 +333,7 @@ MOST_LETTERS = 28
 
 MARKERS = "oD^vsXP*"
 PURPLE, OLIVE = "#CC79A7", "#8C8120"
-COLOURS = {
+COLORS = {
     "model": (BLUE, GREEN, SKY, ORANGE, PURPLE, OLIVE),
     "teacher": (BLACK, QUIET),
     "baseline": (VERMILION, ORANGE),
@@ -388,7 +388,7 @@ def _lines(section: Section, leading: Sequence[Average]) -> list[Line]:
     found = []
     for place, ((who, side, share, level), items) in enumerate(groups.items()):
         same_role = [other for other in section.models if other.role == who.role]
-        colours = COLOURS[who.role]
+        colors = COLORS[who.role]
         sides_differ, shares_differ = several[who]
         ends = f", {side} px" if sides_differ else ""
         ends += f", ffn {share:g}" if shares_differ and share is not None else ""
@@ -397,7 +397,7 @@ def _lines(section: Section, leading: Sequence[Average]) -> list[Line]:
         found.append(
             Line(
                 label=f"{shortened(section.name(who))}{ends}",
-                colour=colours[same_role.index(who) % len(colours)],
+                color=colors[same_role.index(who) % len(colors)],
                 marker=MARKERS[(place if any(several[who]) else places[who]) % len(MARKERS)],
                 x=[math.nan if level else float(item.row.budget or 0) for item in points],
                 y=[item.mean for item in points],

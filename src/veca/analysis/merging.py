@@ -11,7 +11,7 @@ that later layers have fewer (Bolya et al., "Token Merging: Your ViT But Faster"
 
 The paper leaves open what its networks do not have. Our choices: similarity is taken from keys
 before rotary, since it is a matter of content; a merged token stands at the mean of its patches'
-centres; prefix tokens take no part in merging.
+centers; prefix tokens take no part in merging.
 
 Nothing of the twin is changed or copied: its modules are called in its own order, and with nothing
 to merge the numbers are the same to the bit.
@@ -34,7 +34,7 @@ from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import Cost, parameters, plain_flops
 from veca.backbone.features import Features
 from veca.backbone.model import VECA, State
-from veca.backbone.rope import patch_centres
+from veca.backbone.rope import patch_centers
 
 LEAST_PATCHES = 16
 """Tokens of patches that are always left: a picture in fewer is none."""
@@ -44,7 +44,7 @@ class Merged(NamedTuple):
     """What the tokens of patches stand for."""
 
     points: Float[Tensor, "B n 2"]
-    """Mean centre of the patches in a token."""
+    """Mean center of the patches in a token."""
 
     sizes: Float[Tensor, "B n 1"]
     """How many patches are in a token."""
@@ -184,7 +184,7 @@ def merged_cost(
 def _unmerged(state: State) -> Merged:
     """Every patch a token of its own."""
     batch, device = state.tokens.shape[0], state.tokens.device
-    points = patch_centres(state.grid, device, state.core_state.dtype).expand(batch, -1, -1)
+    points = patch_centers(state.grid, device, state.core_state.dtype).expand(batch, -1, -1)
     owner = torch.arange(points.shape[1], device=device).expand(batch, -1)
     return Merged(points, torch.ones_like(points[..., :1]), owner)
 

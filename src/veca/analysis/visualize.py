@@ -1,14 +1,14 @@
 """Features and cores as arrays to look at.
 
-Features as colours: three main directions of many feature maps become red, green and blue.
+Features as colors: three main directions of many feature maps become red, green and blue.
 
-One basis serves all maps that shall be compared (budgets, layers, pictures), so that one colour
+One basis serves all maps that shall be compared (budgets, layers, pictures), so that one color
 means one thing in all of them.
 
 What the cores do, as pictures: who reads where, and the ways they take over the image.
 
-A core keeps its colour at every budget: it is given by the place where the core starts, hue by
-direction from the centre, so that neighbours look alike.
+A core keeps its color at every budget: it is given by the place where the core starts, hue by
+direction from the center, so that neighbors look alike.
 """
 
 import colorsys
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CLIPPED = 0.01
-"""Share of the patches at either end of a direction that may saturate a colour."""
+"""Share of the patches at either end of a direction that may saturate a color."""
 
 
 class Basis(NamedTuple):
@@ -49,14 +49,14 @@ def common_basis(maps: Sequence[Float[Tensor, "D _ _"]]) -> Basis:
     return Basis(mean, directions, low, high)
 
 
-def feature_colours(
+def feature_colors(
     patch_map: Float[Tensor, "D rows columns"], basis: Basis
 ) -> UInt8[Tensor, "rows columns 3"]:
-    """One map in the colours of a basis."""
+    """One map in the colors of a basis."""
     shown = (_unit_patches(patch_map) - basis.mean) @ basis.directions
     scaled = (shown - basis.low) / (basis.high - basis.low).clamp(min=1e-9)
-    colours = (scaled.clamp(0, 1) * 255).round().to(torch.uint8)
-    return colours.unflatten(0, tuple(patch_map.shape[1:]))
+    colors = (scaled.clamp(0, 1) * 255).round().to(torch.uint8)
+    return colors.unflatten(0, tuple(patch_map.shape[1:]))
 
 
 def _unit_patches(patch_map: Float[Tensor, "D rows columns"]) -> Float[Tensor, "N D"]:
@@ -68,20 +68,20 @@ STRONGEST = 0.72
 """Opacity where a core reads most; weaker readings let more of the photograph through."""
 
 
-def core_colours(starts: Float[Tensor, "C 2"]) -> UInt8[Tensor, "C 3"]:
-    """A colour for each core by the place where it starts; the centre is the palest."""
-    colours = []
+def core_colors(starts: Float[Tensor, "C 2"]) -> UInt8[Tensor, "C 3"]:
+    """A color for each core by the place where it starts; the center is the palest."""
+    colors = []
     for x, y in starts.tolist():
         hue = math.atan2(y, x) / math.tau % 1
         saturation = 0.25 + 0.65 * min(math.hypot(x, y), 1)
-        colours.append(colorsys.hsv_to_rgb(hue, saturation, 0.95))
-    return (torch.tensor(colours) * 255).round().to(torch.uint8)
+        colors.append(colorsys.hsv_to_rgb(hue, saturation, 0.95))
+    return (torch.tensor(colors) * 255).round().to(torch.uint8)
 
 
 def regions(
-    core_maps: Float[Tensor, "C rows columns"], colours: UInt8[Tensor, "C 3"]
+    core_maps: Float[Tensor, "C rows columns"], colors: UInt8[Tensor, "C 3"]
 ) -> UInt8[Tensor, "rows columns 4"]:
-    """Each patch in the colour of the core that reads it most, more opaque the clearer it is.
+    """Each patch in the color of the core that reads it most, more opaque the clearer it is.
 
     Maps are first scaled to a mean of one over the image, so that a core which reads patches at
     all, rather than other cores, does not win everywhere.
@@ -91,7 +91,7 @@ def regions(
     low, high = strength.min(), strength.quantile(0.98)
     opacity = ((strength - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
     alpha = (255 * STRONGEST * (0.35 + 0.65 * opacity)).round().to(torch.uint8)
-    return torch.cat((colours[winner], alpha.unsqueeze(-1)), dim=-1)
+    return torch.cat((colors[winner], alpha.unsqueeze(-1)), dim=-1)
 
 
 def heat(core_map: Float[Tensor, "rows columns"]) -> UInt8[Tensor, "rows columns 4"]:
@@ -104,7 +104,7 @@ def heat(core_map: Float[Tensor, "rows columns"]) -> UInt8[Tensor, "rows columns
 
 
 def paths_svg(
-    paths: Float[Tensor, "L C 2"], colours: UInt8[Tensor, "C 3"], size: tuple[int, int]
+    paths: Float[Tensor, "L C 2"], colors: UInt8[Tensor, "C 3"], size: tuple[int, int]
 ) -> str:
     """The ways of the cores over an image of (width, height): lines from start to end.
 
@@ -113,9 +113,9 @@ def paths_svg(
     width, height = size
     unit = math.hypot(width, height) / 400
     shapes = []
-    for core, colour in enumerate(colours.tolist()):
+    for core, color in enumerate(colors.tolist()):
         places = [((x + 1) / 2 * width, (y + 1) / 2 * height) for x, y in paths[:, core].tolist()]
-        shapes.append(_path(places, "#{:02x}{:02x}{:02x}".format(*colour), unit, core == 0))
+        shapes.append(_path(places, "#{:02x}{:02x}{:02x}".format(*color), unit, core == 0))
     return (
         f'<svg viewBox="0 0 {width} {height}" preserveAspectRatio="none" aria-hidden="true">'
         + "".join(shapes)
@@ -123,16 +123,16 @@ def paths_svg(
     )
 
 
-def _path(places: Sequence[tuple[float, float]], colour: str, unit: float, first: bool) -> str:
-    """One core's way: white below, its colour above, so that it shows on any photograph."""
+def _path(places: Sequence[tuple[float, float]], color: str, unit: float, first: bool) -> str:
+    """One core's way: white below, its color above, so that it shows on any photograph."""
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     (x0, y0), (x1, y1) = places[0], places[-1]
     radius = unit * (7 if first else 4.2)
     return (
         f'<polyline points="{line}" fill="none" stroke="#fff" stroke-width="{unit * 3.6:.1f}"/>'
-        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="{unit * 2:.1f}"/>'
+        f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="{unit * 2:.1f}"/>'
         f'<circle cx="{x0:.1f}" cy="{y0:.1f}" r="{radius * 0.7:.1f}" fill="none" '
         f'stroke="#fff" stroke-width="{unit * 1.2:.1f}"/>'
-        f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="{radius:.1f}" fill="{colour}" '
+        f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="{radius:.1f}" fill="{color}" '
         f'stroke="#fff" stroke-width="{unit * 1.4:.1f}"/>'
     )

@@ -154,7 +154,7 @@ class CorePeripheryAttention(Attention):
     def takes_folded_form(self, budget: int) -> bool:
         """Whether a call with this many cores is computed in the folded form.
 
-        Projections that were replaced (by LoRA or quantised ones, say) are called as they are,
+        Projections that were replaced (by LoRA or quantized ones, say) are called as they are,
         which only the plain form does.
         """
         if type(self.value) is not nn.Linear or type(self.output) is not nn.Linear:

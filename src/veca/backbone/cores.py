@@ -60,7 +60,7 @@ class CoreBank(nn.Module):
         cores = _first_rows(self.tokens, budget)
         if len(self.points):
             positions = _first_rows(self.points, budget).to(self.position_dtype)
-        else:  # prefix tokens stand at the centre, where rotary turns nothing
+        else:  # prefix tokens stand at the center, where rotary turns nothing
             positions = cores.new_zeros(budget, 2, dtype=self.position_dtype)
         return cores.expand(batch, -1, -1), positions.expand(batch, -1, -1)
 

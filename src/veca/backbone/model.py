@@ -44,7 +44,7 @@ from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.cores import CORE_STEPS, AnyCoreStep, CoreBank
 from veca.backbone.cost import Cost, cost
 from veca.backbone.features import Features
-from veca.backbone.rope import jittered, patch_centres
+from veca.backbone.rope import jittered, patch_centers
 from veca.backbone.timm_api import FamiliarNames
 
 
@@ -98,7 +98,7 @@ def checked_grid(config: BackboneConfig, images: Tensor) -> tuple[int, int]:
         )
     if not images.is_floating_point():
         raise ValueError(
-            f"images holds {images.dtype} numbers, but normalised floating-point ones are needed; "
+            f"images holds {images.dtype} numbers, but normalized floating-point ones are needed; "
             "veca.preprocess gives them."
         )
     return grid_of(config, images.shape[2], images.shape[3])
@@ -277,7 +277,7 @@ class VECA(FamiliarNames, nn.Module):
         return state._replace(tokens=mixed.tokens, reads=mixed.reads)
 
     def leave(self, state: State, norm: bool = True) -> Features:
-        """Normalise tokens and sort them into cores and patches."""
+        """Normalize tokens and sort them into cores and patches."""
         # Apart, so that who keeps the cores alone does not keep the memory of all tokens.
         cores, patches = split(state.tokens, state.budget, dim=1)
         if norm:
@@ -394,7 +394,7 @@ class VECA(FamiliarNames, nn.Module):
     def _reading(
         self, images: Tensor, layer: int, budget: int | None, ffn: float | None
     ) -> tuple[State, Float[Tensor, "B T D"], Float[Tensor, "B H C T"]]:
-        """State and normalised tokens entering a layer's attention, and what its cores take."""
+        """State and normalized tokens entering a layer's attention, and what its cores take."""
         checked_layers(self.config, (layer,))
         units = checked_units(self.config, ffn)
         state = self.enter(images, budget)
@@ -412,7 +412,7 @@ class VECA(FamiliarNames, nn.Module):
         self, images: Tensor, grid: tuple[int, int], dtype: torch.dtype
     ) -> Float[Tensor, "N 2"]:
         """Where the patches are, in training with one random shift and scale for all."""
-        points = patch_centres(grid, images.device, dtype)
+        points = patch_centers(grid, images.device, dtype)
         if not self.training:
             return points
         return jittered(points, self.config.coordinate_shift, self.config.coordinate_rescale)
@@ -542,7 +542,7 @@ class FeedForward(nn.Module):
         return F.linear(F.silu(gates) * values, columns, self.contract.bias)
 
     def _through_layers(self, tokens: Float[Tensor, "B T D"], units: int) -> Float[Tensor, "B T D"]:
-        """Call both layers as they are, which replaced ones (LoRA, quantised) need."""
+        """Call both layers as they are, which replaced ones (LoRA, quantized) need."""
         gates, values = self.expand(tokens).chunk(2, dim=-1)
         mixed = F.silu(gates) * values
         if units < self.hidden:

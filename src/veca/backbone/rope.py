@@ -7,13 +7,13 @@ Half of a head's channel pairs turn with x, the other half with y, at periods fr
 width of the image) upwards; the longest periods are switched off and carry content alone.
 
 Channel i is paired with channel i + K/2: [x pairs, y pairs | their partners]. The authors pair
-neighbours; the two differ by an order of channels that `weights.official` takes care of. This one
+neighbors; the two differ by an order of channels that `weights.official` takes care of. This one
 turns whole runs of channels at once, which is three times faster on a CPU.
 
-Where tokens are: patch centres, the cores' starting points, and training-time jitter.
+Where tokens are: patch centers, the cores' starting points, and training-time jitter.
 
 Coordinates are (x, y), each axis of the image running from -1 to 1 whatever its length. Patches
-stay at their centres. Cores start spread over the square and move from layer to layer.
+stay at their centers. Cores start spread over the square and move from layer to layer.
 """
 
 import functools
@@ -32,10 +32,10 @@ EDGE = 0.95
 """No core starts closer to the border than 1 - EDGE."""
 
 
-def patch_centres(
+def patch_centers(
     grid: tuple[int, int], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "N 2"]:
-    """Centres of the patches, row by row."""
+    """Centers of the patches, row by row."""
     rows, columns = grid
     y = (torch.arange(rows, device=device, dtype=dtype) + 0.5) / rows * 2 - 1
     x = (torch.arange(columns, device=device, dtype=dtype) + 0.5) / columns * 2 - 1
@@ -58,7 +58,7 @@ def jittered(points: Float[Tensor, "N 2"], shift: float, rescale: float) -> Floa
 def spread_points(count: int, seed: int = 0) -> list[tuple[float, float]]:
     """Starting points such that every prefix of the list covers the square.
 
-    Farthest-point sampling from random candidates: first the one nearest to the centre, then
+    Farthest-point sampling from random candidates: first the one nearest to the center, then
     always the one farthest from all before it. A pure function of its arguments, on every
     machine and device, so that the points of a short list begin those of a long one (up to 250).
     """
@@ -147,4 +147,4 @@ def cached_patch_turn(
     """
     with torch.inference_mode(mode=False), torch.no_grad():
         turns = frequencies(periods, device, dtype)
-        return turn_at(patch_centres(grid, device, dtype), turns)
+        return turn_at(patch_centers(grid, device, dtype), turns)

@@ -51,7 +51,7 @@ class FamiliarNames:
     def forward_features(
         self, x: Tensor, *, budget: int | None = None, ffn: float | None = None
     ) -> Tensor:
-        """All normalised tokens (B, C + N, D), cores first."""
+        """All normalized tokens (B, C + N, D), cores first."""
         features = self.forward(x, budget, ffn)
         return torch.cat((features.cores, features.patches), dim=1)
 
@@ -79,7 +79,7 @@ class FamiliarNames:
         found = self.intermediates(x, [*taken, last], budget, ffn, norm=False)
         *kept, final = found
         if norm:
-            kept = [self._normalised(features) for features in kept]
+            kept = [self._normalized(features) for features in kept]
         maps: list[Any] = [
             (features.patch_map if output_fmt == "NCHW" else features.patches).contiguous()
             for features in kept
@@ -88,7 +88,7 @@ class FamiliarNames:
             maps = [(item, features.cores) for item, features in zip(maps, kept, strict=True)]
         if intermediates_only:
             return maps
-        final = self._normalised(final)
+        final = self._normalized(final)
         return torch.cat((final.cores, final.patches), dim=1), maps
 
     def get_intermediate_layers(  # noqa: PLR0913 - DINO's signature
@@ -131,7 +131,7 @@ class FamiliarNames:
             "blocks": [(r"^(?:blocks|core_steps)\.(\d+)", None), (r"^final_norm", (99999,))],
         }
 
-    def _normalised(self, features: Features) -> Features:
+    def _normalized(self, features: Features) -> Features:
         """Features after the final norm."""
         norm = self.final_norm
         return features._replace(cores=norm(features.cores), patches=norm(features.patches))

@@ -20,7 +20,7 @@ from veca.runtime.signals import exit_code
 NOT_FINITE = 3
 """Exit code of a run whose losses or gradients stay not finite."""
 
-DESCRIPTION = """Train a student from a recipe on unlabelled images, taught by frozen networks.
+DESCRIPTION = """Train a student from a recipe on unlabeled images, taught by frozen networks.
 
 Example: veca distill tiny --images photos --out runs/tiny
 
@@ -31,7 +31,7 @@ Repeat the command with --resume to continue a run that was stopped or killed.
 Exit codes: 0 finished, 2 a mistake that the message explains, 3 losses stay not finite,
 143 stopped by SIGTERM and 130 by Ctrl-C, both saved."""
 
-HELP = """Train a student on unlabelled images: veca distill RECIPE --images DIR --out DIR
+HELP = """Train a student on unlabeled images: veca distill RECIPE --images DIR --out DIR
 
 {recipes}
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from veca.data.images import Picture, PictureError, decode
 from veca.data.listing import MEMBER_MARK, Inputs, failure, find_inputs, open_input
-from veca.probe.label_sheet import TILE, Labelled, label_sheet
+from veca.probe.label_sheet import TILE, Labeled, label_sheet
 from veca.probe.models import ProbeModel
 from veca.probe.overlay import depth_map, segmentation_overlay
 from veca.probe.predict import (
@@ -34,9 +34,9 @@ from veca.runtime.device import pick_device
 DESCRIPTION = """Use a head that veca probe fitted on new pictures.
 
 Labels with scores are printed and, with --out, drawn below the pictures on a sheet (labels.png).
-Segmentations are drawn over the pictures, and depth as a map with a scale in metres, beside PNG
-files for programs: classes as numbers, depth in millimetres (16 bits; heads that tell more than 65
-metres: in 256ths of a metre). With --json all that is told comes as JSON lines.
+Segmentations are drawn over the pictures, and depth as a map with a scale in meters, beside PNG
+files for programs: classes as numbers, depth in millimeters (16 bits; heads that tell more than 65
+meters: in 256ths of a meter). With --json all that is told comes as JSON lines.
 
 Example: veca predict probes/heads/logistic_pets_tiny_c64_128px_dinov2_s0 holiday.jpg"""
 
@@ -48,9 +48,9 @@ MOST_ON_A_SHEET = 60
 MOST_NAMES = 8
 """Heads that a message lists."""
 
-MILLIMETRES = 1000
+MILLIMETERS = 1000
 KITTI_STEPS = 256
-"""In a metre: what 16 bits hold is 65 m, or as in KITTI's files 256 m."""
+"""In a meter: what 16 bits hold is 65 m, or as in KITTI's files 256 m."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Drawings:
     """Whether pictures with their labels are gathered for a sheet."""
 
     taken: set[str] = field(default_factory=set)
-    sheet: list[Labelled] = field(default_factory=list)
+    sheet: list[Labeled] = field(default_factory=list)
 
     def stem(self, name: str) -> Path:
         """Where the files of a picture begin; pictures of one name are numbered."""
@@ -79,7 +79,7 @@ class Drawings:
     def add(self, name: str, picture: Picture, labels: Sequence[Told]) -> None:
         """Gather a picture for the sheet, if there is room."""
         if self.labels and len(self.sheet) < MOST_ON_A_SHEET:
-            self.sheet.append(Labelled(_small(picture), Path(name).name, labels))
+            self.sheet.append(Labeled(_small(picture), Path(name).name, labels))
 
     def write_sheet(self) -> str | None:
         """Draw the pictures that were gathered; say where, for people."""
@@ -201,20 +201,20 @@ def _told_of_pixels(
 ) -> dict[str, Any]:
     """What a dense head tells of one picture, as plain values; drawings are written."""
     if head.task == "depth":
-        metres = predict_depth(model, head, picture).numpy()
-        depth_map(metres, _drawable(picture)).save(f"{stem}_depth.png")
+        meters = predict_depth(model, head, picture).numpy()
+        depth_map(meters, _drawable(picture)).save(f"{stem}_depth.png")
         # By the head and not by the picture, so that all files of a head have one unit.
-        steps = MILLIMETRES
-        if float(head.facts["scale"]["most"]) * MILLIMETRES > np.iinfo(np.uint16).max:
+        steps = MILLIMETERS
+        if float(head.facts["scale"]["most"]) * MILLIMETERS > np.iinfo(np.uint16).max:
             steps = KITTI_STEPS
-        file = f"{stem}_{'millimetres' if steps == MILLIMETRES else f'{steps}ths'}.png"
-        Image.fromarray((metres * steps).round().astype(np.uint16)).save(file)
-        limits = {"least": metres.min(), "mean": metres.mean(), "most": metres.max()}
+        file = f"{stem}_{'millimeters' if steps == MILLIMETERS else f'{steps}ths'}.png"
+        Image.fromarray((meters * steps).round().astype(np.uint16)).save(file)
+        limits = {"least": meters.min(), "mean": meters.mean(), "most": meters.max()}
         return {
             "drawing": f"{stem}_depth.png",
             "depth": file,
             "steps_in_a_metre": steps,
-            "metres": {name: float(value) for name, value in limits.items()},
+            "meters": {name: float(value) for name, value in limits.items()},
         }
     classes = predict_classes(model, head, picture).numpy()
     segmentation_overlay(_drawable(picture), classes, head.classes).save(f"{stem}_classes.png")
@@ -252,5 +252,5 @@ def _words(told: dict[str, Any]) -> str:
     if "classes" in told:
         parts = ", ".join(f"{one['label']} {one['share']:.0%}" for one in told["classes"])
         return f"{parts} of the pixels: {told['drawing']}"
-    metres = told["metres"]
-    return f"{metres['least']:.2f} to {metres['most']:.2f} m: {told['drawing']}"
+    meters = told["meters"]
+    return f"{meters['least']:.2f} to {meters['most']:.2f} m: {told['drawing']}"

@@ -29,9 +29,9 @@ HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
   knn           classes by the nearest training pictures
   logistic      classes by logistic regression
   linear        classes by a linear layer, trained by SGD
-  dense-knn     classes of pixels by the nearest labelled patches
+  dense-knn     classes of pixels by the nearest labeled patches
   segmentation  classes of pixels by a linear layer on patch features
-  depth         metres of pixels by a linear layer on patch features
+  depth         meters of pixels by a linear layer on patch features
   suite FILE    a list of such jobs; skips what is done, rebuilds the paper's tables
   quality REPORT.json ...  what reports tell of one model, as a file beside its weights
 
@@ -41,7 +41,7 @@ Example: veca probe knn photos --model tiny --budgets 8,64 --out probes"""
 DESCRIPTION = """Measure frozen features by a probe, at every budget, by one code for all models.
 
 DATA is a folder: train/CLASS/ and val/CLASS/ with pictures; images/, masks/, classes.txt, train.txt
-and val.txt; or images/, depth/ (16-bit PNG, millimetres), train.txt and val.txt. Published sets in
+and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published sets in
 their makers' layout are given as NAME=FOLDER, where NAME is one of {sets}.
 
 The folder --out gets report.json, report.md, report.png, the fitted heads (for veca predict) and
@@ -101,7 +101,7 @@ class TaskFlags:
     """What a task takes."""
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
-    """folder of a labelled set, or NAME=FOLDER"""
+    """folder of a labeled set, or NAME=FOLDER"""
 
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """a folder, .safetensors file, bundled or hub name, size (untrained), any teacher's name, or

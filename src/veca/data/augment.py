@@ -10,7 +10,7 @@ and pixels are moved whole, never blended.
 Translations are up to 32 pixels whatever the size of the image, as the space is defined: a quarter
 of an image of 128 pixels, an eighth of one of 256.
 
-Views: squares cut out of a picture, as 8-bit images that every network normalises for itself.
+Views: squares cut out of a picture, as 8-bit images that every network normalizes for itself.
 
 The paper scales the short side to 1.125 times the resolution and cuts a square of the resolution
 out, at a random place in training and in the middle otherwise. Here both are one resampling of the
@@ -47,7 +47,7 @@ MOST_PIXELS = 32.0
 MOST_DEGREES = 135.0
 
 MOST_ENHANCEMENT = 0.99
-"""How far a factor of colour or sharpness goes from 1."""
+"""How far a factor of color or sharpness goes from 1."""
 
 FEWEST_BITS = 2
 
@@ -127,22 +127,22 @@ def _enhanced(
 
 
 def _posterize(image: Image.Image, bits: float) -> Image.Image:
-    """Keep the highest bits of each colour."""
+    """Keep the highest bits of each color."""
     return ImageOps.posterize(image, int(bits))
 
 
 def _solarize(image: Image.Image, threshold: float) -> Image.Image:
-    """Invert the colours from a threshold on."""
+    """Invert the colors from a threshold on."""
     return ImageOps.solarize(image, threshold)  # type: ignore[arg-type] # compares only
 
 
 def _autocontrast(image: Image.Image, _: float) -> Image.Image:
-    """Stretch each colour to the full range."""
+    """Stretch each color to the full range."""
     return ImageOps.autocontrast(image)
 
 
 def _equalize(image: Image.Image, _: float) -> Image.Image:
-    """Make all values of each colour equally frequent."""
+    """Make all values of each color equally frequent."""
     return ImageOps.equalize(image)
 
 
@@ -166,7 +166,7 @@ OPERATIONS: tuple[Operation, ...] = (
         Operation(name, partial(_enhanced, enhancer), _steps(0.0, MOST_ENHANCEMENT), signed=True)
         for name, enhancer in (
             ("brightness", ImageEnhance.Brightness),
-            ("colour", ImageEnhance.Color),
+            ("color", ImageEnhance.Color),
             ("contrast", ImageEnhance.Contrast),
             ("sharpness", ImageEnhance.Sharpness),
         )
@@ -247,7 +247,7 @@ def training_view(
     return Picture((image,)).pixels()
 
 
-def centre_view(
+def center_view(
     picture: Picture, resolution: int, config: ViewConfig, margin: int = 0
 ) -> UInt8[Tensor, "3 S S"]:
     """The view from the middle, at the scale of 'resized' views and unchanged; S = R + 2 margin."""

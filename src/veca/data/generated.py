@@ -1,14 +1,14 @@
 """Pictures that are drawn by rule: the kind of pattern is the label, all else is left to chance.
 
-A label says how a picture is built: of stripes, rings, bricks and so on. Colours, light, place,
+A label says how a picture is built: of stripes, rings, bricks and so on. Colors, light, place,
 size, angle, bending and grain are random, and something may cover a part, so that pictures of one
 label have hardly a pixel in common, while whoever sees structure tells the labels apart: by pixels
-about two of ten nearest neighbours are right, by the features of a trained network nearly all. The
+about two of ten nearest neighbors are right, by the features of a trained network nearly all. The
 ranges are no wider than a small student can learn in minutes. Such pictures need no download and no
 licence, and there are as many as one asks for.
 
 `generated_picture` is the whole way. The patterns follow below: each maps a plane to ink within
-0..1. Colours, cover and light, which every picture has, come last.
+0..1. Colors, cover and light, which every picture has, come last.
 """
 
 import math
@@ -24,7 +24,7 @@ from PIL import Image
 Field = Float32[np.ndarray, "side side"]
 """A number for each pixel of a square picture."""
 
-Colours = Float32[np.ndarray, "3 side side"]
+Colors = Float32[np.ndarray, "3 side side"]
 """Red, green and blue, mostly within 0..1."""
 
 TURN = 2 * math.pi
@@ -43,8 +43,8 @@ def generated_picture(seed: int, number: int, side: int) -> tuple[Image.Image, i
     label = number % len(LABELS)
     draw = np.random.default_rng((seed, number))
     ink = PATTERNS[LABELS[label]](draw, _plane(draw, side))
-    colours = _lit(draw, _covered(draw, _coloured(draw, ink)))
-    pixels = np.clip(colours * 255 + 0.5, 0, 255).astype(np.uint8)
+    colors = _lit(draw, _covered(draw, _colored(draw, ink)))
+    pixels = np.clip(colors * 255 + 0.5, 0, 255).astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))), label
 
 
@@ -64,7 +64,7 @@ class Plane:
 
 def _plane(draw: Generator, side: int) -> Plane:
     """A plane that is seen from aside, gently bent, turned, scaled and shifted."""
-    x, y = _centred_axes(side)
+    x, y = _centered_axes(side)
     tilt_x, tilt_y = _between(draw, -0.25, 0.25), _between(draw, -0.25, 0.25)
     distance = 1 + tilt_x * x + tilt_y * y
     bend = _between(draw, 0.0, 0.03)
@@ -100,7 +100,7 @@ def _rays(draw: Generator, plane: Plane) -> Field:
 
 
 def _checks(draw: Generator, plane: Plane) -> Field:
-    """Squares in two colours, whose shades differ a little."""
+    """Squares in two colors, whose shades differ a little."""
     column, row = np.floor(plane.x), np.floor(plane.y)
     off_edge = np.minimum(_from_whole(plane.x), _from_whole(plane.y))
     even = 1 - 2 * ((column + row) % 2)
@@ -108,7 +108,7 @@ def _checks(draw: Generator, plane: Plane) -> Field:
 
 
 def _triangles(draw: Generator, plane: Plane) -> Field:
-    """Triangles in two colours, point to point."""
+    """Triangles in two colors, point to point."""
     u, v = plane.x + plane.y / math.sqrt(3), plane.y * 2 / math.sqrt(3)
     u, v = u - np.floor(u), v - np.floor(v)
     off_edge = np.minimum(np.minimum(u, v), 1 - u - v) * math.sqrt(3) / 2
@@ -179,28 +179,28 @@ LABELS: tuple[str, ...] = tuple(PATTERNS)
 """What a picture can show; labels count from 0."""
 
 
-def _coloured(draw: Generator, ink: Field) -> Colours:
-    """Ink on paper, each in a colour that changes a little from place to place."""
-    paper, colour = _two_colours(draw)
+def _colored(draw: Generator, ink: Field) -> Colors:
+    """Ink on paper, each in a color that changes a little from place to place."""
+    paper, color = _two_colors(draw)
     tints = draw.normal(0, 0.06, size=(2, 3, 1, 1)).astype(np.float32)
     papers = paper + _hills(draw, len(ink), 2) * tints[0]
-    return papers + ink * (colour + _hills(draw, len(ink), 2) * tints[1] - papers)
+    return papers + ink * (color + _hills(draw, len(ink), 2) * tints[1] - papers)
 
 
-def _two_colours(draw: Generator) -> Float32[np.ndarray, "2 3 1 1"]:
-    """Muted colours that differ in lightness, so that patterns show in grey too."""
+def _two_colors(draw: Generator) -> Float32[np.ndarray, "2 3 1 1"]:
+    """Muted colors that differ in lightness, so that patterns show in gray too."""
     while True:
-        colours = draw.random((2, 3), np.float32)
-        if abs(np.dot(colours[0] - colours[1], (0.299, 0.587, 0.114))) > 0.25:
-            return (colours / 2 + colours.mean(axis=1, keepdims=True) / 2)[..., None, None]
+        colors = draw.random((2, 3), np.float32)
+        if abs(np.dot(colors[0] - colors[1], (0.299, 0.587, 0.114))) > 0.25:
+            return (colors / 2 + colors.mean(axis=1, keepdims=True) / 2)[..., None, None]
 
 
-def _covered(draw: Generator, colours: Colours) -> Colours:
+def _covered(draw: Generator, colors: Colors) -> Colors:
     """At times a plain thing, round or with corners, that lies on the picture."""
     if draw.integers(2):
-        return colours
-    side = colours.shape[-1]
-    x, y = _centred_axes(side)
+        return colors
+    side = colors.shape[-1]
+    x, y = _centered_axes(side)
     right, down = x - _between(draw, -0.5, 0.5), y - _between(draw, -0.5, 0.5)
     angle = _between(draw, 0.0, TURN)
     cos, sin = math.cos(angle), math.sin(angle)
@@ -208,20 +208,20 @@ def _covered(draw: Generator, colours: Colours) -> Colours:
     v = ((cos * down - sin * right) / _between(draw, 0.05, 0.15)) ** 2
     power = int(draw.choice((1, 3)))
     cover = np.clip((1 - u**power - v**power) * side / 20 + 0.5, 0, 1)
-    return colours + cover * (draw.random((3, 1, 1), np.float32) - colours)
+    return colors + cover * (draw.random((3, 1, 1), np.float32) - colors)
 
 
-def _lit(draw: Generator, colours: Colours) -> Colours:
+def _lit(draw: Generator, colors: Colors) -> Colors:
     """Light from one side, through haze, and the grain of a camera."""
-    side = colours.shape[-1]
-    x, y = _centred_axes(side)
+    side = colors.shape[-1]
+    x, y = _centered_axes(side)
     light = 1 + _between(draw, -0.6, 0.6) * x + _between(draw, -0.6, 0.6) * y
     light = light + _between(draw, 0.0, 0.2) * (_heaps(draw, side) - 0.5)
     grain = draw.standard_normal((1, side, side), np.float32) * _between(draw, 0.0, 0.04)
-    return colours * light + grain
+    return colors * light + grain
 
 
-def _centred_axes(
+def _centered_axes(
     side: int,
 ) -> tuple[Float32[np.ndarray, "1 side"], Float32[np.ndarray, "side 1"]]:
     """Places of pixels from -0.5 to 0.5, across and down."""

@@ -5,7 +5,7 @@ What goes wrong with pictures, in words for the person who passed them.
 Pillow as strict as we need it, whatever other libraries have told it.
 
 Two of Pillow's settings are global. `LOAD_TRUNCATED_IMAGES`, which much training code switches on,
-makes half-grey pictures of files that were cut short; `MAX_IMAGE_PIXELS` stops what a caller of
+makes half-gray pictures of files that were cut short; `MAX_IMAGE_PIXELS` stops what a caller of
 ours has allowed. Where one of them stands in the way, it is changed for the time of one decoding
 and put back. Nearly always there is nothing to change, and threads decode side by side.
 
@@ -20,14 +20,14 @@ has added an end mark after the cut) is not: Pillow does not tell.
 
 Which way up a picture is: cameras store it as the sensor lay and note how to turn it.
 
-From the many colour modes of decoded images to a `Picture`.
+From the many color modes of decoded images to a `Picture`.
 
 * What is transparent shows BACKGROUND, blended before anything is resampled.
 * CMYK becomes RGB by the plain formula. JPEG files with Adobe's marker store it inverted, others
   do not; both come out right.
-* More than 8 bits of grey (PNG, TIFF, PGM) and floats (TIFF, PFM) stay floats, scaled by the
-  greatest value of their type and never clipped. Of 16-bit colours Pillow keeps the upper 8 bits.
-* Embedded colour profiles are ignored, as in the pipelines that teachers were trained with.
+* More than 8 bits of gray (PNG, TIFF, PGM) and floats (TIFF, PFM) stay floats, scaled by the
+  greatest value of their type and never clipped. Of 16-bit colors Pillow keeps the upper 8 bits.
+* Embedded color profiles are ignored, as in the pipelines that teachers were trained with.
 
 From numbers in memory to a `Picture`.
 
@@ -40,10 +40,10 @@ A decoded picture, and the one way in which it is resampled.
 Resampling is bicubic (a = -0.5) with antialiasing: along x, then along y, brought back into range
 after each pass. For 8-bit pictures both passes are Pillow's `Image.resize` with BICUBIC, so that
 the outcome is that of Pillow as most training pipelines have used it; newer ones may begin with y
-where that is faster, and differ where colours are clipped. Finer pictures go through the same
+where that is faster, and differ where colors are clipped. Finer pictures go through the same
 passes in floats and are never rounded to 8 bits.
 
-From anything that is a picture to its colours, or to its size alone.
+From anything that is a picture to its colors, or to its size alone.
 """
 
 import io
@@ -348,10 +348,10 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Picture:
-    """Upright and opaque colours, in 8 bits or in floats."""
+    """Upright and opaque colors, in 8 bits or in floats."""
 
     bands: tuple[Image.Image, ...]
-    """One 'RGB' image of 8 bits, or one (grey) or three (colour) 'F' images within 0..1."""
+    """One 'RGB' image of 8 bits, or one (gray) or three (color) 'F' images within 0..1."""
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -396,12 +396,12 @@ def mirrored(first: int, last: int, side: int) -> NDArray[np.int64]:
 
 
 def checked_floats(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Refuse floats that are no colours in 0..1."""
+    """Refuse floats that are no colors in 0..1."""
     low, high = float(values.min()), float(values.max())
     if not (low >= -SLACK and high <= 1 + SLACK):  # also where one of them is not a number
         raise PictureError(
-            f"{name} holds floats from {low:g} to {high:g}, but colours in 0..1 are needed; divide "
-            "by the greatest value that a colour can have."
+            f"{name} holds floats from {low:g} to {high:g}, but colors in 0..1 are needed; divide "
+            "by the greatest value that a color can have."
         )
     return values
 
@@ -438,22 +438,22 @@ BACKGROUND = (255, 255, 255, 255)
 
 GREATEST_16_BIT = 65535
 
-GREY_STEPS = {"L;2": 85, "L;4": 17}
-"""From one grey of a PNG file with few greys to the next, by Pillow's name for their packing."""
+GRAY_STEPS = {"L;2": 85, "L;4": 17}
+"""From one gray of a PNG file with few grays to the next, by Pillow's name for their packing."""
 
 
 def picture_of_image(name: str, image: Image.Image) -> Picture:
-    """Bring a decoded image upright and into colours."""
+    """Bring a decoded image upright and into colors."""
     turned = upright(image)
     if image.mode == "F" or image.mode.startswith("I"):
-        return Picture((plane(_grey(name, turned, _tiff_facts(image))),))
+        return Picture((plane(_gray(name, turned, _tiff_facts(image))),))
     if image.mode == "CMYK" and image.format in {"JPEG", "MPO"} and "adobe" not in image.info:
         turned = ImageChops.invert(turned)  # Pillow takes every one for Adobe's
     try:
         return Picture((opaque(turned),))
     except Exception as error:  # a mode without a way to RGB, or a palette that is broken
         raise PictureError(
-            f"{name} has colours that cannot be read (mode {image.mode}: {reason(error)}); convert "
+            f"{name} has colors that cannot be read (mode {image.mode}: {reason(error)}); convert "
             "it to an RGB file, for example with Pillow."
         ) from error
 
@@ -470,40 +470,40 @@ def opaque(image: Image.Image) -> Image.Image:
 
 
 def match_transparency(image: ImageFile.ImageFile) -> None:
-    """Scale the colour that a PNG file calls transparent as Pillow will scale its pixels.
+    """Scale the color that a PNG file calls transparent as Pillow will scale its pixels.
 
     To be called before the pixels are decoded: then Pillow forgets how the file packs them.
     """
-    colour = image.info.get("transparency")
+    color = image.info.get("transparency")
     packing = image.tile[0][3] if image.format == "PNG" and image.tile else None
-    if packing == "RGB;16B" and isinstance(colour, tuple):
-        image.info["transparency"] = tuple(part >> 8 for part in colour)
-    elif isinstance(packing, str) and packing in GREY_STEPS and isinstance(colour, int):
-        image.info["transparency"] = colour * GREY_STEPS[packing]
+    if packing == "RGB;16B" and isinstance(color, tuple):
+        image.info["transparency"] = tuple(part >> 8 for part in color)
+    elif isinstance(packing, str) and packing in GRAY_STEPS and isinstance(color, int):
+        image.info["transparency"] = color * GRAY_STEPS[packing]
 
 
-def _grey(name: str, image: Image.Image, facts: tuple[int, bool]) -> NDArray[Any]:
-    """Greys beyond 8 bits as floats in 0..1."""
+def _gray(name: str, image: Image.Image, facts: tuple[int, bool]) -> NDArray[Any]:
+    """Grays beyond 8 bits as floats in 0..1."""
     values = np.asarray(image)
     greatest, white_is_zero = facts
     if image.mode == "F":
-        greys = checked_floats(name, values)
+        grays = checked_floats(name, values)
     else:
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > GREATEST_16_BIT:
             raise PictureError(
-                f"{name} holds whole numbers from {low} to {high}, but greys of at most 16 bits, "
+                f"{name} holds whole numbers from {low} to {high}, but grays of at most 16 bits, "
                 "0..65535, are needed; scale them, or store floats in 0..1."
             )
-        greys = values.astype(np.float32) / greatest
+        grays = values.astype(np.float32) / greatest
     if white_is_zero:
-        greys = 1 - greys
+        grays = 1 - grays
     transparent = image.info.get("transparency")
-    return greys if transparent is None else np.where(values == transparent, 1.0, greys)
+    return grays if transparent is None else np.where(values == transparent, 1.0, grays)
 
 
 def _tiff_facts(image: Image.Image) -> tuple[int, bool]:
-    """The greatest grey and whether zero is white, which Pillow does not apply to TIFF files."""
+    """The greatest gray and whether zero is white, which Pillow does not apply to TIFF files."""
     if not isinstance(image, TiffImageFile):
         return GREATEST_16_BIT, False
     twelve = tuple(image.tag_v2.get(BITSPERSAMPLE, ())) == (12,)
@@ -542,14 +542,14 @@ def _picture(name: str, array: NDArray[Any]) -> Picture:
         )
     channels = array.reshape(*array.shape[:2], -1)
     if channels.dtype == np.uint8:
-        grey = channels.shape[2] == 1
-        return Picture((opaque(Image.fromarray(channels[..., 0] if grey else channels)),))
+        gray = channels.shape[2] == 1
+        return Picture((opaque(Image.fromarray(channels[..., 0] if gray else channels)),))
     floats = _floats(name, channels)
-    colours = floats[..., :3]
+    colors = floats[..., :3]
     if floats.shape[2] == 4:
         opacity = floats[..., 3:]
-        colours = colours * opacity + (1 - opacity)  # on white, as everywhere
-    return Picture(tuple(plane(colours[..., band]) for band in range(colours.shape[2])))
+        colors = colors * opacity + (1 - opacity)  # on white, as everywhere
+    return Picture(tuple(plane(colors[..., band]) for band in range(colors.shape[2])))
 
 
 def _floats(name: str, array: NDArray[Any]) -> NDArray[Any]:

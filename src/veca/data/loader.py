@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from veca.data.augment import ViewConfig, centre_view, inner_view, least_side, training_view
+from veca.data.augment import ViewConfig, center_view, inner_view, least_side, training_view
 from veca.data.image_index import ImageIndex
 from veca.data.images import DataError, Picture, PictureError, WorkerError, decode
 from veca.data.listing import failure, open_input
@@ -140,7 +140,7 @@ def _awaiting() -> Iterator[None]:
 class _Deaths:
     """Tells that a worker died, but only while an answer is awaited.
 
-    Torch raises from a signal handler, wherever the main thread is: within the step of an optimiser
+    Torch raises from a signal handler, wherever the main thread is: within the step of an optimizer
     or the writing of a file. Where that is kept back, it finds out by itself in the next wait.
     """
 
@@ -363,7 +363,7 @@ class _Viewer(Dataset[_Answer]):
         """The view of an image, or of one in its place; notes what could not be read."""
         picture = self._picture(image, draw, resolution, unreadable)
         if not self.training:
-            return centre_view(picture, resolution, self.config, self.margin)
+            return center_view(picture, resolution, self.config, self.margin)
         numbers = random.Random(f"view/{self.seed}/{draw}/{image}")
         return training_view(picture, resolution, numbers, self.config, self.margin)
 

@@ -1,12 +1,12 @@
 """From an image to a normalized tensor, and from a patch map back to its pixels.
 
-From colours to the numbers a network sees: the only home of a mean and a deviation.
+From colors to the numbers a network sees: the only home of a mean and a deviation.
 
 How large a prepared picture becomes: three ways to make sides multiples of the patch size.
 
 'resize'  scales the short side to `size` and the long one by as much, then rounds each to the
           nearest multiple: all is seen, and either side is off by at most half a patch.
-'crop'    scales the short side to `size`, then cuts a centred square out: all pictures get one
+'crop'    scales the short side to `size`, then cuts a centered square out: all pictures get one
           shape, and the ends of the long side are lost.
 'pad'     scales the long side to `size` and the short one by as much (to the nearest pixel), then
           pads right and below up to the next multiples: all is seen, in its own proportions. A
@@ -23,8 +23,8 @@ left where it was cropped, not at all where it was resized or padded (padding is
 
 The door for pictures: anything that is one goes in, what a backbone sees comes out.
 
-`prepare` is the whole way: decode, choose the sides, resample, normalise, pad. What files and
-arrays are taken is said in `opening.py` and `arrays.py`, what colours become in `colours.py`, what
+`prepare` is the whole way: decode, choose the sides, resample, normalize, pad. What files and
+arrays are taken is said in `opening.py` and `arrays.py`, what colors become in `colors.py`, what
 sides become in `fit.py`, how they are resampled in `picture.py`.
 """
 
@@ -44,25 +44,25 @@ MEAN = (0.485, 0.456, 0.406)
 
 STD = (0.229, 0.224, 0.225)
 
-Colour = tuple[float, float, float]
+Color = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Normalisation:
-    """A mean and a deviation for each colour; networks of other makers have others."""
+class Normalization:
+    """A mean and a deviation for each color; networks of other makers have others."""
 
-    mean: Colour
-    std: Colour
+    mean: Color
+    std: Color
 
     def __post_init__(self) -> None:
         """Refuse deviations that cannot divide."""
         if min(self.std) <= 0:
-            raise ValueError(f"std={self.std} divides colours, so every entry must be above zero.")
+            raise ValueError(f"std={self.std} divides colors, so every entry must be above zero.")
 
-    def normalise(
+    def normalize(
         self, pixels: Shaped[Tensor, "*batch 3 height width"]
     ) -> Float[Tensor, "*batch 3 height width"]:
-        """Colours, as bytes or as floats in 0..1, become what the network sees."""
+        """Colors, as bytes or as floats in 0..1, become what the network sees."""
         if pixels.dtype == torch.uint8:
             pixels = pixels / 255
         elif not pixels.is_floating_point():
@@ -72,19 +72,19 @@ class Normalisation:
             )
         return (pixels - _planes(self.mean, pixels)).div_(_planes(self.std, pixels))
 
-    def denormalise(
+    def denormalize(
         self, pixels: Float[Tensor, "*batch 3 height width"]
     ) -> Float[Tensor, "*batch 3 height width"]:
-        """What the network sees becomes colours in 0..1 again."""
+        """What the network sees becomes colors in 0..1 again."""
         return pixels * _planes(self.std, pixels) + _planes(self.mean, pixels)
 
 
-IMAGENET = Normalisation(MEAN, STD)
+IMAGENET = Normalization(MEAN, STD)
 
 
-def _planes(colour: Colour, like: Tensor) -> Float[Tensor, "3 1 1"]:
-    """A colour that spreads over a picture."""
-    return torch.tensor(colour, dtype=like.dtype, device=like.device)[:, None, None]
+def _planes(color: Color, like: Tensor) -> Float[Tensor, "3 1 1"]:
+    """A color that spreads over a picture."""
+    return torch.tensor(color, dtype=like.dtype, device=like.device)[:, None, None]
 
 
 Mode = Literal["nearest", "bilinear"]
@@ -118,15 +118,15 @@ class Side:
         return self.cropped * self.original / self.scaled, end * self.original / self.scaled
 
     def patch_indices(self) -> Int[Tensor, " original"]:
-        """The patch in which the centre of each original pixel lies; outside 0..patches if none."""
+        """The patch in which the center of each original pixel lies; outside 0..patches if none."""
         doubled = torch.arange(1, 2 * self.original, 2) * self.scaled  # in whole numbers, so exact
         shift = 2 * self.original * self.cropped
         return (doubled - shift).div(2 * self.original * self.patch_size, rounding_mode="floor")
 
     def patch_positions(self) -> Float[Tensor, " original"]:
-        """Where the centre of each original pixel lies in patches, a patch's centre being whole."""
-        centres = (torch.arange(self.original, dtype=torch.float64) + 0.5) / self.original
-        return (centres * self.scaled - self.cropped) / self.patch_size - 0.5
+        """Where the center of each original pixel lies in patches, a patch's center being whole."""
+        centers = (torch.arange(self.original, dtype=torch.float64) + 0.5) / self.original
+        return (centers * self.scaled - self.cropped) / self.patch_size - 0.5
 
     def inside(self) -> Bool[Tensor, " original"]:
         """Which original pixels lie on a patch."""
@@ -159,8 +159,8 @@ class Geometry:
     ) -> Shaped[Tensor, "*batch height width"]:
         """Bring a map of the patches onto the original pixels.
 
-        'nearest' gives a pixel what the patch under its centre has; 'bilinear' blends the patches
-        around it by the distance from their centres, and beyond the outermost centres stays as
+        'nearest' gives a pixel what the patch under its center has; 'bilinear' blends the patches
+        around it by the distance from their centers, and beyond the outermost centers stays as
         there. Padding is left out. Pixels that were cropped away get `fill`, by default NaN, which
         whole numbers do not have: these need a `fill`.
         """
@@ -297,7 +297,7 @@ def _padded_side(side: int, numerator: int, denominator: int, patch_size: int) -
 
 
 def _cropped(original: tuple[int, int], size: int | None, patch_size: int) -> Geometry:
-    """A centred part; where it cannot lie in the middle, it lies half a pixel up or left."""
+    """A centered part; where it cannot lie in the middle, it lies half a pixel up or left."""
     height, width = original
     if size is None:
         if min(original) < patch_size:
@@ -353,7 +353,7 @@ class Prepared(NamedTuple):
     """A picture as a backbone sees it, and the way back to its pixels."""
 
     pixels: Float[Tensor, "3 height width"]
-    """Normalised; sides are multiples of the patch size."""
+    """Normalized; sides are multiples of the patch size."""
 
     geometry: Geometry
 
@@ -364,7 +364,7 @@ def prepare(  # noqa: PLR0913 - the door, where everything can be chosen
     fit: Fit = "resize",
     *,
     patch_size: int = 16,
-    normalisation: Normalisation = IMAGENET,
+    normalization: Normalization = IMAGENET,
     most_pixels: int = MOST_PIXELS,
 ) -> Prepared:
     """Prepare one picture for a backbone, with the geometry that leads back to its pixels.
@@ -375,10 +375,10 @@ def prepare(  # noqa: PLR0913 - the door, where everything can be chosen
             is taken.
         size: The short side in pixels ('pad': the long one); None keeps the resolution.
         fit: 'resize' keeps all and bends the proportions by at most half a patch on either side;
-            'crop' cuts a centred square out; 'pad' keeps all in its proportions and pads right and
-            below with the mean colour, which is zero after normalisation.
+            'crop' cuts a centered square out; 'pad' keeps all in its proportions and pads right and
+            below with the mean color, which is zero after normalization.
         patch_size: Of the model, as in `model.config.patch_size`.
-        normalisation: Of the model; another only for models of other makers.
+        normalization: Of the model; another only for models of other makers.
         most_pixels: Larger pictures, before or after, are refused before they take memory.
 
     Raises:
@@ -392,7 +392,7 @@ def prepare(  # noqa: PLR0913 - the door, where everything can be chosen
     (top, bottom), (left, right) = height.box(), width.box()
     sides = min(height.scaled, height.length), min(width.scaled, width.length)
     pixels = picture.resampled(sides, (left, top, right, bottom)).pixels()
-    pixels = normalisation.normalise(pixels)
+    pixels = normalization.normalize(pixels)
     pixels = F.pad(pixels, (0, width.length - sides[1], 0, height.length - sides[0]))
     return Prepared(pixels, geometry)
 
@@ -403,7 +403,7 @@ def preprocess(  # noqa: PLR0913 - as prepare
     fit: Fit = "resize",
     *,
     patch_size: int = 16,
-    normalisation: Normalisation = IMAGENET,
+    normalization: Normalization = IMAGENET,
     most_pixels: int = MOST_PIXELS,
 ) -> Float[Tensor, "3 height width"]:
     """What `prepare` makes of a picture, without the way back."""
@@ -412,6 +412,6 @@ def preprocess(  # noqa: PLR0913 - as prepare
         size,
         fit,
         patch_size=patch_size,
-        normalisation=normalisation,
+        normalization=normalization,
         most_pixels=most_pixels,
     ).pixels

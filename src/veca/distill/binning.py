@@ -8,7 +8,7 @@ from numpy import ndarray
 
 
 class Binned(NamedTuple):
-    """Means and extremes of neighbours."""
+    """Means and extremes of neighbors."""
 
     x: Float64[ndarray, " bins"]
     mean: Float64[ndarray, " bins"]
@@ -40,7 +40,7 @@ def binned(x: Float64[ndarray, " n"], y: Float64[ndarray, " n"], most: int) -> B
 def smoothed(series: Binned, share: float) -> Float64[ndarray, " bins"]:
     """Means over a window of that share of the bins around each.
 
-    At the start, where losses fall fast, it is shorter and stays centred. At the end it reaches
+    At the start, where losses fall fast, it is shorter and stays centered. At the end it reaches
     back only, so that the last values do not decide alone.
     """
     half = int(share * len(series.x) / 2)

@@ -214,5 +214,5 @@ def as_kept(targets: Targets, projection: Projection | None) -> Targets:
     """Outputs as they are kept."""
     if projection is None:
         return targets
-    device = projection.centre.device
+    device = projection.center.device
     return Targets(targets.image, projection(targets.patches.to(device)))

@@ -35,19 +35,19 @@ PART_NAMES = dict(zip(PARTS, ("image", "cosine", "error"), strict=True))
 """Parts of the training loss and their names in the drawing."""
 
 
-def colour(number: int) -> str:
-    """A colour of the page, which numbers them."""
+def color(number: int) -> str:
+    """A color of the page, which numbers them."""
     return f"var(--c{number})"
 
 
-def run_charts(log: Log, colours: int) -> list[Chart]:
-    """All charts of a run, those without a single point left out; so many colours are given."""
-    drawn = [*validation_charts(log), *training_charts(log, colours)]
+def run_charts(log: Log, colors: int) -> list[Chart]:
+    """All charts of a run, those without a single point left out; so many colors are given."""
+    drawn = [*validation_charts(log), *training_charts(log, colors)]
     return [chart for chart in drawn if any(len(curve.x) for curve in chart.curves)]
 
 
 def validation_charts(log: Log) -> list[Chart]:
-    """Validation loss, one chart for each image size and share, on equal axes; the same colours."""
+    """Validation loss, one chart for each image size and share, on equal axes; the same colors."""
     scores = log.scores()
     budgets = budgets_of(scores)
     values, logarithmic = _loss_axis(scores, _steps(log)[1])
@@ -61,7 +61,7 @@ def validation_charts(log: Log) -> list[Chart]:
                     name=score.name,
                     x=score.steps,
                     y=score.losses,
-                    colour=colour(budgets.index(score.budget)),
+                    color=color(budgets.index(score.budget)),
                 )
                 for score in group
             ],
@@ -75,14 +75,14 @@ def validation_charts(log: Log) -> list[Chart]:
     ]
 
 
-def training_charts(log: Log, colours: int) -> list[Chart]:
-    """What the optimiser saw, and how fast it went."""
+def training_charts(log: Log, colors: int) -> list[Chart]:
+    """What the optimizer saw, and how fast it went."""
     train, speed, steps = log.train, log.speed, _steps(log)
     marks = [*_resumes(log), *_skips(log)]
     loss = _smooth(train["step"], train["loss"])
-    tints = (colour(0), colour((colours - 1) // 2), colour(colours - 1))
+    tints = (color(0), color((colors - 1) // 2), color(colors - 1))
     parts = [
-        replace(_smooth(train["step"], train[field])[-1], name=name, band=None, colour=tint)
+        replace(_smooth(train["step"], train[field])[-1], name=name, band=None, color=tint)
         for (field, name), tint in zip(PART_NAMES.items(), tints, strict=True)
     ]
     norm = _smooth(train["step"], train["gradient_norm"])

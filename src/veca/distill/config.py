@@ -84,7 +84,7 @@ class Efficiency:
     """Backend of torch.compile."""
 
     shard: bool = False
-    """Split weights, gradients and optimiser state over the processes (fully_shard)."""
+    """Split weights, gradients and optimizer state over the processes (fully_shard)."""
 
     publish_adaptors: bool = False
     """Write the adaptors beside the published models too."""
@@ -142,7 +142,7 @@ class DistillConfig:
     """What maps the student's features to a teacher's: 'auto' is none where the widths agree."""
 
     scale_targets: bool = False
-    """Centre each teacher's features and divide them by one scale, from statistics of their own."""
+    """Center each teacher's features and divide them by one scale, from statistics of their own."""
 
     statistics_images: int = 512
     """Training images whose teacher features give these statistics and the constant predictor."""

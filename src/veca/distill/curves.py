@@ -1,6 +1,6 @@
 """Curves over the steps of a run, drawn as SVG.
 
-Colours are variables of the page that holds the drawing, so that it can be dark or light. Names
+Colors are variables of the page that holds the drawing, so that it can be dark or light. Names
 stand at the ends of their curves, moved apart where they would overlap.
 """
 
@@ -38,7 +38,7 @@ DARK = (
     (45, 212, 191), (56, 189, 248), (129, 140, 248), (192, 132, 252), (232, 121, 249),
     (251, 113, 133), (251, 146, 60), (250, 204, 21),
 )  # fmt: skip
-"""Stops between which colours are picked, so that neighbours look related."""
+"""Stops between which colors are picked, so that neighbors look related."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Curve:
     band: tuple[Float64[ndarray, " n"], Float64[ndarray, " n"]] | None = None
     """The least and largest values around it."""
 
-    colour: str = "var(--accent)"
+    color: str = "var(--accent)"
 
     raw: bool = False
     """Thin and pale: what another curve smooths."""
@@ -93,7 +93,7 @@ class Chart:
 
 
 def palette(count: int, stops: Sequence[tuple[int, int, int]]) -> list[str]:
-    """So many colours along the stops, the first and the last included."""
+    """So many colors along the stops, the first and the last included."""
     places = np.linspace(0, len(stops) - 1, count) if count > 1 else np.zeros(1)
     table = np.array(stops, dtype=np.float64)
     channels = [np.interp(places, np.arange(len(stops)), table[:, channel]) for channel in range(3)]
@@ -135,7 +135,7 @@ def spread(
 ) -> Float64[ndarray, " n"]:
     """Rising places moved as little as possible to be `gap` apart, and into [low, high].
 
-    Neighbours that are too close are moved as one group around their mean. What cannot fit goes
+    Neighbors that are too close are moved as one group around their mean. What cannot fit goes
     beyond `high`.
     """
     offsets = gap * np.arange(len(places))
@@ -177,7 +177,7 @@ def _line(curve: Curve, x: Scale, y: Scale) -> str:
     across, up = x.places(curve.x), y.places(curve.y)
     kind = "raw" if curve.raw else "line"
     line = (
-        f'<path class="{kind}" style="stroke:{curve.colour}" d="{_path(across, up)}">'
+        f'<path class="{kind}" style="stroke:{curve.color}" d="{_path(across, up)}">'
         f"<title>{html.escape(curve.name)}</title></path>"
     )
     if curve.raw or len(curve.x) > MOST_DOTS:
@@ -187,7 +187,7 @@ def _line(curve: Curve, x: Scale, y: Scale) -> str:
         f"step {step:,.0f}: {value:.4g}</title></circle>"
         for at, height, step, value in zip(across, up, curve.x, curve.y, strict=True)
     )
-    return f'{line}<g style="fill:{curve.colour}">{dots}</g>'
+    return f'{line}<g style="fill:{curve.color}">{dots}</g>'
 
 
 def _band(curve: Curve, x: Scale, y: Scale) -> str:
@@ -197,7 +197,7 @@ def _band(curve: Curve, x: Scale, y: Scale) -> str:
     across = x.places(curve.x)
     low, high = (y.places(edge) for edge in curve.band)
     path = _path(np.concatenate((across, across[::-1])), np.concatenate((low, high[::-1])))
-    return f'<path class="band" style="fill:{curve.colour}" d="{path}Z"/>'
+    return f'<path class="band" style="fill:{curve.color}" d="{path}Z"/>'
 
 
 def _path(across: Float64[ndarray, " n"], up: Float64[ndarray, " n"]) -> str:
@@ -221,7 +221,7 @@ def _names(chart: Chart, x: Scale, y: Scale) -> list[str]:
             _inside(y.place(float(curve.y[-1]))),
             x.place(float(curve.x[-1])),
             curve.name,
-            curve.colour,
+            curve.color,
         )
         for curve in chart.curves
         if curve.name and len(curve.x)
@@ -234,11 +234,11 @@ def _names(chart: Chart, x: Scale, y: Scale) -> list[str]:
     ends = _thinned(ends, most=(BOTTOM - TOP) // NAME_GAP + 1)
     heights = spread(np.array([end[0] for end in ends], dtype=np.float64), NAME_GAP, TOP, BOTTOM)
     return [
-        f'<path class="leader" style="stroke:{colour}" '
+        f'<path class="leader" style="stroke:{color}" '
         f'd="M{at:.1f} {end:.1f}L{RIGHT + 3} {end:.1f}L{RIGHT + 11} {height:.1f}"/>'
-        f'<text x="{RIGHT + 14}" y="{height + 4.5:.1f}" style="fill:{colour}">'
+        f'<text x="{RIGHT + 14}" y="{height + 4.5:.1f}" style="fill:{color}">'
         f"{html.escape(name)}</text>"
-        for (end, at, name, colour), height in zip(ends, heights.tolist(), strict=True)
+        for (end, at, name, color), height in zip(ends, heights.tolist(), strict=True)
     ]
 
 

@@ -73,9 +73,9 @@ class Journal:
             for size in sorted({row["resolution"] for row in rows}):
                 losses = ", ".join(_told(row) for row in rows if row["resolution"] == size)
                 self.say(f"Validation before step {rows[0]['step']:,} at {size} px: {losses}")
-        self.summarise()
+        self.summarize()
 
-    def summarise(self) -> None:
+    def summarize(self) -> None:
         """Draw the curves, if the disk has room for them."""
         if self._folder is None:
             return

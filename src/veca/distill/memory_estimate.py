@@ -1,6 +1,6 @@
 """How much memory training takes, before anything is built.
 
-Weights, gradients and optimiser state follow from the parameters. Activations are what autograd
+Weights, gradients and optimizer state follow from the parameters. Activations are what autograd
 keeps of the forward pass, counted here tensor by tensor as torch saves them; the tests hold the
 formulas against what it really saves. Not counted: working memory of single operations, losses and
 adaptors, the framework itself, and what an allocator does not give back (with glibc, checkpoints
@@ -53,7 +53,7 @@ class MemoryEstimate:
         rows = {
             "student weights": self.weights,
             "gradients": self.gradients,
-            "optimiser state": self.optimizer_state,
+            "optimizer state": self.optimizer_state,
             "moving average": self.ema,
             "saved activations": self.activations,
             "teacher weights": self.teacher,

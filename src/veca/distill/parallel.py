@@ -49,7 +49,7 @@ def compile_blocks(student: Student, efficiency: Efficiency, graphs: int) -> Non
 
 
 @contextmanager
-def gradients_synchronised(model: nn.Module, now: bool) -> Iterator[None]:
+def gradients_synchronized(model: nn.Module, now: bool) -> Iterator[None]:
     """Exchange gradients in this backward pass, or (`now` is False) only add them up here."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(now)

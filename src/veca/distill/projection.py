@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 
 class Projection(nn.Module):
-    """Maps D channels to their first principal components, which it centres."""
+    """Maps D channels to their first principal components, which it centers."""
 
-    centre: Float[Tensor, " D"]
+    center: Float[Tensor, " D"]
     components: Float[Tensor, "channels D"]
     """Orthonormal rows, those of the greatest variance first."""
     explained: Float[Tensor, ""]
@@ -23,12 +23,12 @@ class Projection(nn.Module):
 
     def __init__(
         self,
-        centre: Float[Tensor, " D"],
+        center: Float[Tensor, " D"],
         components: Float[Tensor, "channels D"],
         explained: Float[Tensor, ""],
     ) -> None:
         super().__init__()
-        self.register_buffer("centre", centre)
+        self.register_buffer("center", center)
         self.register_buffer("components", components)
         self.register_buffer("explained", explained)
 
@@ -62,7 +62,7 @@ class Projection(nn.Module):
     def forward(self, patches: Float[Tensor, "B N D"]) -> Float[Tensor, "B N channels"]:
         """The components of patch features, in single precision whatever surrounds it."""
         with torch.autocast(patches.device.type, enabled=False):
-            return (patches.float() - self.centre) @ self.components.T
+            return (patches.float() - self.center) @ self.components.T
 
     def describe(self) -> str:
         """Such as '256 of 1,280 channels hold 93.1 % of the variance'."""

@@ -64,7 +64,7 @@ def provenance_of(
     return Provenance(
         teacher=", ".join(names),
         teacher_licence=", ".join(licences),
-        data=_once(f"{images:,} unlabelled images ({source})", before.data),
+        data=_once(f"{images:,} unlabeled images ({source})", before.data),
         recipe=_after(", ".join(_story(config)), before.recipe),
         command=_after(command, before.command),
         seed=config.seed,

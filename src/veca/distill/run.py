@@ -230,7 +230,7 @@ class _Run:
             )
             with closing(self._feed(training, pictures)) as feed:
                 finished = loop.run(feed)
-            journal.summarise()
+            journal.summarize()
         return finished
 
     def _feed(self, training: Training, pictures: Pictures) -> Generator[Batch, None, None]:

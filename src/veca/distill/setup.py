@@ -1,4 +1,4 @@
-"""Everything a run needs, built in order: images, teachers, targets, student, optimisers."""
+"""Everything a run needs, built in order: images, teachers, targets, student, optimizers."""
 
 import itertools
 from collections.abc import Callable, Generator, Sequence
@@ -223,7 +223,7 @@ def build_training(
 def fit_to_teachers(
     training: Training, pictures: Pictures, asked_to_stop: Callable[[], bool]
 ) -> list[Constants]:
-    """Set centre and scale of the targets and find the best constant answers, once, on rank 0."""
+    """Set center and scale of the targets and find the best constant answers, once, on rank 0."""
     source, workers, config = training.source, training.workers, training.config
     constants = [
         Constants(*(torch.zeros(width, dtype=torch.float64) for width in widths))

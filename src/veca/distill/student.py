@@ -50,7 +50,7 @@ class Student(nn.Module):
         self, images: UInt8[Tensor, "B 3 height width"], budget: int | None, ffn: float
     ) -> list[Prediction]:
         """Predict every teacher's features of 8-bit images."""
-        features = self.backbone(IMAGENET.normalise(images), budget, ffn)
+        features = self.backbone(IMAGENET.normalize(images), budget, ffn)
         said = (adaptor(features) for adaptor in self.adaptors)
         return [Prediction(image, patches, features.patches) for image, patches in said]
 
@@ -100,7 +100,7 @@ def build_student(
 
 
 def _keep_still(backbone: VECA) -> None:
-    """Take the cores' steps away; where the bank puts them is still learnt.
+    """Take the cores' steps away; where the bank puts them is still learned.
 
     The scales stay, so that a later run that starts from these weights can learn to move.
     """

@@ -10,7 +10,7 @@ from string import Template
 
 import numpy as np
 
-from veca.distill.charts import PART_NAMES, budgets_of, colour, place_words, run_charts
+from veca.distill.charts import PART_NAMES, budgets_of, color, place_words, run_charts
 from veca.distill.curves import DARK, LIGHT, PLOT, draw, palette
 from veca.distill.logged import Log, Score, read_log
 from veca.runtime.files import replace_file
@@ -37,15 +37,15 @@ def write_summary(folder: Path, facts: Mapping[str, str]) -> Path:
 def page(log: Log, facts: Mapping[str, str]) -> str:
     """The whole summary."""
     scores = log.scores()
-    colours = max(len(budgets_of(scores)), len(PART_NAMES))
+    colors = max(len(budgets_of(scores)), len(PART_NAMES))
     return Template(TEMPLATE.read_text("utf-8")).substitute(
         title=html.escape(facts.get("recipe", "a run")),
         subtitle=html.escape(" \u00b7 ".join(facts[name] for name in TOLD_FIRST if name in facts)),
         plot=PLOT,
-        light=_variables(palette(colours, LIGHT)),
-        dark=_variables(palette(colours, DARK)),
+        light=_variables(palette(colors, LIGHT)),
+        dark=_variables(palette(colors, DARK)),
         tiles=_tiles(log, scores),
-        charts=_charts(log, colours),
+        charts=_charts(log, colors),
         table=_table(scores),
         facts=_facts({**facts, **{n: v for n, v in counted(log).items() if n not in facts}}),
     )
@@ -85,9 +85,9 @@ def _tiles(log: Log, scores: Sequence[Score]) -> str:
     return f'<div class="tiles">{boxes}</div>'
 
 
-def _charts(log: Log, colours: int) -> str:
+def _charts(log: Log, colors: int) -> str:
     """All curves, and how to read them."""
-    charts = run_charts(log, colours)
+    charts = run_charts(log, colors)
     if not charts:
         return NOTHING
     figures = "".join(
@@ -116,7 +116,7 @@ def _row(score: Score, number: int) -> str:
     """One row of the table."""
     best = int(score.losses.argmin())
     cells = [
-        f'<span class="dot" style="background:{colour(number)}"></span>{score.name}',
+        f'<span class="dot" style="background:{color(number)}"></span>{score.name}',
         "" if score.ffn is None else f"{score.ffn:g}",
         "" if score.resolution is None else f"{score.resolution}",
         f"{score.losses[0]:.4f}",
@@ -149,6 +149,6 @@ def _words(score: Score, scores: Sequence[Score]) -> str:
     return ", ".join([score.name, *place_words(score, scores)])
 
 
-def _variables(colours: Sequence[str]) -> str:
-    """Colours as variables of the style sheet."""
-    return " ".join(f"--c{number}: {code};" for number, code in enumerate(colours))
+def _variables(colors: Sequence[str]) -> str:
+    """Colors as variables of the style sheet."""
+    return " ".join(f"--c{number}: {code};" for number, code in enumerate(colors))

@@ -1,8 +1,8 @@
 """Statistics of targets: their scaling and the constant predictor.
 
-Sums over a teacher's target vectors: all that centring, scaling and a constant answer need.
+Sums over a teacher's target vectors: all that centering, scaling and a constant answer need.
 
-The best answer that does not look at the image: what a student must beat to have learnt.
+The best answer that does not look at the image: what a student must beat to have learned.
 
 With U the mean unit target, m the mean target and E the mean squared channel of a target, the
 expected loss of a constant c of D channels is
@@ -12,10 +12,10 @@ expected loss of a constant c of D channels is
 
 so moments are all one needs, for the minimum as well as for the loss on other images.
 
-Centre and scale of a teacher's features.
+Center and scale of a teacher's features.
 
 Features that are all positive, or that have one huge channel, let a student that sees nothing of
-the image come far by repeating their mean. Around their centre it cannot.
+the image come far by repeating their mean. Around their center it cannot.
 """
 
 import math
@@ -167,14 +167,14 @@ LEAST_VARIANCE = 1e-10
 
 
 class TargetScaling(nn.Module):
-    """(target - centre) / scale, with a centre for each channel and one scale for all of them.
+    """(target - center) / scale, with a center for each channel and one scale for all of them.
 
     One scale keeps the teacher's geometry: distances between features change by a factor.
     """
 
-    image_centre: Tensor
+    image_center: Tensor
     image_scale: Tensor
-    patch_centre: Tensor
+    patch_center: Tensor
     patch_scale: Tensor
     anchors: Tensor | None
     """Scaled image targets of some training images, which the anchor loss compares images with;
@@ -183,9 +183,9 @@ class TargetScaling(nn.Module):
     def __init__(self, image_width: int, patch_width: int, anchors: int = 0) -> None:
         """Leave targets as they are."""
         super().__init__()
-        self.register_buffer("image_centre", torch.zeros(image_width))
+        self.register_buffer("image_center", torch.zeros(image_width))
         self.register_buffer("image_scale", torch.ones(()))
-        self.register_buffer("patch_centre", torch.zeros(patch_width))
+        self.register_buffer("patch_center", torch.zeros(patch_width))
         self.register_buffer("patch_scale", torch.ones(()))
         self.register_buffer("anchors", torch.zeros(anchors, image_width) if anchors else None)
 
@@ -202,26 +202,26 @@ class TargetScaling(nn.Module):
         return scaling
 
     def fit(self, image: Moments, patches: Moments) -> None:
-        """Take centre and scale from other moments."""
+        """Take center and scale from other moments."""
         for kind, moments in (("image", image), ("patch", patches)):
             scale = _scale(kind, moments)
-            cast(Tensor, getattr(self, f"{kind}_centre")).copy_(moments.mean)
+            cast(Tensor, getattr(self, f"{kind}_center")).copy_(moments.mean)
             cast(Tensor, getattr(self, f"{kind}_scale")).copy_(scale)
 
     def forward(self, targets: Targets) -> Targets:
         """Scale targets."""
         return Targets(
-            (targets.image - self.image_centre) / self.image_scale,
-            (targets.patches - self.patch_centre) / self.patch_scale,
+            (targets.image - self.image_center) / self.image_scale,
+            (targets.patches - self.patch_center) / self.patch_scale,
         )
 
     def unscaled_image(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B DI"]:
         """Image features as the teacher says them, from scaled ones."""
-        return image * self.image_scale + self.image_centre
+        return image * self.image_scale + self.image_center
 
 
 def _scale(kind: str, moments: Moments) -> Tensor:
-    """Root of the mean squared channel around the centre."""
+    """Root of the mean squared channel around the center."""
     variance = moments.mean_square - moments.mean.square().mean()
     if not variance > LEAST_VARIANCE * moments.mean_square:
         raise ValueError(

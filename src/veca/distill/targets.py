@@ -1,7 +1,7 @@
 """What the student has to predict: the teachers' features, projected and scaled.
 
-Statistics come first: the features of some training images give each teacher its centre and scale,
-and the constant predictor, which a student must beat to have learnt anything about images.
+Statistics come first: the features of some training images give each teacher its center and scale,
+and the constant predictor, which a student must beat to have learned anything about images.
 """
 
 from collections.abc import Iterable, Sequence

@@ -19,7 +19,7 @@ from veca.distill.comparison import PAPER_COLUMNS, compare, objective, part_name
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Unreadable
 from veca.distill.meter import Meter
-from veca.distill.parallel import MovingAverage, copy_whole, gradients_synchronised
+from veca.distill.parallel import MovingAverage, copy_whole, gradients_synchronized
 from veca.distill.student import Student
 from veca.distill.targets import TargetSource
 from veca.distill.teacher_cache import TeacherCache
@@ -121,7 +121,7 @@ class Training:
     ) -> Float[Tensor, "teachers parts"]:
         """Add the gradient of a part of the batch; its losses as a part of the batch's mean."""
         images = batch.images.to(self.workers.device, non_blocking=True)
-        with gradients_synchronised(self.model, last):
+        with gradients_synchronized(self.model, last):
             with autocast(self.workers.device, self.precision):
                 targets = self._targets(batch, images)
                 # Coordinates are jittered alike in all parts and processes, as in a large batch.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import LabelledSet, Split
+from veca.data.sets.dataset import LabeledSet, Split
 from veca.probe.features import Place, Vectors, ViewPlan, image_features
 from veca.probe.heads import LinearHead
 from veca.probe.knn import knn
@@ -44,9 +44,9 @@ class ClassProbe:
 
     settings: Sequence[Setting]
 
-    data: LabelledSet
+    data: LabeledSet
 
-    also: Sequence[LabelledSet] = ()
+    also: Sequence[LabeledSet] = ()
     """Sets without a training part, on which the same heads are measured."""
 
     resolution: int
@@ -76,7 +76,7 @@ class ClassProbe:
         return self.data.train
 
     @property
-    def tests(self) -> list[LabelledSet]:
+    def tests(self) -> list[LabeledSet]:
         """All sets that are measured."""
         return [self.data, *self.also]
 
@@ -86,7 +86,7 @@ class ClassProbe:
         found = image_features(self.model, self.settings, split, plan, self.place)
         return Vectors(found, self.feature)
 
-    def measured(self, data: LabelledSet, setting: Setting, seed: int, protocol: str) -> Measured:
+    def measured(self, data: LabeledSet, setting: Setting, seed: int, protocol: str) -> Measured:
         """What is known of a measurement before its numbers."""
         return Measured(
             setting=setting,
@@ -100,7 +100,7 @@ class ClassProbe:
 
 
 def run_knn(probe: ClassProbe, protocol: KnnProtocol, seed: int) -> Iterator[Measured]:
-    """Let neighbours vote; there is no chance in it, so one seed stands for all."""
+    """Let neighbors vote; there is no chance in it, so one seed stands for all."""
     train, labels = probe.vectors(probe.train, protocol.margin), labels_of(probe.train)
     for data in probe.tests:
         test, truth = probe.vectors(data.test, protocol.margin), labels_of(data.test)
@@ -114,13 +114,13 @@ def run_knn(probe: ClassProbe, protocol: KnnProtocol, seed: int) -> Iterator[Mea
             if not found:
                 raise DataError(
                     f"{probe.data.name} has {len(labels)} training pictures, fewer than the "
-                    f"{min(protocol.ks)} neighbours that vote; use logistic instead."
+                    f"{min(protocol.ks)} neighbors that vote; use logistic instead."
                 )
             own = data is probe.data
             yield replace(
                 probe.measured(data, setting, seed, protocol.name),
                 metrics=found,
-                head=_neighbour_head(probe, train[setting], protocol, max(votes)) if own else None,
+                head=_neighbor_head(probe, train[setting], protocol, max(votes)) if own else None,
                 cases=cases,
             )
 
@@ -213,7 +213,7 @@ def labels_of(split: Split) -> Tensor:
     return torch.from_numpy(split.labels)
 
 
-def class_numbers(scores: Tensor, labels: Tensor, data: LabelledSet) -> dict[str, float]:
+def class_numbers(scores: Tensor, labels: Tensor, data: LabeledSet) -> dict[str, float]:
     """The metrics that suit a set."""
     if data.head_of is not None and labels.dtype == torch.bool:
         return metrics(scores, labels, ("top1",))
@@ -225,7 +225,7 @@ def class_numbers(scores: Tensor, labels: Tensor, data: LabelledSet) -> dict[str
     return found
 
 
-def _check_shared(other: LabelledSet, data: LabelledSet) -> None:
+def _check_shared(other: LabeledSet, data: LabeledSet) -> None:
     """Refuse a set whose classes are not those of the head that is to be measured on it."""
     if other.kind != "classes":
         raise DataError(
@@ -260,7 +260,7 @@ def _with_counts(found: Measured, fitted_on: int, aside: Split | None) -> Measur
 
 def _judged(  # noqa: PLR0913, PLR0917 - what is known of a head
     probe: ClassProbe,
-    data: LabelledSet,
+    data: LabeledSet,
     head: LinearHead,
     test: Tensor,
     who: tuple[Setting, int, str, float],
@@ -300,7 +300,7 @@ def _votes(
     return whole
 
 
-def _neighbour_head(
+def _neighbor_head(
     probe: ClassProbe, train: Tensor, protocol: KnnProtocol, most: int
 ) -> FittedHead | None:
     """The training vectors themselves, where they are not too many."""
@@ -316,6 +316,6 @@ def _neighbour_head(
             "margin": protocol.margin,
             "feature": probe.feature,
             "temperature": protocol.temperature,
-            "neighbours": min(20, most),
+            "neighbors": min(20, most),
         },
     )

@@ -5,7 +5,7 @@ Learning rates over the steps of a fit, as factors of the peak; pure functions.
 Linear heads on patch features: in training, with a norm before them, and finished, without.
 
 A norm over the batch is linear once its mean and variance are known, and these do not depend on the
-head, since features are frozen. So features are normalised once for all heads of a setting, and the
+head, since features are frozen. So features are normalized once for all heads of a setting, and the
 gain and shift that each head learns are a part of its weights:
 
     W (g * x + s) + b  =  (W g) x + (W s + b)
@@ -168,12 +168,12 @@ class Seen(NamedTuple):
 
 
 class FeatureNorm:
-    """Normalises the channels of a setting's features over the batch, on all workers alike."""
+    """Normalizes the channels of a setting's features over the batch, on all workers alike."""
 
     def __init__(self, width: int, norm: str, workers: Workers) -> None:
         self.mean = torch.zeros(width, device=workers.device)
         self.variance = torch.ones(width, device=workers.device)
-        self._normalises = norm == "batch"
+        self._normalizes = norm == "batch"
         self._workers = workers
 
     def __call__(
@@ -193,11 +193,11 @@ class FeatureNorm:
         if kept is not None:
             patches = patches * kept.T[: len(patches), :, None]
             image = image * kept.T[len(patches) :]
-        if self._normalises:
-            patches, image = self._normalised(patches, image)
+        if self._normalizes:
+            patches, image = self._normalized(patches, image)
         return Seen(patches.contiguous(), image.contiguous(), (rows, columns))
 
-    def _normalised(
+    def _normalized(
         self, patches: Float[Tensor, "DP b cells"], image: Float[Tensor, "DI b"]
     ) -> tuple[Float[Tensor, "DP b cells"], Float[Tensor, "DI b"]]:
         """Mean 0 and variance 1 over the batch; the image feature counts once for each patch."""
@@ -222,7 +222,7 @@ class FeatureNorm:
         self, weight: Float[Tensor, "K D"], bias: Float[Tensor, " K"], patch_width: int
     ) -> DenseHead:
         """A head that needs no norm any more."""
-        if self._normalises:
+        if self._normalizes:
             weight = weight * (self.variance + EPSILON).rsqrt()
             bias = bias - weight @ self.mean
         return DenseHead(
@@ -233,18 +233,18 @@ class FeatureNorm:
 class LearningHead(nn.Module):
     """The parameters of a head in training."""
 
-    def __init__(self, outputs: int, width: int, normalised: bool, seed: int) -> None:
+    def __init__(self, outputs: int, width: int, normalized: bool, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.weight = nn.Parameter(
             torch.randn(outputs, width, generator=generator).mul_(WEIGHT_SCALE)
         )
         self.bias = nn.Parameter(torch.zeros(outputs))
-        self.gain = nn.Parameter(torch.ones(width)) if normalised else None
-        self.shift = nn.Parameter(torch.zeros(width)) if normalised else None
+        self.gain = nn.Parameter(torch.ones(width)) if normalized else None
+        self.shift = nn.Parameter(torch.zeros(width)) if normalized else None
 
     def effective(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Weights and biases on normalised features, gain and shift included."""
+        """Weights and biases on normalized features, gain and shift included."""
         if self.gain is None or self.shift is None:
             return self.weight * 1, self.bias * 1
         return self.weight * self.gain, self.bias + self.weight @ self.shift
@@ -339,7 +339,7 @@ def fit_heads(
 
 
 class _Learners:
-    """All heads in training, with their norms and their optimiser."""
+    """All heads in training, with their norms and their optimizer."""
 
     def __init__(self, fit: Fit, workers: Workers) -> None:
         self._fit = fit
@@ -423,7 +423,7 @@ class _Learners:
 def _gradients(
     seen: Seen, head: tuple[Tensor, Tensor], backward: Backward
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of a head's weights and biases on normalised features, over this worker's part."""
+    """Gradients of a head's weights and biases on normalized features, over this worker's part."""
     weight, bias = (part.detach().requires_grad_() for part in head)
     backward(lambda pictures: maps_of(seen, weight, bias, pictures))
     if weight.grad is None or bias.grad is None:  # no pixel of this part counts

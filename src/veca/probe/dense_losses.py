@@ -25,7 +25,7 @@ MOST_NUMBERS = 1 << 26
 """Of logits of pixels that are in memory at once; pictures beyond come one after the other."""
 
 LOG_SHIFT = 1e-3
-"""Metres that are added before a logarithm is taken."""
+"""Meters that are added before a logarithm is taken."""
 
 _bilinear = lru_cache(maxsize=64)(bilinear)
 
@@ -105,7 +105,7 @@ class ScaledLogError:
         settling = step < self._protocol.settling
 
         def backward(maps: Maps) -> None:
-            found = pixels.of(self._scale.metres(maps(slice(None))))[:, 0]
+            found = pixels.of(self._scale.meters(maps(slice(None))))[:, 0]
             errors = (found[known] + LOG_SHIFT).log() - goal
             slopes = self._slopes(errors.detach().double(), settling).to(errors)
             (errors * slopes).sum().backward()

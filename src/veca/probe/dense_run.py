@@ -1,4 +1,4 @@
-"""A dense task from a labelled set to judged heads: fit, choose, judge.
+"""A dense task from a labeled set to judged heads: fit, choose, judge.
 
 What is the same for all tasks stands here; `segmentation.py` and `depth.py` say what views, loss
 and metrics are theirs.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import Kind as SetKind
-from veca.data.sets.dataset import LabelledSet, Split
+from veca.data.sets.dataset import LabeledSet, Split
 from veca.probe.dense import Candidate, DenseBatch, DenseHead, Fit, Loss, fit_heads
 from veca.probe.dense_reading import part_of
 from veca.probe.features import Place
@@ -96,7 +96,7 @@ def showing_of(model: ProbeModel, protocol: DenseProtocol, kb_crop: bool = False
     )
 
 
-def training_split(data: LabelledSet, kind: SetKind) -> Split:
+def training_split(data: LabeledSet, kind: SetKind) -> Split:
     """The training pictures of a set of that kind, or an error."""
     if data.kind != kind or data.train is None:
         raise DataError(
@@ -113,7 +113,7 @@ class DenseRun(Generic[Judged]):
         self,
         task: DenseTask[Judged],
         model: ProbeModel,
-        data: LabelledSet,
+        data: LabeledSet,
         protocol: DenseProtocol,
         place: Place,
     ) -> None:

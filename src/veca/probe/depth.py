@@ -1,4 +1,4 @@
-"""Depth: a linear head tells the metres of each pixel, judged at the pictures' own size."""
+"""Depth: a linear head tells the meters of each pixel, judged at the pictures' own size."""
 
 import random
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import DepthFacts, LabelledSet, Split
+from veca.data.sets.dataset import DepthFacts, LabeledSet, Split
 from veca.probe.dense import DenseHead, Observed
 from veca.probe.dense_losses import ScaledLogError
 from veca.probe.dense_reading import Pair, load_target, naming
@@ -57,10 +57,10 @@ class DepthResult:
 def told_depth(
     head: DenseHead, scale: DepthScale, views: Sequence[tuple[Observed, bool]], layout: Layout
 ) -> Float[Tensor, "height width"]:
-    """Metres of each pixel of a picture: the mean over its views, which may be mirrored."""
+    """Meters of each pixel of a picture: the mean over its views, which may be mirrored."""
     maps = []
     for observed, flipped in views:
-        found = merged(scale.metres(head.maps(observed)), layout)[0]
+        found = merged(scale.meters(head.maps(observed)), layout)[0]
         maps.append(found.flip(-1) if flipped else found)
     return torch.stack(maps).mean(0).clamp(scale.least, scale.most)
 
@@ -68,7 +68,7 @@ def told_depth(
 class DepthTask(DenseTask[NDArray[np.float64]]):
     """What depth adds to a dense task."""
 
-    def __init__(self, data: LabelledSet, protocol: DepthProtocol) -> None:
+    def __init__(self, data: LabeledSet, protocol: DepthProtocol) -> None:
         self._depth = data.depth or DepthFacts()
         self._protocol = protocol
         self.scale = depth_scale(protocol, self._depth)
@@ -132,7 +132,7 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
 def run_depth(  # noqa: PLR0913, PLR0917 - the door of a task
     model: ProbeModel,
     settings: Sequence[Setting],
-    data: LabelledSet,
+    data: LabeledSet,
     protocol: DepthProtocol,
     seeds: Sequence[int],
     place: Place,
@@ -172,7 +172,7 @@ def _view(
 
 
 def _result(
-    chosen: Chosen[NDArray[np.float64]], data: LabelledSet, facts: dict[str, Any]
+    chosen: Chosen[NDArray[np.float64]], data: LabeledSet, facts: dict[str, Any]
 ) -> DepthResult:
     """The outcome for one setting and seed."""
     errors = chosen.judged

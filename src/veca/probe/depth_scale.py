@@ -1,4 +1,4 @@
-"""From the outputs of a depth head to metres: the mean of fixed depths, weighted by the outputs."""
+"""From the outputs of a depth head to meters: the mean of fixed depths, weighted by the outputs."""
 
 import math
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class DepthScale:
     """What the outputs of a head stand for."""
 
     least: float
-    """Metres of the first output."""
+    """Meters of the first output."""
 
     most: float
-    """Metres of the last output."""
+    """Meters of the last output."""
 
     bins: int
     """Outputs of a patch."""
@@ -34,19 +34,19 @@ class DepthScale:
     """Whether depths lie at equal distances or at equal ratios."""
 
     upsample: int
-    """Outputs are scaled bilinearly by this before they become metres."""
+    """Outputs are scaled bilinearly by this before they become meters."""
 
     def depths(self) -> Float[Tensor, " bins"]:
-        """Metres of each output, rising."""
+        """Meters of each output, rising."""
         if self.spacing == "linear":
             return torch.linspace(self.least, self.most, self.bins, dtype=torch.float64).float()
         ends = math.log(self.least), math.log(self.most)
         return torch.linspace(ends[0], ends[1], self.bins, dtype=torch.float64).exp().float()
 
-    def metres(
+    def meters(
         self, outputs: Float[Tensor, "b bins rows columns"]
     ) -> Float[Tensor, "b 1 up_rows up_columns"]:
-        """Metres of each cell, `upsample` times as many along each side as patches."""
+        """Meters of each cell, `upsample` times as many along each side as patches."""
         rows, columns = outputs.shape[2:]
         if self.upsample > 1:
             down = bilinear(rows, rows * self.upsample).to(outputs)

@@ -110,10 +110,10 @@ class ViewPlan:
     """Sides in pixels; a model whose stride does not divide them gets the next smaller ones."""
 
     margin: int | float = 1.125
-    """Short side of the picture, before the centre view is cut, in sides of the view."""
+    """Short side of the picture, before the center view is cut, in sides of the view."""
 
     views: int = 0
-    """Random views of each picture, of varied scale and half of them mirrored; 0 is the centre."""
+    """Random views of each picture, of varied scale and half of them mirrored; 0 is the center."""
 
     area: tuple[float, float] = (0.08, 1.0)
     """Least and greatest share of the picture in a random view."""
@@ -140,7 +140,7 @@ class ViewPlan:
         )
 
     def facts(self) -> dict[str, Any]:
-        """What decides the views besides their sides; centre views are the same for every seed."""
+        """What decides the views besides their sides; center views are the same for every seed."""
         found = {"margin": float(self.margin), "views": self.views}
         return {**found, "area": list(self.area), "seed": self.seed} if self.views else found
 

@@ -1,6 +1,6 @@
 """Nearest neighbors of images and of patches.
 
-The k nearest neighbours vote: exact, in bounded memory, the same bits however it is cut up.
+The k nearest neighbors vote: exact, in bounded memory, the same bits however it is cut up.
 
 Features are made unit vectors, and each of their numbers is rounded to a multiple of 2**-26. The
 products of two such numbers are multiples of 2**-52, and so are their sums, which stay below 2:
@@ -9,12 +9,12 @@ order of summation, that is on chunks, threads, processes or the device, and equ
 equally similar. The rounding changes a similarity by about 1e-8, less than the single precision of
 the features does. Equals are taken in the order of the training set.
 
-Labelled patches: features of training patches, and the shares of the classes in each.
+Labeled patches: features of training patches, and the shares of the classes in each.
 
 A patch counts if one of its pixels does. Where there are more than a bank should hold, some are
 drawn by the seed. Under torchrun each worker reads a part of the pictures, and all get all of it.
 
-Dense kNN: each patch is labelled by the nearest labelled patches; nothing is fitted.
+Dense kNN: each patch is labeled by the nearest labeled patches; nothing is fitted.
 """
 
 import math
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import IGNORED, LabelledSet, Split
+from veca.data.sets.dataset import IGNORED, LabeledSet, Split
 from veca.probe.dense import Observed
 from veca.probe.dense_reading import load_target, part_of
 from veca.probe.dense_run import training_split
@@ -57,18 +57,18 @@ VOTE_GRID = 2.0**40
 """Steps in which votes are rounded, for each 1, so that their sums are exact too."""
 
 TEST_ROWS = 1024
-"""Pictures that look for neighbours at once."""
+"""Pictures that look for neighbors at once."""
 
 TRAIN_ROWS = 8192
 """Pictures among which they look at once; with `TEST_ROWS` the similarities take 64 MiB."""
 
 
-class NeighbourError(ValueError):
-    """Neighbours that cannot be found: what was got, what is allowed, what to do."""
+class NeighborError(ValueError):
+    """Neighbors that cannot be found: what was got, what is allowed, what to do."""
 
 
 class Nearest(NamedTuple):
-    """The neighbours of M pictures, the nearest first."""
+    """The neighbors of M pictures, the nearest first."""
 
     similarities: Float64[Tensor, "M k"]
     """Cosines of the angles, within -1..1 but for the rounding."""
@@ -89,9 +89,9 @@ def knn(  # noqa: PLR0913 - the last three have defaults that the field agrees o
 ) -> dict[int, Float64[Tensor, "M {num_classes}"]]:
     """Votes for each class, for each k: what `class_metrics.metrics` takes as scores.
 
-    A neighbour of similarity s votes with exp(s / temperature) for its class, or for each class
+    A neighbor of similarity s votes with exp(s / temperature) for its class, or for each class
     that its row of booleans has; the votes of a picture are divided by the sum over its k
-    neighbours. Features need not be normalised. A k above N is left out, told by its absence. The
+    neighbors. Features need not be normalized. A k above N is left out, told by its absence. The
     rows of `test` do not depend on each other: parts of it may be given one by one, or one to each
     process, for the same votes. Everything is computed where the tensors lie, which must know
     double precision. `advance` hears how many pictures are done.
@@ -101,9 +101,9 @@ def knn(  # noqa: PLR0913 - the last three have defaults that the field agrees o
     """
     check_labels(labels, num_classes)
     if not ks or min(ks) < 1:
-        raise NeighbourError(f"ks={tuple(ks)} asks for no neighbour; use numbers from 1 on.")
+        raise NeighborError(f"ks={tuple(ks)} asks for no neighbor; use numbers from 1 on.")
     if not 0 < temperature < math.inf:
-        raise NeighbourError(f"temperature={temperature} gives no votes; use one above 0.")
+        raise NeighborError(f"temperature={temperature} gives no votes; use one above 0.")
     possible = [k for k in ks if k <= len(train)]
     votes: dict[int, list[Tensor]] = {k: [] for k in possible}
     for found in _blocks(train, test, max(possible, default=0)) if possible else ():
@@ -118,7 +118,7 @@ def knn(  # noqa: PLR0913 - the last three have defaults that the field agrees o
 def nearest(train: Float[Tensor, "N D"], test: Float[Tensor, "M D"], k: int) -> Nearest:
     """The k rows of `train` most like each row of `test`; equals in the order of `train`."""
     if not 1 <= k <= len(train):
-        raise NeighbourError(f"k={k} of {len(train)} neighbours cannot be had; use 1 to all.")
+        raise NeighborError(f"k={k} of {len(train)} neighbors cannot be had; use 1 to all.")
     empty = test.new_empty((0, k), dtype=torch.float64)
     blocks = list(_blocks(train, test, k))
     return Nearest(
@@ -128,7 +128,7 @@ def nearest(train: Float[Tensor, "N D"], test: Float[Tensor, "M D"], k: int) -> 
 
 
 def _blocks(train: Tensor, test: Tensor, k: int) -> Iterator[Nearest]:
-    """Neighbours of so many test rows at a time."""
+    """Neighbors of so many test rows at a time."""
     for block in test.split(TEST_ROWS):
         wanted = _directions(block)
         values = wanted.new_empty(len(wanted), 0)
@@ -149,7 +149,7 @@ def _directions(features: Float[Tensor, "n D"]) -> Float64[Tensor, "n D"]:
     double = features.double()
     lengths = torch.linalg.vector_norm(double, dim=1, keepdim=True)
     if not bool(lengths.isfinite().all()):
-        raise NeighbourError(
+        raise NeighborError(
             "a feature holds a number that is not finite, so nothing is near it; compute the "
             "features again, in single precision."
         )
@@ -191,11 +191,11 @@ def _votes(
 
 
 CELLS_AT_ONCE = 512
-"""Patches that look for their neighbours together, which bounds memory."""
+"""Patches that look for their neighbors together, which bounds memory."""
 
 
 class PatchBank(NamedTuple):
-    """M labelled patches."""
+    """M labeled patches."""
 
     features: Float[Tensor, "M D"]
     """Of length 1."""
@@ -220,7 +220,7 @@ def class_shares(
 ) -> NDArray[np.float32]:
     """The share of each class in the pixels of each patch (rows * columns, K); 0 where none counts.
 
-    A pixel belongs to the patch under its centre, as the picture was scaled to whole patches.
+    A pixel belongs to the patch under its center, as the picture was scaled to whole patches.
     """
     rows, columns = (
         (2 * np.arange(side) + 1) * cells // (2 * side)
@@ -265,15 +265,15 @@ def unit_patches(observed: Observed) -> Float[Tensor, "cells D"]:
 def votes(
     cells: Float[Tensor, "n D"],
     bank: PatchBank,
-    neighbours: tuple[int, ...],
+    neighbors: tuple[int, ...],
     temperature: float,
 ) -> dict[int, Float[Tensor, "n K"]]:
-    """Shares of the classes in each patch by its nearest labelled ones, for each count of them.
+    """Shares of the classes in each patch by its nearest labeled ones, for each count of them.
 
-    A neighbour weighs exp(cosine / temperature). Where the bank has fewer, all of it votes.
+    A neighbor weighs exp(cosine / temperature). Where the bank has fewer, all of it votes.
     """
-    most = min(max(neighbours), len(bank.features))
-    found: dict[int, list[Tensor]] = {count: [] for count in neighbours}
+    most = min(max(neighbors), len(bank.features))
+    found: dict[int, list[Tensor]] = {count: [] for count in neighbors}
     for some in cells.split(CELLS_AT_ONCE):
         cosines, places = (some @ bank.features.T).topk(most, dim=1)
         weights = ((cosines - cosines[:, :1]) / temperature).exp()
@@ -336,7 +336,7 @@ def _shares(
 def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
     model: ProbeModel,
     settings: Sequence[Setting],
-    data: LabelledSet,
+    data: LabeledSet,
     protocol: DenseKnnProtocol,
     seeds: Sequence[int],
     place: Place,
@@ -358,7 +358,7 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
             wanted = Wanted(len(data.classes), protocol.bank, seed)
             bank = build_bank(part, features, kind, wanted, place)
             place.tell(
-                f"{kind.setting.label}, seed {seed}: {len(bank.features):,} labelled patches vote."
+                f"{kind.setting.label}, seed {seed}: {len(bank.features):,} labeled patches vote."
             )
             judged = _judged(bank, protocol, data, (test, kind), place)
             result = _result(judged, bank, data, protocol, len(part))
@@ -368,11 +368,11 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
 
 
 def voted_maps(
-    observed: Observed, bank: PatchBank, neighbours: tuple[int, ...], temperature: float
+    observed: Observed, bank: PatchBank, neighbors: tuple[int, ...], temperature: float
 ) -> dict[int, Float[Tensor, "1 K rows columns"]]:
-    """Shares of the classes in each patch of a whole picture, for each count of neighbours."""
+    """Shares of the classes in each patch of a whole picture, for each count of neighbors."""
     grid = observed.patches.shape[2:]
-    found = votes(unit_patches(observed), bank, neighbours, temperature)
+    found = votes(unit_patches(observed), bank, neighbors, temperature)
     return {count: shares.T.unflatten(1, grid)[None] for count, shares in found.items()}
 
 
@@ -388,19 +388,19 @@ def _drawn_pictures(train: Split, protocol: DenseKnnProtocol, seed: int) -> Spli
 def _judged(
     bank: PatchBank,
     protocol: DenseKnnProtocol,
-    data: LabelledSet,
+    data: LabeledSet,
     features: tuple[ShownFeatures, Kind],
     place: Place,
 ) -> dict[int, JudgedClasses]:
-    """Counts of pixels for each count of neighbours."""
+    """Counts of pixels for each count of neighbors."""
     shown, kind = features
     classes, split = len(data.classes), data.test
-    judged = {count: JudgedClasses(len(split), classes) for count in protocol.neighbours}
+    judged = {count: JudgedClasses(len(split), classes) for count in protocol.neighbors}
     for index in range(place.workers.rank, len(split), place.workers.count):
         labels = class_target(split, index, place)
         observed, layout = shown(index, kind)
         check_size(split, index, labels, layout.original)
-        maps = voted_maps(observed, bank, protocol.neighbours, protocol.temperature)
+        maps = voted_maps(observed, bank, protocol.neighbors, protocol.temperature)
         objects = MaskObjects(labels)
         for count, counts in judged.items():
             found = strongest(maps[count], layout)
@@ -411,12 +411,12 @@ def _judged(
 def _result(
     judged: dict[int, JudgedClasses],
     bank: PatchBank,
-    data: LabelledSet,
+    data: LabeledSet,
     protocol: DenseKnnProtocol,
     trained_on: int,
 ) -> SegmentationResult:
-    """The outcome for one setting and seed: the first count of neighbours leads."""
-    first, *others = protocol.neighbours
+    """The outcome for one setting and seed: the first count of neighbors leads."""
+    first, *others = protocol.neighbors
     metrics = judged[first].metrics(data)
     for count in others:
         more = segmentation_metrics(judged[count].confusion, data.classes, data.scored)
@@ -424,7 +424,7 @@ def _result(
     return SegmentationResult(
         metrics=metrics,
         tensors={"features": bank.features.half().cpu(), "shares": bank.shares.half().cpu()},
-        facts={"neighbours": first, "temperature": protocol.temperature},
+        facts={"neighbors": first, "temperature": protocol.temperature},
         counts={"train": trained_on, "test": len(data.test), "patches": len(bank.features)},
         chosen={},
         confusion=judged[first].confusion,

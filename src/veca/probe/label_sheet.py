@@ -18,11 +18,11 @@ TEXT = 14
 MOST_LABELS = 5
 """Labels below a picture at most."""
 
-TILE_COLOUR = (243, 244, 246)
+TILE_COLOR = (243, 244, 246)
 ACCENT = (37, 99, 235)
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """A picture and what it is said to show."""
 
     picture: Image.Image
@@ -34,7 +34,7 @@ class Labelled(NamedTuple):
     """Words with scores from 0 to 1, best first."""
 
 
-def label_sheet(pictures: Sequence[Labelled]) -> Image.Image:
+def label_sheet(pictures: Sequence[Labeled]) -> Image.Image:
     """Draw the sheet; each label has a bar as long as its score."""
     if not pictures:
         raise ValueError("a sheet needs at least one picture, and none was given.")
@@ -53,11 +53,11 @@ def label_sheet(pictures: Sequence[Labelled]) -> Image.Image:
     return sheet
 
 
-def _draw_tile(sheet: Image.Image, corner: tuple[int, int], item: Labelled) -> None:
+def _draw_tile(sheet: Image.Image, corner: tuple[int, int], item: Labeled) -> None:
     """A picture, its name and its labels."""
     left, top = corner
     draw = ImageDraw.Draw(sheet)
-    draw.rectangle((left, top, left + TILE - 1, top + TILE - 1), TILE_COLOUR)
+    draw.rectangle((left, top, left + TILE - 1, top + TILE - 1), TILE_COLOR)
     width, height = item.picture.size
     scale = TILE / max(width, height)
     sides = (max(1, round(width * scale)), max(1, round(height * scale)))

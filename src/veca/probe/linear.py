@@ -19,7 +19,7 @@ from torch import Tensor
 
 from veca.probe.heads import LinearHead
 from veca.probe.held_out import hold_out
-from veca.probe.metrics import Labels, check_labels, correct, labelled_rows, target_shares
+from veca.probe.metrics import Labels, check_labels, correct, labeled_rows, target_shares
 from veca.probe.protocols import LinearProtocol, ProtocolError
 from veca.runtime.device import step_seed
 
@@ -75,7 +75,7 @@ class HeadStack:
             scores = torch.addmm(bias, rows[start : start + size].to(weight), weight.T)
             for rate, part in enumerate(scores.view(len(truth), self.num_rates, -1).unbind(1)):
                 right[rate] += int(correct(part, truth).sum())
-        return [100 * count / len(labelled_rows(labels)) for count in right]
+        return [100 * count / len(labeled_rows(labels)) for count in right]
 
     def head(self, feature: int, rate: int) -> LinearHead:
         """A copy of one head as it stands."""
@@ -167,7 +167,7 @@ def fit_linear(  # noqa: PLR0913 - what follows the star is seldom given
     Pictures without any class are left out. `advance` hears of each step.
     """
     _check(features, labels, num_classes, protocol)
-    trained = labelled_rows(labels).cpu()
+    trained = labeled_rows(labels).cpu()
     if pictures is not None:
         trained = pictures.cpu()[torch.isin(pictures.cpu(), trained)]
     if protocol.selection == "held-out" and judges is None:
@@ -323,5 +323,5 @@ def _check_judges(
         )
     if judges is not None and (missing := [key for key in features if key not in judges.features]):
         raise ProtocolError(f"the judges have no feature of {missing[0]}; give one for each key.")
-    if judges is not None and not len(labelled_rows(judges.labels)):
+    if judges is not None and not len(labeled_rows(judges.labels)):
         raise ProtocolError("no picture to choose by has a class; give some that have.")

@@ -1,12 +1,12 @@
 """Logistic regression by Newton's method, over a sweep of C.
 
-The optimum of a penalised softmax regression: Newton's method in double precision.
+The optimum of a penalized softmax regression: Newton's method in double precision.
 
 DINOv2 and scikit-learn go there by L-BFGS. The objective is convex, so the optimum is one and the
 same; but on features of uneven spread L-BFGS ends a thousand steps later with a gradient of 1e-4,
 where Newton's steps, each found by conjugate gradients, need a few hundred cheaper products.
 
-Three things make it fast, and move no optimum. Features are centred and turned to their principal
+Three things make it fast, and move no optimum. Features are centered and turned to their principal
 axes, in which the diagonal of the curvature tells much; conjugate gradients start from it. Scores
 are linear in the length of a step, so that looking for a good one multiplies no matrices. And a fit
 begins where those with stronger penalties lead.
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from veca.probe.heads import LinearHead
 from veca.probe.held_out import hold_out
-from veca.probe.metrics import METRICS, Labels, check_labels, labelled_rows, target_shares
+from veca.probe.metrics import METRICS, Labels, check_labels, labeled_rows, target_shares
 
 FLAT = 0.5
 """A step is good where the slope has become this share of what it was at its start."""
@@ -84,9 +84,9 @@ class SoftmaxProblem:
         self.classes: Int64[Tensor, " k"] = (shares.sum(dim=0) > 0).nonzero().flatten()
         self.targets: Float64[Tensor, "N k"] = shares[:, self.classes]
         double = x.double()
-        self.centre: Float64[Tensor, " D"] = double.mean(dim=0)
-        self.basis: Float64[Tensor, "D d"] = _axes(double - self.centre)
-        rows = (double - self.centre) @ self.basis
+        self.center: Float64[Tensor, " D"] = double.mean(dim=0)
+        self.basis: Float64[Tensor, "D d"] = _axes(double - self.center)
+        rows = (double - self.center) @ self.basis
         self.rows: Float64[Tensor, "N a"] = torch.cat((rows, rows.new_ones(len(rows), 1)), dim=1)
         even = 1 / len(self.classes)
         self.scale = float((self.rows.T @ (even - self.targets)).norm())
@@ -96,15 +96,15 @@ class SoftmaxProblem:
         if head is None:
             return self.rows.new_zeros(self.rows.shape[1], len(self.classes))
         weight, bias = head.weight[self.classes].to(self.rows), head.bias[self.classes]
-        bias = bias.to(self.rows).nan_to_num(neginf=0.0) + weight @ self.centre
+        bias = bias.to(self.rows).nan_to_num(neginf=0.0) + weight @ self.center
         return torch.cat((self.basis.T @ weight.T, bias[None]))
 
     def head(self, solution: Float64[Tensor, "a k"]) -> LinearHead:
         """The head on the features as they were given; its biases have the mean 0."""
-        weight = self.centre.new_zeros(self.num_classes, len(self.centre))
-        bias = self.centre.new_full((self.num_classes,), -torch.inf)
+        weight = self.center.new_zeros(self.num_classes, len(self.center))
+        bias = self.center.new_full((self.num_classes,), -torch.inf)
         weight[self.classes] = (self.basis @ solution[:-1]).T
-        free = solution[-1] - weight[self.classes] @ self.centre
+        free = solution[-1] - weight[self.classes] @ self.center
         bias[self.classes] = free - free.mean()
         return LinearHead(weight=weight, bias=bias)
 
@@ -240,15 +240,15 @@ class SoftmaxProblem:
         return short or None
 
 
-def _axes(centred: Float64[Tensor, "N D"]) -> Float64[Tensor, "D d"]:
+def _axes(centered: Float64[Tensor, "N D"]) -> Float64[Tensor, "D d"]:
     """The principal axes; where there are fewer pictures than numbers, of the space they span.
 
     The penalty keeps the weights within that space, so nothing is lost.
     """
-    if centred.shape[0] >= centred.shape[1]:
-        return torch.linalg.eigh(centred.T @ centred).eigenvectors
-    span = torch.linalg.qr(centred.T).Q
-    within = centred @ span
+    if centered.shape[0] >= centered.shape[1]:
+        return torch.linalg.eigh(centered.T @ centered).eigenvectors
+    span = torch.linalg.qr(centered.T).Q
+    within = centered @ span
     return span @ torch.linalg.eigh(within.T @ within).eigenvectors
 
 
@@ -344,13 +344,13 @@ def choose_logistic(  # noqa: PLR0913 - the last two are seldom given
         chosen = choose_logistic(train, train_labels, num_classes=37)
         found = metrics(chosen.head.scores(test), test_labels)
     """
-    x, y = _labelled(x, y, num_classes)
+    x, y = _labeled(x, y, num_classes)
     if held_out is None:
         parts = hold_out(len(x), config.held_out_share, config.seed)
         fitted, judges = ((x[rows], y[rows]) for rows in parts)
         whole = x, y
     else:
-        fitted, judges = (x, y), _labelled(*held_out, num_classes)
+        fitted, judges = (x, y), _labeled(*held_out, num_classes)
         whole = torch.cat((x, judges[0].to(x))), torch.cat((y, judges[1].to(y.device)))
     accuracies: dict[float, float] = {}
     best: LinearHead | None = None
@@ -371,7 +371,7 @@ def logistic_path(
     x: Float[Tensor, "N D"], y: Labels, num_classes: int, config: LogisticConfig = DINO
 ) -> Iterator[tuple[float, LinearHead]]:
     """The head of each C, good enough to choose by, from the smallest C on."""
-    problem = SoftmaxProblem(*_labelled(x, y, num_classes), num_classes)
+    problem = SoftmaxProblem(*_labeled(x, y, num_classes), num_classes)
     solutions = problem.path(config.strengths, Ending(config.max_iterations, config.path_tolerance))
     for strength, solution in zip(config.strengths, solutions, strict=True):
         yield strength, problem.head(solution)
@@ -385,7 +385,7 @@ def fit_logistic(
     config: LogisticConfig = DINO,
 ) -> LinearHead:
     """The head for one C, at the optimum; of the config only what ends a fit is used."""
-    problem = SoftmaxProblem(*_labelled(x, y, num_classes), num_classes)
+    problem = SoftmaxProblem(*_labeled(x, y, num_classes), num_classes)
     return _finished(problem, _led_to(problem, strength, config), strength, config)
 
 
@@ -405,10 +405,10 @@ def _finished(
     return problem.head(problem.solve(strength, start, ending))
 
 
-def _labelled(x: Tensor, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+def _labeled(x: Tensor, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """Checked features and labels of the pictures that have a class."""
     check_labels(y, num_classes)
-    rows = labelled_rows(y)
+    rows = labeled_rows(y)
     if not len(rows):
         raise LogisticError("no picture has a class, so nothing can be learned; give some.")
     if not bool(x.isfinite().all()):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from veca.data.sets.dataset import LabelledSet
+from veca.data.sets.dataset import LabeledSet
 from veca.probe.models import ProbeModel
 from veca.probe.rows import Role, Setting
 
@@ -28,7 +28,7 @@ class Measured:
 
     seed: int
 
-    data: LabelledSet
+    data: LabeledSet
     """Whose test part was measured: the set of the head, or one that borrows it."""
 
     metrics: Mapping[str, float]

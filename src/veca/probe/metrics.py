@@ -4,7 +4,7 @@ Labels as probes use them: numbers, or booleans where a picture may have several
 
 What scores of classes are worth: accuracies and average precision, in percent.
 
-Scores are those of a head or the votes of neighbours. Equal scores place the class of the lower
+Scores are those of a head or the votes of neighbors. Equal scores place the class of the lower
 number first, so that a result depends on nothing but its numbers; a row that holds a score that is
 not a number is wrong. Labels are class numbers, or booleans where a picture may have several
 classes: then it is told right if the class in the first place is one of them, and pictures without
@@ -62,7 +62,7 @@ def check_labels(labels: Labels, num_classes: int) -> None:
         )
 
 
-def labelled_rows(labels: Labels) -> Int64[Tensor, " n"]:
+def labeled_rows(labels: Labels) -> Int64[Tensor, " n"]:
     """The pictures that have at least one class; the others neither teach nor judge."""
     if labels.dtype == torch.bool:
         return labels.any(dim=1).nonzero().flatten()
@@ -98,7 +98,7 @@ class MetricError(ValueError):
 def places(scores: Float[Tensor, "N K"], labels: Labels) -> Int64[Tensor, " N"]:
     """In which place the right class stands, from 0, or the best placed of several; K if in none.
 
-    `places(...) == 0` says for each picture whether it is told right; `labels.labelled_rows` says
+    `places(...) == 0` says for each picture whether it is told right; `labels.labeled_rows` says
     which pictures count.
     """
     check_labels(labels, scores.shape[1])
@@ -111,12 +111,12 @@ def places(scores: Float[Tensor, "N K"], labels: Labels) -> Int64[Tensor, " N"]:
 
 def correct(scores: Float[Tensor, "N K"], labels: Labels) -> Bool[Tensor, " n"]:
     """Whether each picture is told right, of those that have a class: what a bootstrap takes."""
-    return (places(scores, labels) == 0)[labelled_rows(labels)]
+    return (places(scores, labels) == 0)[labeled_rows(labels)]
 
 
 def top_k(scores: Float[Tensor, "N K"], labels: Labels, k: int) -> float:
     """Percent of the pictures with a right class in the first k places."""
-    rows = labelled_rows(labels)
+    rows = labeled_rows(labels)
     if not len(rows):
         raise MetricError("no picture has a class, so no share of them is right; give some.")
     return _percent((places(scores, labels)[rows] < k).double().mean())

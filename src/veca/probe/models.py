@@ -4,11 +4,11 @@ Sizes of pictures that the paper uses, which depend on the patches of a model.
 
 Any frozen network behind one door: 8-bit images in, image and patch features out.
 
-All models see the same images by the same code; each brings its own normalisation and stride.
+All models see the same images by the same code; each brings its own normalization and stride.
 
 Time of a forward pass, so measured that the times of one report can be compared.
 
-Raw pixels as features: what a probe makes of colours alone is the least that counts.
+Raw pixels as features: what a probe makes of colors alone is the least that counts.
 
 From what a user calls a model to something that probes can look through.
 """
@@ -229,10 +229,10 @@ PATCH_CELLS = 4
 
 
 class RawPixels(ProbeModel):
-    """Mean colours of 16 x 16 cells of the image, and of 4 x 4 cells of each patch.
+    """Mean colors of 16 x 16 cells of the image, and of 4 x 4 cells of each patch.
 
-    In ImageNet's normalisation: about zero and of unit size, so that cosines and steps of a
-    gradient mean something. Within a feature the colours come first, then rows, then columns.
+    In ImageNet's normalization: about zero and of unit size, so that cosines and steps of a
+    gradient mean something. Within a feature the colors come first, then rows, then columns.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -254,9 +254,9 @@ class RawPixels(ProbeModel):
     def look(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
     ) -> Frozen:
-        """Means of colours."""
+        """Means of colors."""
         del grid, setting
-        pixels = IMAGENET.normalise(images)
+        pixels = IMAGENET.normalize(images)
         image = F.adaptive_avg_pool2d(pixels, IMAGE_CELLS).flatten(1)
         cells = F.avg_pool2d(pixels, STRIDE // PATCH_CELLS)
         return Frozen(image, F.pixel_unshuffle(cells, PATCH_CELLS))
@@ -340,7 +340,7 @@ class VecaModel(ProbeModel):
     ) -> Frozen:
         """What the model says with so many cores and hidden units."""
         del grid
-        features = self.model(IMAGENET.normalise(images), setting.budget, setting.ffn)
+        features = self.model(IMAGENET.normalize(images), setting.budget, setting.ffn)
         return Frozen(features.image, features.patch_map)
 
     def gflops(self, sides: tuple[int, int], setting: Setting) -> float | None:

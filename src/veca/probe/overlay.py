@@ -1,13 +1,13 @@
 """Pictures of masks and depth.
 
-Colours for classes and for depths, made here from a space in which steps look even (OKLab).
+Colors for classes and for depths, made here from a space in which steps look even (OKLab).
 
 Words in pictures: the font that comes with Pillow, and text that fits its place.
 
-What a dense head tells of a picture, as a picture: classes as tints, depth as colours.
+What a dense head tells of a picture, as a picture: classes as tints, depth as colors.
 
 Drawn with Pillow alone. A legend names the classes that are present, with their shares; a scale
-gives depth in metres.
+gives depth in meters.
 """
 
 import functools
@@ -24,9 +24,9 @@ from veca.data.sets.dataset import IGNORED
 LIGHTNESSES = np.linspace(0.45, 0.87, 8)
 HUES = np.deg2rad(np.arange(25, 385, 10))
 CHROMAS = (0.09, 0.13, 0.17, 0.21)
-"""The colours that classes may have: neither black, white nor grey, which pictures are full of."""
+"""The colors that classes may have: neither black, white nor gray, which pictures are full of."""
 
-# Lightness and the two colour axes of OKLab, from near to far: even steps in lightness, so that the
+# Lightness and the two color axes of OKLab, from near to far: even steps in lightness, so that the
 # order can be seen without the scale, and hues that go from yellow through red to dark blue.
 _SCALE = np.array(
     [
@@ -55,14 +55,14 @@ _TO_LINEAR_RGB = np.array(
 )
 
 
-def class_colours(count: int) -> UInt8[ndarray, "{count} 3"]:
-    """A colour for each of at most 256 classes; it does not depend on how many there are."""
-    return _spread_colours()[:count].copy()
+def class_colors(count: int) -> UInt8[ndarray, "{count} 3"]:
+    """A color for each of at most 256 classes; it does not depend on how many there are."""
+    return _spread_colors()[:count].copy()
 
 
 @functools.cache
-def _spread_colours() -> UInt8[ndarray, "256 3"]:
-    """Colours of which each is as far as can be from all before it."""
+def _spread_colors() -> UInt8[ndarray, "256 3"]:
+    """Colors of which each is as far as can be from all before it."""
     lightness, hues, chromas = np.meshgrid(LIGHTNESSES, HUES, CHROMAS, indexing="ij")
     lab = np.stack((lightness, chromas * np.cos(hues), chromas * np.sin(hues)), axis=-1)
     linear = _linear_rgb(lab.reshape(-1, 3))
@@ -75,8 +75,8 @@ def _spread_colours() -> UInt8[ndarray, "256 3"]:
     return _rgb(lab[chosen])
 
 
-def depth_colours(shares: Float64[ndarray, "*any"]) -> UInt8[ndarray, "*any 3"]:
-    """Colours from near (0, light) to far (1, dark); beyond the ends, those of the ends."""
+def depth_colors(shares: Float64[ndarray, "*any"]) -> UInt8[ndarray, "*any 3"]:
+    """Colors from near (0, light) to far (1, dark); beyond the ends, those of the ends."""
     places = np.clip(shares, 0.0, 1.0) * (len(_SCALE) - 1)
     steps = np.arange(len(_SCALE))
     lab = np.stack([np.interp(places, steps, axis) for axis in _SCALE.T], axis=-1)
@@ -121,7 +121,7 @@ def fitted(text: str, size: int, width: int | float) -> str:
 
 
 STRENGTH = 0.6
-"""Share of a class's colour in the tint over the picture."""
+"""Share of a class's color in the tint over the picture."""
 
 PLAIN_CLASS = "background"
 """A class of this name is left without a tint: it would hide the picture and tell little."""
@@ -144,7 +144,7 @@ BAR = 18
 BAR_ROOM = 96
 """Width of the scale with its numbers."""
 
-UNKNOWN_COLOUR = (160, 160, 160)
+UNKNOWN_COLOR = (160, 160, 160)
 
 
 def segmentation_overlay(
@@ -171,25 +171,25 @@ def segmentation_overlay(
 
 
 def depth_map(
-    metres: Float32[ndarray, "height width"],
+    meters: Float32[ndarray, "height width"],
     picture: Image.Image | None = None,
     limits: tuple[float, float] | None = None,
 ) -> Image.Image:
-    """Depth in colours with a scale in metres; beside the picture where it is given.
+    """Depth in colors with a scale in meters; beside the picture where it is given.
 
-    Depths that are not above 0 or not finite are unknown and grey. `limits` are the ends of the
+    Depths that are not above 0 or not finite are unknown and gray. `limits` are the ends of the
     scale, to be given where several maps are compared; without them they are those of this map.
     """
-    known = np.isfinite(metres) & (metres > 0)
-    low, high = _limits(metres[known], limits)
-    shares = (np.where(known, metres, low).astype(np.float64) - low) / (high - low)
-    colours = depth_colours(shares)
-    colours[~known] = UNKNOWN_COLOUR
-    drawn = Image.fromarray(colours)
+    known = np.isfinite(meters) & (meters > 0)
+    low, high = _limits(meters[known], limits)
+    shares = (np.where(known, meters, low).astype(np.float64) - low) / (high - low)
+    colors = depth_colors(shares)
+    colors[~known] = UNKNOWN_COLOR
+    drawn = Image.fromarray(colors)
     factor = _factor(drawn)
     panels = [_enlarged(drawn, factor, smooth=False)]
     if picture is not None:
-        _check_sides(picture, metres.shape)
+        _check_sides(picture, meters.shape)
         panels.insert(0, _enlarged(picture.convert("RGB"), factor))
     return _with_scale(panels, (low, high), unknown=not known.all())
 
@@ -206,9 +206,9 @@ def scale_ticks(low: float, high: float) -> list[float]:
 def _tinted(
     picture: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
 ) -> UInt8[ndarray, "height width 3"]:
-    """The picture under the colours of its classes."""
+    """The picture under the colors of its classes."""
     palette = np.zeros((256, 3))
-    palette[: len(names)] = class_colours(len(names))
+    palette[: len(names)] = class_colors(len(names))
     strengths = np.zeros((256, 1))
     strengths[: len(names)] = [[0.0 if name == PLAIN_CLASS else STRENGTH] for name in names]
     strengths[IGNORED] = 0.0
@@ -219,7 +219,7 @@ def _tinted(
 
 
 def _borders(classes: UInt8[ndarray, "height width"]) -> Bool[ndarray, "height width"]:
-    """Pixels whose right or lower neighbour is of another class."""
+    """Pixels whose right or lower neighbor is of another class."""
     found = np.zeros(classes.shape, bool)
     found[:, :-1] |= classes[:, :-1] != classes[:, 1:]
     found[:-1] |= classes[:-1] != classes[1:]
@@ -234,14 +234,14 @@ def _with_legend(
     sheet = Image.new("RGB", (drawn.width + 3 * MARGIN + LEGEND_WIDTH, height), PAPER)
     sheet.paste(drawn, (MARGIN, MARGIN))
     draw = ImageDraw.Draw(sheet)
-    colours = class_colours(len(names))
+    colors = class_colors(len(names))
     left, right = drawn.width + 2 * MARGIN, sheet.width - MARGIN
     for line, (number, share) in enumerate(entries):
         middle = MARGIN + LINE * line + LINE // 2
         box = (left, middle - SWATCH // 2, left + SWATCH, middle + SWATCH // 2)
         name = "not counted" if number == IGNORED else names[number]
         plain = number == IGNORED or name == PLAIN_CLASS
-        fill = None if plain else tuple(int(part) for part in colours[number])
+        fill = None if plain else tuple(int(part) for part in colors[number])
         draw.rectangle(box, fill, PALE_INK if plain else fill)
         told = f"{100 * share:.1f} %" if share >= 0.0005 else "< 0.1 %"
         room = right - left - SWATCH - 16 - font(TEXT).getlength(told) - 8
@@ -254,7 +254,7 @@ def _with_legend(
 def _with_scale(
     panels: Sequence[Image.Image], limits: tuple[float, float], *, unknown: bool
 ) -> Image.Image:
-    """Pictures in a row and a scale in metres, near at its lower end."""
+    """Pictures in a row and a scale in meters, near at its lower end."""
     height = panels[0].height
     width = sum(panel.width + MARGIN for panel in panels) + MARGIN + BAR_ROOM
     sheet = Image.new("RGB", (width, height + 2 * MARGIN + (LINE if unknown else 0)), PAPER)
@@ -264,7 +264,7 @@ def _with_scale(
         sheet.paste(panel, (left, MARGIN))
         left += panel.width + MARGIN
     shares = np.linspace(1.0, 0.0, height)[:, None].repeat(BAR, axis=1)
-    sheet.paste(Image.fromarray(depth_colours(shares)), (left, MARGIN))
+    sheet.paste(Image.fromarray(depth_colors(shares)), (left, MARGIN))
     low, high = limits
     for tick in scale_ticks(low, high):
         level = MARGIN + (height - 1) * (high - tick) / (high - low)
@@ -275,26 +275,26 @@ def _with_scale(
     if unknown:
         middle = height + 2 * MARGIN + LINE // 2 - MARGIN // 2
         box = (MARGIN, middle - SWATCH // 2, MARGIN + SWATCH, middle + SWATCH // 2)
-        draw.rectangle(box, UNKNOWN_COLOUR, RULE)
+        draw.rectangle(box, UNKNOWN_COLOR, RULE)
         place = (MARGIN + SWATCH + 8, middle)
         draw.text(place, "depth unknown", PALE_INK, font(TEXT), anchor="lm")
     return sheet
 
 
 def _limits(
-    metres: Float32[ndarray, " known"], limits: tuple[float, float] | None
+    meters: Float32[ndarray, " known"], limits: tuple[float, float] | None
 ) -> tuple[float, float]:
     """The ends of a scale."""
     if limits is not None:
         low, high = limits
         if not low < high:
             raise ValueError(
-                f"the scale goes from {low} to {high} metres; its first end must be the smaller."
+                f"the scale goes from {low} to {high} meters; its first end must be the smaller."
             )
         return low, high
-    if not len(metres):
+    if not len(meters):
         return 0.0, 1.0
-    low, high = float(metres.min()), float(metres.max())
+    low, high = float(meters.min()), float(meters.max())
     return (low, high) if high - low > 1e-3 * high else (0.5 * low, 1.5 * high)
 
 

@@ -33,7 +33,7 @@ from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from veca.data.augment import ViewConfig, centre_view, least_side
+from veca.data.augment import ViewConfig, center_view, least_side
 from veca.data.images import Picture
 from veca.data.listing import absolute
 from veca.probe.bootstrap import CASES_FOLDER, case_facts
@@ -307,7 +307,7 @@ def predict_labels(
 ) -> list[Told]:
     """The likeliest classes of a picture, the first the likeliest."""
     side = model.fitted_side(head.resolution)
-    view = centre_view(picture, side, _views(head))
+    view = center_view(picture, side, _views(head))
     frozen = model.observe(view[None], head.setting)
     shares = _shares(head, ImageFeatures(frozen.image, frozen.patches.flatten(2).mean(2)))
     best = shares.sort(descending=True, stable=True)  # equals in the order of the metrics
@@ -327,7 +327,7 @@ def _shares(head: SavedHead, features: ImageFeatures) -> Tensor:
     tensors = head.tensors
     vector = side_by_side(features, head.facts["feature"]).cpu()
     if head.task == "knn":
-        k = int(head.facts["neighbours"])
+        k = int(head.facts["neighbors"])
         votes = knn(
             tensors["features"], tensors["labels"], vector, len(head.classes),
             ks=(k,), temperature=float(head.facts["temperature"]),
@@ -355,7 +355,7 @@ def predict_classes(
         bank = PatchBank(
             *(head.tensors[name].to(model.device).float() for name in ("features", "shares"))
         )
-        count = int(head.facts["neighbours"])
+        count = int(head.facts["neighbors"])
         maps = voted_maps(observed, bank, (count,), float(head.facts["temperature"]))[count]
     return strongest(maps, layout).cpu()
 
@@ -364,7 +364,7 @@ def predict_classes(
 def predict_depth(
     model: ProbeModel, head: SavedHead, picture: Picture
 ) -> Float[Tensor, "height width"]:
-    """The metres of each pixel of a picture, at its own size."""
+    """The meters of each pixel of a picture, at its own size."""
     _check_task(head, ("depth",))
     showing = _showing(model, head)
     flips = (False, True) if head.facts["flip_average"] else (False,)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from veca.data.sets.dataset import LabelledSet
+from veca.data.sets.dataset import LabeledSet
 from veca.probe.logistic import LogisticConfig
 from veca.probe.models import ProbeModel, paper_side
 
@@ -72,7 +72,7 @@ class LinearProtocol:
     """Random views of each training picture to draw from; 0 means the view of the middle alone."""
 
     validate_every: int = 1250
-    """Steps between two judgements where the best step is kept; the last step is judged always."""
+    """Steps between two judgments where the best step is kept; the last step is judged always."""
 
     selection: LinearSelection = "none"
 
@@ -182,12 +182,12 @@ draws from four random views of each picture."""
 
 @dataclass(frozen=True, kw_only=True)
 class KnnProtocol:
-    """Neighbours vote; nothing is fitted."""
+    """Neighbors vote; nothing is fitted."""
 
     name: str
 
     ks: tuple[int, ...] = (10, 20, 100, 200)
-    """Numbers of neighbours; more than there are training pictures are left out."""
+    """Numbers of neighbors; more than there are training pictures are left out."""
 
     temperature: float = 0.07
 
@@ -214,7 +214,7 @@ LOGISTIC: Mapping[str, LogisticProtocol] = {"dinov2": LogisticProtocol(name="din
 own part or on a tenth of the training pictures, then fitted on both; features as they are."""
 
 
-def linear_protocol(name: str, data: LabelledSet) -> LinearProtocol:
+def linear_protocol(name: str, data: LabeledSet) -> LinearProtocol:
     """A protocol by name; the long ones with new views for every epoch, as far as is kept."""
     found = LINEAR[_checked(name, LINEAR)]
     if not found.views or name.endswith("-small") or data.train is None:
@@ -228,7 +228,7 @@ def knn_protocol(name: str) -> KnnProtocol:
     return KNN[_checked(name, KNN)]
 
 
-def logistic_protocol(name: str, data: LabelledSet, seed: int) -> LogisticProtocol:
+def logistic_protocol(name: str, data: LabeledSet, seed: int) -> LogisticProtocol:
     """A protocol by name; C is chosen by what the set is known for."""
     found = LOGISTIC[_checked(name, LOGISTIC)]
     several = data.test.labels is not None and data.test.labels.ndim > 1
@@ -275,13 +275,13 @@ class SegmentationAugment:
     """Share of the views that are mirrored."""
 
     distorted: float = 0.5
-    """Share of the views that each change of colours below is applied to."""
+    """Share of the views that each change of colors below is applied to."""
 
     brightness: float = 32.0
     """Most that is added or taken away, of 255."""
 
     contrast: tuple[float, float] = (0.5, 1.5)
-    """Factors of all colours; before or after the next two by chance."""
+    """Factors of all colors; before or after the next two by chance."""
 
     saturation: tuple[float, float] = (0.5, 1.5)
     """Factors of the saturation."""
@@ -307,14 +307,14 @@ class DepthAugment:
     flip: float = 0.5
     """Share of the views that are mirrored."""
 
-    coloured: float = 0.5
-    """Share of the views whose colours are changed, in all of the ways below."""
+    colored: float = 0.5
+    """Share of the views whose colors are changed, in all of the ways below."""
 
     gamma: tuple[float, float] = (0.9, 1.1)
-    """Exponents of colours within 0..1."""
+    """Exponents of colors within 0..1."""
 
     brightness: tuple[float, float] = (0.75, 1.25)
-    """Factors of all colours."""
+    """Factors of all colors."""
 
     channels: tuple[float, float] = (0.9, 1.1)
     """Factors of red, of green and of blue, each its own."""
@@ -359,7 +359,7 @@ class DenseProtocol:
     """Whether each patch feature is followed by the image feature."""
 
     norm: Literal["batch", "none"] = "batch"
-    """Whether channels are normalised over the batch before the linear layer."""
+    """Whether channels are normalized over the batch before the linear layer."""
 
     dropout: float = 0.0
     """Share of the channels of a picture that is dropped before that."""
@@ -426,7 +426,7 @@ class SegmentationProtocol(DenseProtocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DepthProtocol(DenseProtocol):
-    """A head that tells metres as the mean of fixed depths, weighted by its outputs."""
+    """A head that tells meters as the mean of fixed depths, weighted by its outputs."""
 
     augment: DepthAugment = field(default_factory=DepthAugment)
 
@@ -437,7 +437,7 @@ class DepthProtocol(DenseProtocol):
     """Whether depths lie at equal distances or at equal ratios."""
 
     upsample: int = 4
-    """Outputs are scaled bilinearly by this before they become metres."""
+    """Outputs are scaled bilinearly by this before they become meters."""
 
     variance_weight: float = 0.15
     """Of the squared mean of the errors of the logarithm, beside their variance."""
@@ -451,30 +451,30 @@ class DepthProtocol(DenseProtocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseKnnProtocol:
-    """Patches labelled by the nearest labelled patches of training pictures; nothing is fitted."""
+    """Patches labeled by the nearest labeled patches of training pictures; nothing is fitted."""
 
     name: str
 
     resolution: int = 512
     """Short side of pictures, training ones included, in pixels."""
 
-    neighbours: tuple[int, ...] = (30,)
+    neighbors: tuple[int, ...] = (30,)
     """How many vote; the first one gives the metrics without a number in their name."""
 
     temperature: float = 0.07
-    """A neighbour's vote is exp(cosine / temperature)."""
+    """A neighbor's vote is exp(cosine / temperature)."""
 
     bank: int = 32_768
-    """Most labelled patches; of more, so many are drawn by the seed."""
+    """Most labeled patches; of more, so many are drawn by the seed."""
 
     pictures: int = 2_000
     """Most training pictures that they are taken from; of more, so many are drawn by the seed."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot vote."""
-        if not self.neighbours or min(*self.neighbours, self.bank, self.pictures) < 1:
+        if not self.neighbors or min(*self.neighbors, self.bank, self.pictures) < 1:
             raise ValueError(
-                f"{self.name}: neighbours={self.neighbours}, bank={self.bank} and "
+                f"{self.name}: neighbors={self.neighbors}, bank={self.bank} and "
                 f"pictures={self.pictures} must be at least 1."
             )
         if self.temperature <= 0:
@@ -520,7 +520,7 @@ polynomial schedule, batch 8, short side and crop 512, best validation mIoU of t
 for some models is in `for_model`.
 
 It does not tell the following, for which MMSegmentation's usual values, which it built on, were
-chosen here: power 0.9 to 1e-4, scales 0.5 to 2, flips and colours of the views, BatchNorm before
+chosen here: power 0.9 to 1e-4, scales 0.5 to 2, flips and colors of the views, BatchNorm before
 the linear layer, no dropout, loss over all pixels, windows of 512 every 341 pixels; ten
 validations."""
 
@@ -636,7 +636,7 @@ DEPTH: Mapping[str, DepthProtocol] = {
         loss_stride=4,
     ),
 }
-"""By name. The small ones: 1,500 steps at 256 pixels on four kept views of each picture, metres of
+"""By name. The small ones: 1,500 steps at 256 pixels on four kept views of each picture, meters of
 whole patches, the loss on one pixel of 16; 'paper-small' chooses among four steps, 'dinov3-small'
 makes up for fewer steps by ten times the rate."""
 
@@ -644,11 +644,11 @@ DENSE_KNN: Mapping[str, DenseKnnProtocol] = {
     "dense-knn": DenseKnnProtocol(name="dense-knn"),
     "dense-knn-small": DenseKnnProtocol(name="dense-knn-small", resolution=256),
 }
-"""Ours: thirty neighbours vote with the temperature of kNN on images, 0.07, each with the shares of
+"""Ours: thirty neighbors vote with the temperature of kNN on images, 0.07, each with the shares of
 the classes in it, from at most 32,768 patches of at most 2,000 training pictures."""
 
 
-def segmentation_protocol(name: str, data: LabelledSet) -> SegmentationProtocol:
+def segmentation_protocol(name: str, data: LabeledSet) -> SegmentationProtocol:
     """A protocol by name, with the paper's number of steps for the set."""
     _check(name, SEGMENTATION)
     found = SEGMENTATION[name]
@@ -657,7 +657,7 @@ def segmentation_protocol(name: str, data: LabelledSet) -> SegmentationProtocol:
     )
 
 
-def depth_protocol(name: str, data: LabelledSet) -> DepthProtocol:
+def depth_protocol(name: str, data: LabeledSet) -> DepthProtocol:
     """A protocol by name, with the views that are usual for NYU and KITTI."""
     _check(name, DEPTH)
     found = DEPTH[name]

@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
     @property
     def unit(self) -> Unit:
-        """Depth has errors in metres, all else is percent."""
+        """Depth has errors in meters, all else is percent."""
         return "m" if self.task == "depth" else "%"
 
 

@@ -45,7 +45,7 @@ FORMER_ROLES = {"control": "baseline"}
 
 Unit = Literal["%", "m", ""]
 """Percent of what was told right, of which more is better; anything else is an error, of which less
-is better: metres, or a bare number."""
+is better: meters, or a bare number."""
 
 MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command")
 """Fields that do not say which number it is: results, and how they were got."""

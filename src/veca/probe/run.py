@@ -2,7 +2,7 @@
 
 What stands behind the name of a protocol: its content by a hash, and on what it chooses.
 
-Hashes by which a labelled set is known, wherever it lies.
+Hashes by which a labeled set is known, wherever it lies.
 
 What a picture costs on its way through the backbones of a job.
 
@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 import torch
 from torch import Tensor
 
-from veca.data.sets.dataset import Kind, LabelledSet, Split
+from veca.data.sets.dataset import Kind, LabeledSet, Split
 from veca.data.sets.registry import SETS, read_set
 from veca.probe.classification import ClassProbe, run_knn, run_linear, run_logistic
 from veca.probe.depth import DepthResult, run_depth
@@ -59,7 +59,7 @@ CHOSEN_ON = {
 """By the selection of a protocol; what chooses nothing is not here."""
 
 
-def protocol_hash(task: Task, name: str, data: LabelledSet, model: ProbeModel | None = None) -> str:
+def protocol_hash(task: Task, name: str, data: LabeledSet, model: ProbeModel | None = None) -> str:
     """SHA-256 over every number of a protocol as it is for a set, since names outlive numbers.
 
     With a model it is over the numbers for that one, which a row tells as resolution and feature.
@@ -71,14 +71,14 @@ def protocol_hash(task: Task, name: str, data: LabelledSet, model: ProbeModel | 
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def chosen_on(task: Task, name: str, data: LabelledSet) -> str | None:
+def chosen_on(task: Task, name: str, data: LabeledSet) -> str | None:
     """What a protocol chooses on: the reported part is a mild optimism; None chooses nothing."""
     if task == "logistic":
         return CHOSEN_ON["held-out"]
     return CHOSEN_ON.get(getattr(_protocol(task, name, data), "selection", "none"))
 
 
-def _protocol(task: Task, name: str, data: LabelledSet) -> Any:  # noqa: ANN401 - of six kinds
+def _protocol(task: Task, name: str, data: LabeledSet) -> Any:  # noqa: ANN401 - of six kinds
     """The protocol of a name."""
     if task == "knn":
         return knn_protocol(name)
@@ -98,13 +98,13 @@ SAMPLED = 64
 """Files of a larger part that are."""
 
 
-def pictures_hash(data: LabelledSet) -> str:
+def pictures_hash(data: LabeledSet) -> str:
     """SHA-256 over names and sizes of the pictures of a set, part by part."""
     text = "\n".join(f"{part.name} {part.fingerprint()}" for part in _parts(data))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def labels_hash(data: LabelledSet) -> str:
+def labels_hash(data: LabeledSet) -> str:
     """SHA-256 over what is told of the pictures, and what of it counts.
 
     Files of masks and depth are read where they are few, and known by their sizes and a sample of
@@ -123,14 +123,14 @@ def labels_hash(data: LabelledSet) -> str:
     return found.hexdigest()
 
 
-def said_of(data: LabelledSet) -> dict[str, Any]:
+def said_of(data: LabeledSet) -> dict[str, Any]:
     """What a report should say of a set besides its name: which list, which classes count."""
     if data.scored is None:
         return dict(data.facts)
     return {**data.facts, "scored": [data.classes[number] for number in data.scored]}
 
 
-def _parts(data: LabelledSet) -> list[Split]:
+def _parts(data: LabeledSet) -> list[Split]:
     """The parts that a set has."""
     return [part for part in (data.train, data.held_out, data.test) if part is not None]
 
@@ -179,7 +179,7 @@ class DenseProbe:
 
     settings: Sequence[Setting]
 
-    data: LabelledSet
+    data: LabeledSet
 
     resolution: int | None
     """Short side of test pictures; None leaves it to protocol and model."""
@@ -285,7 +285,7 @@ PROTOCOLS: Mapping[Task, tuple[str, str]] = {
 }
 """The protocols where none is named: of published sets, and of folders of one's own."""
 
-Hash = Callable[[LabelledSet], str]
+Hash = Callable[[LabeledSet], str]
 
 MOST_MODELS = 4
 """Models that are held in memory; a suite may have many."""
@@ -294,10 +294,10 @@ MOST_MODELS = 4
 class Sets(NamedTuple):
     """The sets of a job."""
 
-    data: LabelledSet
+    data: LabeledSet
     """To fit and to measure on."""
 
-    also: Sequence[LabelledSet]
+    also: Sequence[LabeledSet]
     """To measure on."""
 
 
@@ -333,7 +333,7 @@ class Prober:
     """Whose heads were written, and where."""
 
     models: dict[str, ProbeModel] = field(default_factory=dict)
-    sets: dict[tuple[str, bool], LabelledSet] = field(default_factory=dict)
+    sets: dict[tuple[str, bool], LabeledSet] = field(default_factory=dict)
     hashes: dict[tuple[int, Hash], str] = field(default_factory=dict)
     """Of sets, each made once: their pictures may be millions."""
 
@@ -409,7 +409,7 @@ class Prober:
             )
         return Sets(data, [self._set(text, job.allow_partial) for text in job.also])
 
-    def _set(self, text: str, allow_partial: bool) -> LabelledSet:
+    def _set(self, text: str, allow_partial: bool) -> LabeledSet:
         """A set, read once."""
         key = (text, allow_partial)
         if key not in self.sets:
@@ -545,7 +545,7 @@ class Prober:
             for metric, value in measured.metrics.items()
         ]
 
-    def _hash(self, data: LabelledSet, hash_of: Hash = pictures_hash) -> str:
+    def _hash(self, data: LabeledSet, hash_of: Hash = pictures_hash) -> str:
         """A hash of a set that `sets` holds."""
         key = (id(data), hash_of)
         if key not in self.hashes:

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import IGNORED, LabelledSet, Split
+from veca.data.sets.dataset import IGNORED, LabeledSet, Split
 from veca.probe.dense_losses import CrossEntropy
 from veca.probe.dense_reading import Pair, load_target
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
@@ -85,7 +85,7 @@ class JudgedClasses:
         self.intersections[index] = intersections(counts)
         self.unions[index] = unions(counts)
 
-    def metrics(self, data: LabelledSet) -> dict[str, float]:
+    def metrics(self, data: LabeledSet) -> dict[str, float]:
         """What is made of the counts."""
         pixels = segmentation_metrics(self.confusion, data.classes, data.scored)
         return pixels | size_recalls(self.objects, data.classes, data.scored)
@@ -113,7 +113,7 @@ class JudgedClasses:
 class SegmentationTask(DenseTask[JudgedClasses]):
     """What segmentation adds to a dense task."""
 
-    def __init__(self, data: LabelledSet, protocol: SegmentationProtocol) -> None:
+    def __init__(self, data: LabeledSet, protocol: SegmentationProtocol) -> None:
         self.outputs = num_classes(data)
         self._data, self._protocol = data, protocol
 
@@ -155,7 +155,7 @@ class SegmentationTask(DenseTask[JudgedClasses]):
 def run_segmentation(  # noqa: PLR0913, PLR0917 - the door of a task
     model: ProbeModel,
     settings: Sequence[Setting],
-    data: LabelledSet,
+    data: LabeledSet,
     protocol: SegmentationProtocol,
     seeds: Sequence[int],
     place: Place,
@@ -170,7 +170,7 @@ def run_segmentation(  # noqa: PLR0913, PLR0917 - the door of a task
     }
 
 
-def num_classes(data: LabelledSet) -> int:
+def num_classes(data: LabeledSet) -> int:
     """Classes of a set with masks."""
     if not 1 < len(data.classes) <= IGNORED:
         raise DataError(
@@ -201,7 +201,7 @@ def _view(side: int, augment: SegmentationAugment, pair: Pair, draw: random.Rand
 
 
 def _result(
-    chosen: Chosen[JudgedClasses], data: LabelledSet, showing: dict[str, Any]
+    chosen: Chosen[JudgedClasses], data: LabeledSet, showing: dict[str, Any]
 ) -> SegmentationResult:
     """The outcome for one setting and seed."""
     judged = chosen.judged

@@ -89,7 +89,7 @@ def shown(picture: Picture, layout: Layout, flipped: bool = False) -> UInt8[Tens
 
 
 def eight_bit(picture: Picture) -> UInt8[Tensor, "3 height width"]:
-    """The colours of a picture in 8 bits."""
+    """The colors of a picture in 8 bits."""
     pixels = picture.pixels()
     return pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().to(torch.uint8)
 

@@ -3,7 +3,7 @@
 Training views of a picture together with the classes or the depth of its pixels.
 
 A view follows from its draw alone. Pictures are resampled as everywhere (`data/picture.py`), and
-only the part that is shown; targets take the pixel under the centre of each new one, since classes
+only the part that is shown; targets take the pixel under the center of each new one, since classes
 and depths at an edge must not be mixed.
 
 Training views of a picture and its depth, and the cuts that depth sets are known with.
@@ -25,8 +25,8 @@ from veca.probe.protocols import DepthAugment, SegmentationAugment
 from veca.probe.sliding_window import Sides, eight_bit
 
 PADDING = (124, 116, 104)
-"""The colour around a picture that is smaller than its view: ImageNet's mean, which most models
-normalise to 0."""
+"""The color around a picture that is smaller than its view: ImageNet's mean, which most models
+normalize to 0."""
 
 HUES = 255
 """Steps of a turn in Pillow's HSV."""
@@ -38,7 +38,7 @@ class DenseView(NamedTuple):
     image: UInt8[Tensor, "3 height width"]
 
     target: Shaped[Tensor, "height width"]
-    """Classes (uint8) or metres (float32)."""
+    """Classes (uint8) or meters (float32)."""
 
 
 def segmentation_view(
@@ -85,13 +85,13 @@ def distorted(image: Image.Image, draw: random.Random, augment: SegmentationAugm
     if applied[1] and contrast_first:
         image = _linear(image, contrast, 0.0)
     if applied[2] or applied[3]:
-        hue, colour, value = image.convert("HSV").split()
+        hue, color, value = image.convert("HSV").split()
         if applied[2]:
-            colour = colour.point([min(255, round(level * saturation)) for level in range(256)])
+            color = color.point([min(255, round(level * saturation)) for level in range(256)])
         if applied[3]:
             steps = round(turn * HUES)
             hue = hue.point([(level + steps) % HUES for level in range(256)])
-        image = Image.merge("HSV", (hue, colour, value)).convert("RGB")
+        image = Image.merge("HSV", (hue, color, value)).convert("RGB")
     if applied[1] and not contrast_first:
         image = _linear(image, contrast, 0.0)
     return image
@@ -118,7 +118,7 @@ def part_box(sides: Sides, scaled: Sides, corner: Sides, part: NDArray[np.generi
 
 
 def nearest_part(target: Target, scaled: Sides, corner: Sides, part: Sides) -> Target:
-    """A part of a scaled target: the pixel under the centre of each new one."""
+    """A part of a scaled target: the pixel under the center of each new one."""
     rows, columns = (
         (2 * np.arange(start, start + count) + 1) * side // (2 * length)
         for side, length, start, count in zip(target.shape, scaled, corner, part, strict=True)
@@ -224,7 +224,7 @@ def depth_view(  # noqa: PLR0913 - a picture, its depth, and what is made of the
     augment: DepthAugment,
     facts: DepthFacts,
 ) -> DenseView:
-    """A part of the picture, turned a little, mirrored and coloured at random.
+    """A part of the picture, turned a little, mirrored and colored at random.
 
     The picture is scaled as test pictures are, its short side to `short` pixels, or further until
     what is cut out fits into it.
@@ -232,15 +232,15 @@ def depth_view(  # noqa: PLR0913 - a picture, its depth, and what is made of the
     left, top, right, bottom = used_cut(picture.sides, facts)
     scale = short / min(bottom - top, right - left)
     cut = training_cut(picture.sides, facts)
-    image, metres = cut_picture(picture, cut), cut_target(depth, cut)
-    image, metres = _turned(image, metres, draw, augment)
+    image, meters = cut_picture(picture, cut), cut_target(depth, cut)
+    image, meters = _turned(image, meters, draw, augment)
     down, across = (max(1, round(side * short / multiple)) * multiple for side in augment.crop)
-    scale = max(scale, down / metres.shape[0], across / metres.shape[1])
+    scale = max(scale, down / meters.shape[0], across / meters.shape[1])
     scaled = scaled_sides(image.sides, scale)
     corner = drawn_corner(scaled, (down, across), draw)
-    told = nearest_part(metres, scaled, corner, (down, across))
+    told = nearest_part(meters, scaled, corner, (down, across))
     shown = image.resampled((down, across), part_box(image.sides, scaled, corner, told))
-    pixels = _coloured(eight_bit(shown).numpy(), draw, augment)
+    pixels = _colored(eight_bit(shown).numpy(), draw, augment)
     return DenseView(torch.from_numpy(pixels), torch.from_numpy(np.array(told, np.float32)))
 
 
@@ -260,14 +260,14 @@ def _turned(
     return Picture((image,)), depth
 
 
-def _coloured(
+def _colored(
     pixels: NDArray[np.uint8], draw: random.Random, augment: DepthAugment
 ) -> NDArray[np.uint8]:
-    """Change colours (3, height, width) by an exponent and by factors."""
-    coloured = draw.random() < augment.coloured
+    """Change colors (3, height, width) by an exponent and by factors."""
+    colored = draw.random() < augment.colored
     gamma, brightness = between(augment.gamma, draw), between(augment.brightness, draw)
     factors = [brightness * between(augment.channels, draw) for _ in range(3)]
-    if not coloured:
+    if not colored:
         return pixels
     levels = 255 * (np.arange(256) / 255) ** gamma
     changed = [

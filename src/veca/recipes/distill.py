@@ -111,7 +111,7 @@ def tiny(stage: Stage = 1) -> Recipe:
 
 
 def quick(stage: Stage = 1) -> Recipe:
-    """From nothing to a student that has learnt something, in about five minutes on two CPU cores.
+    """From nothing to a student that has learned something, in about five minutes on two CPU cores.
 
     Given no images, it takes photographs that installed packages ship, cut into crops, and
     generated pictures. Result: docs/results/2026-11-16_quick, 14 % below the constant predictor.

@@ -1,6 +1,6 @@
-"""What a student has learnt: do pictures that its features call alike show the same thing?
+"""What a student has learned: do pictures that its features call alike show the same thing?
 
-Labelled generated pictures are judged, none of which was trained on. For each one the nearest other
+Labeled generated pictures are judged, none of which was trained on. For each one the nearest other
 one is found by the angle between their features; the accuracy is how often the two show the same.
 Nothing is fitted, so that nothing but the features can be the reason.
 """
@@ -27,11 +27,11 @@ BATCH = 64
 """Pictures that go through a model together."""
 
 BLOCK = 1024
-"""Pictures whose neighbours are looked for together, which bounds memory."""
+"""Pictures whose neighbors are looked for together, which bounds memory."""
 
 
 class Row(TypedDict):
-    """One line of a judgement."""
+    """One line of a judgment."""
 
     model: str
     budget: int | None
@@ -61,14 +61,14 @@ def judge(models: Mapping[str, VECA], *, resolution: int, seed: int, count: int 
 
 
 def judged_pictures(seed: int, count: int) -> Judged:
-    """The labelled pictures of a seed; those to train on are drawn from other series."""
+    """The labeled pictures of a seed; those to train on are drawn from other series."""
     series = step_seed(seed, 0, "judged pictures")
     made = [generated_picture(series, number, SIDE) for number in range(count)]
     return Judged([picture for picture, _ in made], torch.tensor([label for _, label in made]))
 
 
 def raw_pixels(pictures: Sequence[Image.Image]) -> Float[Tensor, "N D"]:
-    """Small pictures as they are, each less its mean colour, which would decide alone."""
+    """Small pictures as they are, each less its mean color, which would decide alone."""
     pixels = _prepared(pictures, PIXELS_SIDE, patch_size=1)
     return (pixels - pixels.mean(dim=(2, 3), keepdim=True)).flatten(1)
 
@@ -88,7 +88,7 @@ def image_features(
         model.train(training)
 
 
-def nearest_neighbour_accuracy(features: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> float:
+def nearest_neighbor_accuracy(features: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> float:
     """Percentage whose nearest other one, by cosine similarity, has the same label.
 
     The mean feature is taken away first: it tells nothing apart, yet in many networks it outweighs
@@ -96,14 +96,14 @@ def nearest_neighbour_accuracy(features: Float[Tensor, "N D"], labels: Int[Tenso
     """
     if len(features) < 2 or not features.isfinite().all():
         raise ValueError(
-            f"{len(features)} features have no nearest neighbours unless they are two or more and "
+            f"{len(features)} features have no nearest neighbors unless they are two or more and "
             "finite; judge more pictures, or a model without NaN."
         )
-    centred = features.double()
-    centred = F.normalize(centred - centred.mean(dim=0), dim=1)
+    centered = features.double()
+    centered = F.normalize(centered - centered.mean(dim=0), dim=1)
     hits = 0
-    for start in range(0, len(centred), BLOCK):
-        similarities = centred[start : start + BLOCK] @ centred.T
+    for start in range(0, len(centered), BLOCK):
+        similarities = centered[start : start + BLOCK] @ centered.T
         similarities.diagonal(start).fill_(-torch.inf)  # not itself
         hits += int((labels[similarities.argmax(dim=1)] == labels[start : start + BLOCK]).sum())
     return 100 * hits / len(features)
@@ -122,5 +122,5 @@ def _row(
     name: str, budget: int | None, features: Float[Tensor, "N D"], labels: Int[Tensor, " N"]
 ) -> Row:
     """The line of one set of features."""
-    accuracy = nearest_neighbour_accuracy(features, labels)
+    accuracy = nearest_neighbor_accuracy(features, labels)
     return Row(model=name, budget=budget, accuracy=accuracy)

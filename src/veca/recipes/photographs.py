@@ -37,7 +37,7 @@ PHOTOGRAPHS = (
     Photograph("sklearn", "datasets/images/china.jpg"),
     Photograph("sklearn", "datasets/images/flower.jpg", held_out=True),
 )
-"""Photographs and photographed textures, in colour or grey; drawings, charts and second views of
+"""Photographs and photographed textures, in color or gray; drawings, charts and second views of
 one scene are left out."""
 
 

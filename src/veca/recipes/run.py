@@ -21,7 +21,7 @@ from veca.weights.checkpoint import load
 QUICK_PICTURES, QUICK_VALIDATION = 2800, 128
 """Pictures to train and to validate on that `quick` makes where none are named."""
 
-JUDGEMENT_NAME = "judgement.json"
+JUDGMENT_NAME = "judgment.json"
 
 
 def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], None]) -> Outcome:
@@ -45,20 +45,20 @@ def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], 
 
 
 def judged(config: DistillConfig, out: Path) -> list[str]:
-    """Judge a student by the constant predictor, and by its neighbours on labelled pictures.
+    """Judge a student by the constant predictor, and by its neighbors on labeled pictures.
 
-    Neighbours are those of its untrained self and of raw pixels too; judgement.json holds all.
+    Neighbors are those of its untrained self and of raw pixels too; judgment.json holds all.
     """
     models = {"untrained": fresh_backbone(config).eval(), "trained": load(out / "last")}
     rows = judge(models, resolution=config.sizes[-1], seed=config.seed)
     margins = _margins(out)
-    facts = {"below_best_constant": margins, "nearest_neighbour": rows}
-    replace_file(out / JUDGEMENT_NAME, [json.dumps(facts, indent=2).encode(), b"\n"])
+    facts = {"below_best_constant": margins, "nearest_neighbor": rows}
+    replace_file(out / JUDGMENT_NAME, [json.dumps(facts, indent=2).encode(), b"\n"])
     lines = [
         f"Validation loss below the constant predictor: {row['below']:.1f} %{_way(row)}"
         for row in margins
     ]
-    said = "Nearest neighbour on generated pictures"
+    said = "Nearest neighbor on generated pictures"
     return lines + [f"{said}: {row['accuracy']:.1f} % {row['model']}{_way(row)}" for row in rows]
 
 

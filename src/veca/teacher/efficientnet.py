@@ -1,6 +1,6 @@
 """EfficientNet-Lite2 as a teacher.
 
-EfficientNet-Lite with every normalisation folded into the convolution before it.
+EfficientNet-Lite with every normalization folded into the convolution before it.
 
 A frozen batch norm is a factor and an offset for each channel, so it can be part of the weights.
 What is left is convolutions and clipped rectifiers.
@@ -10,7 +10,7 @@ that it replaces, ahead of it or behind it, by how many zeros are put before the
 grows with the stride. The package keeps at every size the zeros that TensorFlow puts round 260
 pixels; at 256 its features then answer to what lies 15 pixels left of and 9 above the middle of
 their 32 x 32 pixels, nearly half a patch of the student. The choice is free, since a convolution
-answers to what is under its window wherever that is; `CENTRED` alternates so that 2 pixels are left
+answers to what is under its window wherever that is; `CENTERED` alternates so 2 pixels are left
 (measured by moving the border between two photographs), at the same accuracy.
 
 Under autocast only convolutions of single pixels, which are matrix products and most of the work,
@@ -35,7 +35,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from veca.data.transforms import Normalisation
+from veca.data.transforms import Normalization
 from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts, cut, digest_of
 
 STRIDES = (8, 16, 32)
@@ -44,17 +44,17 @@ STRIDES = (8, 16, 32)
 SAME = (True, True, True, True, True)
 """Windows ahead of the middle in every stride-2 convolution: TensorFlow's padding of even sizes."""
 
-CENTRED = (False, False, True, False, True)
+CENTERED = (False, False, True, False, True)
 """Windows behind and ahead of the middle so that the errors of position cancel."""
 
 
 class FusedNetwork(nn.Module):
-    """From normalised pixels to feature maps of the `STRIDES`.
+    """From normalized pixels to feature maps of the `STRIDES`.
 
     Shapes: B images, C channels.
     """
 
-    def __init__(self, network: Any, ahead: Sequence[bool] = CENTRED) -> None:  # noqa: ANN401
+    def __init__(self, network: Any, ahead: Sequence[bool] = CENTERED) -> None:  # noqa: ANN401
         """Take over the weights of the package's `EfficientNet`, in evaluation mode.
 
         `ahead` has one entry for each stride-2 convolution, in order: whether its window lies ahead
@@ -100,7 +100,7 @@ class FusedNetwork(nn.Module):
 
 
 class FusedBlock(nn.Module):
-    """Inverted bottleneck: widen, mix neighbours in each channel, narrow; a skip where it fits."""
+    """Inverted bottleneck: widen, mix neighbors in each channel, narrow; a skip where it fits."""
 
     def __init__(self, block: Any, ahead: bool) -> None:  # noqa: ANN401
         super().__init__()
@@ -163,7 +163,7 @@ NAME = "efficientnet-lite2"
 
 LICENCE = "apache-2.0"
 
-NORMALISATION = Normalisation((127 / 255,) * 3, (128 / 255,) * 3)
+NORMALIZATION = Normalization((127 / 255,) * 3, (128 / 255,) * 3)
 """Its makers say (0..255 - 127) / 128."""
 
 PIXELS_AT_ONCE = 2 * 256 * 256
@@ -189,7 +189,7 @@ class EfficientNetTeacher(StridedTeacher):
     def __init__(
         self,
         strides: Sequence[int] = (32,),
-        ahead: Sequence[bool] = CENTRED,
+        ahead: Sequence[bool] = CENTERED,
         patches_of: int | None = None,
     ) -> None:
         """Load the packages' weights; `ahead` is told in `FusedNetwork`."""
@@ -205,7 +205,7 @@ class EfficientNetTeacher(StridedTeacher):
             image_width=network.width_at(32),
             patch_width=sum(network.width_at(stride) for stride in strides),
             stride=stride,
-            normalisation=NORMALISATION,
+            normalization=NORMALIZATION,
         )
         super().__init__(facts, network)
         self.strides, self.ahead = strides, tuple(ahead)

@@ -40,7 +40,7 @@ def fetch_config(repository: str) -> Path:
 
 
 def fetch_rest(repository: str, folder: Path) -> None:
-    """All else of the same revision: weights, normalisation, model card."""
+    """All else of the same revision: weights, normalization, model card."""
     revision = folder.name  # the hub's cache has a folder for each commit
     for name in (PREPROCESSOR_NAME, CARD_NAME):
         _fetch(repository, name, revision)

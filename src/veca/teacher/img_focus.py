@@ -30,7 +30,7 @@ NAMELESS = "onnx::"
 """How the names begin that an exporter made up."""
 
 
-def read_initialisers(path: Path) -> dict[str, Tensor]:
+def read_initializers(path: Path) -> dict[str, Tensor]:
     """Every weight of a network by its name.
 
     One without a name is called by the path of the node that reads it and by which of its inputs it
@@ -96,7 +96,7 @@ class ImgFocusTeacher(StridedTeacher):
                 f"{block}; name one of 0..{BLOCKS - 1}, as in {NAME}@9."
             )
         path = model_path()
-        weights = read_initialisers(path)
+        weights = read_initializers(path)
         try:
             network = Encoder(weights, block + 1)
         except (KeyError, RuntimeError) as error:
@@ -111,7 +111,7 @@ class ImgFocusTeacher(StridedTeacher):
             image_width=width,
             patch_width=width,
             stride=network.patches.kernel_size[0],
-            normalisation=IMAGENET,
+            normalization=IMAGENET,
         )
         super().__init__(facts, network)
 
@@ -124,7 +124,7 @@ class ImgFocusTeacher(StridedTeacher):
     def patch_embedding(
         self, patch_size: int
     ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """The encoder's own, which expects ImageNet's normalisation as it is."""
+        """The encoder's own, which expects ImageNet's normalization as it is."""
         own = self.network.patches
         if patch_size != self.stride or own.bias is None:
             return None
@@ -132,14 +132,14 @@ class ImgFocusTeacher(StridedTeacher):
 
 
 class Encoder(nn.Module):
-    """From normalised pixels to tokens: the class token, then the patches row by row."""
+    """From normalized pixels to tokens: the class token, then the patches row by row."""
 
     def __init__(self, weights: Mapping[str, Tensor], blocks: int) -> None:
-        """Take over weights as `read_initialisers` names them."""
+        """Take over weights as `read_initializers` names them."""
         super().__init__()
         embedding = _below(weights, "backbone.embeddings.")
-        width, colours, side, _ = embedding["patch_embeddings.projection.weight"].shape
-        self.patches = nn.utils.skip_init(nn.Conv2d, colours, width, side, stride=side)
+        width, colors, side, _ = embedding["patch_embeddings.projection.weight"].shape
+        self.patches = nn.utils.skip_init(nn.Conv2d, colors, width, side, stride=side)
         self.patches.load_state_dict(_below(embedding, "patch_embeddings.projection."))
         self.class_token = nn.Parameter(embedding["cls_token"])
         # Cut in two by the exporter: the place of the class token, and the square of the patches.

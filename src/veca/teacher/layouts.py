@@ -22,7 +22,7 @@ A vision transformer in a folder, in the layout of one of several makers; no net
 
 config.json                which class, of which size; of open_clip, open_clip_config.json may do
 *.safetensors              the weights; pickled ones are read of open_clip alone
-preprocessor_config.json   how pixels are normalised, if it is there
+preprocessor_config.json   how pixels are normalized, if it is there
 README.md                  the licence, if it is there
 """
 
@@ -36,7 +36,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from veca.data.transforms import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalization
 from veca.runtime.tensor_files import read_tensors
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import FAMILIES, VisionTransformerTeacher, quiet, transformers_class
@@ -103,14 +103,14 @@ def open_clip_weights(folder: Path) -> Path | None:
     return next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
 
 
-def open_clip_normalisation(config: Mapping[str, Any]) -> Normalisation | None:
+def open_clip_normalization(config: Mapping[str, Any]) -> Normalization | None:
     """What the configuration says of pixels; None where it says nothing."""
     told = config.get("preprocess_cfg") or {}
     mean, std = told.get("mean"), told.get("std")
     if mean is None or std is None:
         return None
     (red, green, blue), (red_std, green_std, blue_std) = mean, std
-    return Normalisation((red, green, blue), (red_std, green_std, blue_std))
+    return Normalization((red, green, blue), (red_std, green_std, blue_std))
 
 
 def open_clip_model(path: Path, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - not typed
@@ -326,12 +326,12 @@ def is_timm(config: Mapping[str, Any]) -> bool:
     return "pretrained_cfg" in config and known and not architecture.startswith(LARGEST)
 
 
-def timm_normalisation(config: Mapping[str, Any]) -> Normalisation:
+def timm_normalization(config: Mapping[str, Any]) -> Normalization:
     """What config.json says of pixels."""
     told = config["pretrained_cfg"]
     mean, std = told.get("mean", IMAGENET.mean), told.get("std", IMAGENET.std)
     (red, green, blue), (red_std, green_std, blue_std) = mean, std
-    return Normalisation((red, green, blue), (red_std, green_std, blue_std))
+    return Normalization((red, green, blue), (red_std, green_std, blue_std))
 
 
 def timm_model(folder: Path) -> Any:  # noqa: ANN401 - the library is not typed for us
@@ -407,12 +407,12 @@ def load_folder(folder: Path, *, name: str, licence: str | None = None) -> Visio
     """The teacher in a folder; without `licence` the folder's model card tells it."""
     config = read_config(folder)
     check_kind(config, name)
-    model, normalisation = _model_folder_read(folder, config)
+    model, normalization = _model_folder_read(folder, config)
     return VisionTransformerTeacher(
         model,
         name=name,
         licence=licence or stated_licence(folder),
-        normalisation=normalisation,
+        normalization=normalization,
     )
 
 
@@ -460,12 +460,12 @@ def stated_licence(folder: Path) -> str | None:
     return licence or None
 
 
-def _model_folder_read(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normalisation | None]:
+def _model_folder_read(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normalization | None]:
     """The model, and what its folder says of pixels, in whichever layout that is."""
     others = open_clip_weights(folder)
     if others is not None and (is_open_clip(config) or not any(folder.glob(f"{WEIGHTS_NAME}*"))):
         told = _read_json(folder / CONFIG_FILE)
-        return open_clip_model(others, told), open_clip_normalisation(told)
+        return open_clip_model(others, told), open_clip_normalization(told)
     if is_open_clip(config):
         raise TeacherError(
             f"{folder} holds {CONFIG_FILE} and no weights beside it; put "
@@ -477,10 +477,10 @@ def _model_folder_read(folder: Path, config: Mapping[str, Any]) -> tuple[Any, No
             "model with transformers and write it anew with save_pretrained."
         )
     if is_timm(config):
-        return timm_model(folder), timm_normalisation(config)
+        return timm_model(folder), timm_normalization(config)
     if stores_radio(folder, config):
         return radio_model(folder), None
-    return _load(folder, config["model_type"]), _stated_normalisation(folder)
+    return _load(folder, config["model_type"]), _stated_normalization(folder)
 
 
 def _load(folder: Path, kind: str) -> Any:  # noqa: ANN401 - the library is not typed for us
@@ -511,20 +511,20 @@ def _load(folder: Path, kind: str) -> Any:  # noqa: ANN401 - the library is not 
     return model
 
 
-def _stated_normalisation(folder: Path) -> Normalisation | None:
+def _stated_normalization(folder: Path) -> Normalization | None:
     """What the folder says of pixels; None where it says nothing."""
     path = folder / PREPROCESSOR_NAME
     if not path.is_file():
         return None
     told = _read_json(path)
     if told.get("do_normalize") is False:
-        return Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        return Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     mean, std = told.get("image_mean"), told.get("image_std")
     if mean is None or std is None:
         return None
     try:
         (red, green, blue), (red_std, green_std, blue_std) = mean, std
-        return Normalisation(
+        return Normalization(
             (float(red), float(green), float(blue)),
             (float(red_std), float(green_std), float(blue_std)),
         )

@@ -3,7 +3,7 @@
 What a teacher is: frozen, 8-bit images in, one feature of the image and one of each patch out.
 
 A teacher sees the student's own views. It brings them to the size at which its grid of features is
-the student's grid, and normalises them for itself.
+the student's grid, and normalizes them for itself.
 
 From a student's view to a teacher's, and from a teacher's weights of patches to a student's.
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.backbone.model import VECA
-from veca.data.transforms import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalization
 from veca.runtime.tensor_files import bytes_of
 from veca.weights.card import Provenance
 from veca.weights.checkpoint import load_with_digest
@@ -91,7 +91,7 @@ class Teacher(nn.Module):
     ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
         """Weight and bias that turn a square of pixels into a token, for a student to start from.
 
-        They act on pixels in ImageNet's normalisation, whatever the teacher's own is. None where
+        They act on pixels in ImageNet's normalization, whatever the teacher's own is. None where
         the teacher has no patches of this size.
         """
         del patch_size
@@ -159,20 +159,20 @@ def resized(
 
 
 def for_imagenet(
-    weight: Float[Tensor, "D 3 P P"], bias: Float[Tensor, " D"], own: Normalisation
+    weight: Float[Tensor, "D 3 P P"], bias: Float[Tensor, " D"], own: Normalization
 ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]]:
-    """Weights that do to pixels in ImageNet's normalisation what these do to those in their own."""
+    """Weights that do to pixels in ImageNet's normalization what these do to those in their own."""
     exact = weight.detach().double()
-    own_mean, own_std = (_planes(colour, exact) for colour in (own.mean, own.std))
-    mean, std = (_planes(colour, exact) for colour in (IMAGENET.mean, IMAGENET.std))
+    own_mean, own_std = (_planes(color, exact) for color in (own.mean, own.std))
+    mean, std = (_planes(color, exact) for color in (IMAGENET.mean, IMAGENET.std))
     shift = (exact * (mean - own_mean) / own_std).sum(dim=(1, 2, 3))
     folded_bias = bias.detach().double() + shift
     return (exact * std / own_std).to(weight.dtype), folded_bias.to(bias.dtype)
 
 
-def _planes(colour: tuple[float, float, float], like: Tensor) -> Float[Tensor, "3 1 1"]:
-    """A colour that spreads over a patch."""
-    return torch.tensor(colour, dtype=like.dtype, device=like.device)[:, None, None]
+def _planes(color: tuple[float, float, float], like: Tensor) -> Float[Tensor, "3 1 1"]:
+    """A color that spreads over a patch."""
+    return torch.tensor(color, dtype=like.dtype, device=like.device)[:, None, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ class TeacherFacts:
     stride: int
     """Pixels for one patch, in height and in width."""
 
-    normalisation: Normalisation
+    normalization: Normalization
     """What the network expects pixels to be."""
 
 
@@ -208,7 +208,7 @@ class StridedTeacher(Teacher):
         super().__init__()
         self.name, self.licence, self.stride = facts.name, facts.licence, facts.stride
         self.image_width, self.patch_width = facts.image_width, facts.patch_width
-        self.normalisation = facts.normalisation
+        self.normalization = facts.normalization
         self.network = network
         self.requires_grad_(False).eval()
 
@@ -228,7 +228,7 @@ class StridedTeacher(Teacher):
                 f"{self.name}; give a multiple of {self.coarsest_stride} pixels, or 0."
             )
         size = ((rows + 2 * margin) * self.stride, (columns + 2 * margin) * self.stride)
-        pixels = self.normalisation.normalise(resized(images, size))
+        pixels = self.normalization.normalize(resized(images, size))
         targets = (
             self.observe_within(pixels, grid, margin) if margin else self.observe(pixels, grid)
         )
@@ -243,7 +243,7 @@ class StridedTeacher(Teacher):
         return Targets(targets.image.float(), targets.patches.float())
 
     def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
-        """What the network says of normalised images of just the right size."""
+        """What the network says of normalized images of just the right size."""
         raise NotImplementedError(f"{type(self).__name__} does not define observe.")
 
     def observe_within(
@@ -262,7 +262,7 @@ class StridedTeacher(Teacher):
 
     def identity(self) -> dict[str, Any]:
         """What decides the outputs besides the weights, as plain values."""
-        return super().identity() | {"normalisation": asdict(self.normalisation)}
+        return super().identity() | {"normalization": asdict(self.normalization)}
 
 
 def cut(maps: Float[Tensor, "*B height width"], margin: int) -> Float[Tensor, "*B rows columns"]:
@@ -276,7 +276,7 @@ FIRST_GRID = (14, 14)
 
 
 class FunctionTeacher(StridedTeacher):
-    """A callable from normalised images (B, 3, H, W) to an image feature and features of patches.
+    """A callable from normalized images (B, 3, H, W) to an image feature and features of patches.
 
     It answers with a pair: (B, DI), and either (B, N, DP) row by row or a map (B, DP, rows,
     columns). It is called once at the start, which tells the widths. A module is frozen and moves
@@ -290,7 +290,7 @@ class FunctionTeacher(StridedTeacher):
         name: str,
         licence: str | None = None,
         stride: int = 16,
-        normalisation: Normalisation = IMAGENET,
+        normalization: Normalization = IMAGENET,
         digest: str | None = None,
     ) -> None:
         """Try the function, and note what comes out.
@@ -300,7 +300,7 @@ class FunctionTeacher(StridedTeacher):
             name: what the teacher is called in reports and model cards.
             licence: that of its weights.
             stride: pixels for one patch.
-            normalisation: of the pixels that it gets.
+            normalization: of the pixels that it gets.
             digest: a text that stands for its weights and code; without it outputs are not kept.
         """
         if stride < 1:
@@ -316,7 +316,7 @@ class FunctionTeacher(StridedTeacher):
             image_width=first.image.shape[1],
             patch_width=first.patches.shape[2],
             stride=stride,
-            normalisation=normalisation,
+            normalization=normalization,
         )
         super().__init__(facts, network)
         self._given_digest = digest
@@ -385,7 +385,7 @@ class VecaTeacher(StridedTeacher):
         """Freeze a model; its licence is the one that its provenance tells."""
         config = model.config
         if config.in_channels != 3:
-            raise TeacherError(f"{name} has {config.in_channels} colours; a teacher needs three.")
+            raise TeacherError(f"{name} has {config.in_channels} colors; a teacher needs three.")
         known = model.provenance
         facts = TeacherFacts(
             name=name,
@@ -393,7 +393,7 @@ class VecaTeacher(StridedTeacher):
             image_width=config.width,
             patch_width=config.width,
             stride=config.patch_size,
-            normalisation=IMAGENET,
+            normalization=IMAGENET,
         )
         super().__init__(facts, model)
         self._file_digest = digest

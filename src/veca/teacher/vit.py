@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from veca.data.transforms import IMAGENET, Normalisation
+from veca.data.transforms import IMAGENET, Normalization
 from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts, for_imagenet
 
 
@@ -63,10 +63,10 @@ def _transformers() -> ModuleType:
     return found
 
 
-OPENAI = Normalisation((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+OPENAI = Normalization((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 """Of the images that CLIP was trained on."""
 
-HALVES = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+HALVES = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """To -1..1."""
 
 Grid = tuple[int, int]
@@ -80,11 +80,11 @@ class Family:
     model: str
     """Name of the class."""
 
-    normalisation: Normalisation
+    normalization: Normalization
     """Where no file says another; that of RADIO lies in the model itself."""
 
     observe: Callable[[Any, Tensor, Grid], Targets]
-    """From model and normalised pixels to features."""
+    """From model and normalized pixels to features."""
 
     embedding: Callable[[Any], Weights]
     """From a model to the weights of its patch embedding."""
@@ -123,7 +123,7 @@ def _siglip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
 
 
 def _siglip2(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
-    """SigLIP 2 for any size, which wants the pixels of each patch in a row: y, x, colour."""
+    """SigLIP 2 for any size, which wants the pixels of each patch in a row: y, x, color."""
     side = model.config.patch_size
     squares = pixels.unflatten(2, (-1, side)).unflatten(
         4, (-1, side)
@@ -151,37 +151,37 @@ def _convolution(layer: Any) -> Weights:  # noqa: ANN401
     return layer.weight, layer.bias
 
 
-def _linear(layer: Any, side: int, colours_last: bool) -> Weights:  # noqa: ANN401
+def _linear(layer: Any, side: int, colors_last: bool) -> Weights:  # noqa: ANN401
     """Weights of a linear layer over the pixels of a patch."""
-    if colours_last:
+    if colors_last:
         return layer.weight.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2), layer.bias
     return layer.weight.unflatten(1, (3, side, side)), layer.bias
 
 
 DINOV3 = Family(
     model="DINOv3ViTModel",
-    normalisation=IMAGENET,
+    normalization=IMAGENET,
     observe=_dino,
     embedding=lambda model: _convolution(model.embeddings.patch_embeddings),
 )
 CLIP = Family(
     model="CLIPVisionModel",
-    normalisation=OPENAI,
+    normalization=OPENAI,
     observe=_clip,
     embedding=lambda model: _convolution(model.embeddings.patch_embedding),
 )
 SIGLIP = Family(
     model="SiglipVisionModel",
-    normalisation=HALVES,
+    normalization=HALVES,
     observe=_siglip,
     embedding=lambda model: _convolution(model.embeddings.patch_embedding),
 )
 SIGLIP2 = Family(
     model="Siglip2VisionModel",
-    normalisation=HALVES,
+    normalization=HALVES,
     observe=_siglip2,
     embedding=lambda model: _linear(
-        model.embeddings.patch_embedding, model.config.patch_size, colours_last=True
+        model.embeddings.patch_embedding, model.config.patch_size, colors_last=True
     ),
 )
 
@@ -190,23 +190,23 @@ FAMILIES: Mapping[str, Family] = {
     "clip_vision_model": CLIP,
     "dinov2": Family(
         model="Dinov2Model",
-        normalisation=IMAGENET,
+        normalization=IMAGENET,
         observe=_dino,
         embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
     ),
     "dinov2_with_registers": Family(
         model="Dinov2WithRegistersModel",
-        normalisation=IMAGENET,
+        normalization=IMAGENET,
         observe=_dino,
         embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
     ),
     "dinov3_vit": DINOV3,
     "radio": Family(
         model="RadioModel",
-        normalisation=OPENAI,
+        normalization=OPENAI,
         observe=_radio,
         embedding=lambda model: _linear(
-            model.embeddings.patch_projection, model.config.patch_size, colours_last=False
+            model.embeddings.patch_projection, model.config.patch_size, colors_last=False
         ),
     ),
     "siglip": SIGLIP,
@@ -215,7 +215,7 @@ FAMILIES: Mapping[str, Family] = {
     "siglip2_vision_model": SIGLIP2,
     "vit": Family(
         model="ViTModel",
-        normalisation=HALVES,
+        normalization=HALVES,
         observe=_vit,
         embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
         options=MappingProxyType({"add_pooling_layer": False}),
@@ -237,16 +237,16 @@ class VisionTransformerTeacher(StridedTeacher):
         *,
         name: str,
         licence: str | None = None,
-        normalisation: Normalisation | None = None,
+        normalization: Normalization | None = None,
     ) -> None:
-        """Freeze a model; without `normalisation` that of its family is used."""
+        """Freeze a model; without `normalization` that of its family is used."""
         config: Any = model.config
         family = FAMILIES[config.model_type]
-        width, side, colours = config.hidden_size, config.patch_size, config.num_channels
-        if not isinstance(side, int) or colours != 3:
+        width, side, colors = config.hidden_size, config.patch_size, config.num_channels
+        if not isinstance(side, int) or colors != 3:
             raise TeacherError(
-                f"{name} has patches of {side} pixels and {colours} colours; a teacher needs "
-                "square patches, their side as one number, and three colours."
+                f"{name} has patches of {side} pixels and {colors} colors; a teacher needs "
+                "square patches, their side as one number, and three colors."
             )
         facts = TeacherFacts(
             name=name,
@@ -254,7 +254,7 @@ class VisionTransformerTeacher(StridedTeacher):
             image_width=width * len(getattr(config, "summary_idxs", None) or [0]),
             patch_width=width,
             stride=side,
-            normalisation=_taken_out(model) or normalisation or family.normalisation,
+            normalization=_taken_out(model) or normalization or family.normalization,
         )
         super().__init__(facts, model)
         self.family = family
@@ -266,13 +266,13 @@ class VisionTransformerTeacher(StridedTeacher):
     def patch_embedding(
         self, patch_size: int
     ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """The model's own, for pixels in ImageNet's normalisation."""
+        """The model's own, for pixels in ImageNet's normalization."""
         if patch_size != self.stride:
             return None
         weight, bias = self.family.embedding(self.network)
         if bias is None:
             bias = weight.new_zeros(len(weight))
-        return for_imagenet(weight, bias, self.normalisation)
+        return for_imagenet(weight, bias, self.normalization)
 
     def identity(self) -> dict[str, Any]:
         """What decides the outputs besides the weights, as plain values."""
@@ -280,12 +280,12 @@ class VisionTransformerTeacher(StridedTeacher):
         return super().identity() | settings
 
 
-def _taken_out(model: Any) -> Normalisation | None:  # noqa: ANN401 - the library is not typed
-    """The normalisation that a model (RADIO) does itself, which is then left to us; else None."""
+def _taken_out(model: Any) -> Normalization | None:  # noqa: ANN401 - the library is not typed
+    """The normalization that a model (RADIO) does itself, which is then left to us; else None."""
     if not hasattr(model, "make_preprocessor_external"):
         return None
     conditioner = model.make_preprocessor_external()
     red, green, blue = conditioner.norm_mean.flatten().tolist()
     mean = (red, green, blue)
     red, green, blue = conditioner.norm_std.flatten().tolist()
-    return Normalisation(mean, (red, green, blue))
+    return Normalization(mean, (red, green, blue))

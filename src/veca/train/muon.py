@@ -147,7 +147,7 @@ MOST_ELEMENTS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class NorMuonConfig:
-    """Constants of the optimiser; the defaults are the paper's."""
+    """Constants of the optimizer; the defaults are the paper's."""
 
     weight_decay: float = 0.015
     """Share of a weight that one step at rate one takes away."""
@@ -168,7 +168,7 @@ class NorMuonConfig:
 class NorMuon(Optimizer):
     """Steps matrices; those without a gradient are neither moved nor decayed.
 
-    Matrices of one shape go through the orthogonalisation together. Of a sharded matrix every
+    Matrices of one shape go through the orthogonalization together. Of a sharded matrix every
     process gathers the whole momentum, computes the whole step and applies its own part.
     """
 

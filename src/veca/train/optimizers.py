@@ -56,7 +56,7 @@ MatrixOptimizer = Literal["normuon", "adamw"]
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Constants of both optimisers; the defaults are the paper's first stage."""
+    """Constants of both optimizers; the defaults are the paper's first stage."""
 
     matrices: MatrixOptimizer = "normuon"
     """What steps the matrices inside the network."""
@@ -90,7 +90,7 @@ class OptimizerConfig:
     size, that of a weight or not."""
 
     def __post_init__(self) -> None:
-        """Refuse constants with which nothing is learnt."""
+        """Refuse constants with which nothing is learned."""
         for name in ("weight_decay", "eps", "matrix_rate", "other_rate", "core_step_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
@@ -137,7 +137,7 @@ def split_parameters(student: nn.Module) -> ParameterSplit:
 
 
 class Optimizers:
-    """Both optimisers of a student as one."""
+    """Both optimizers of a student as one."""
 
     def __init__(
         self, student: nn.Module, config: OptimizerConfig, precision: ResolvedPrecision = "fp32"
@@ -176,7 +176,7 @@ class Optimizers:
             parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the optimisers remember, whole, as '<parameter>/<what>'; every process must ask.
+        """What the optimizers remember, whole, as '<parameter>/<what>'; every process must ask.
 
         Tensors that are not sharded are the live ones: the next step changes them.
         """
@@ -196,7 +196,7 @@ class Optimizers:
         }
 
     def load(self, tensors: Mapping[str, Tensor], facts: Mapping[str, int]) -> None:
-        """Go on as the optimisers would have that `tensors` and `facts` were taken from.
+        """Go on as the optimizers would have that `tensors` and `facts` were taken from.
 
         A parameter of which nothing was remembered has never had a gradient.
         """
@@ -218,7 +218,7 @@ class Optimizers:
         return self._owner[parameter].state.get(parameter, {})
 
     def _check(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
-        """Refuse what other optimisers or another student remembered."""
+        """Refuse what other optimizers or another student remembered."""
         for name, state in stored.items():
             parameter = self._named.get(name)
             if parameter is None:
@@ -231,7 +231,7 @@ class Optimizers:
             if found != shapes:
                 raise ValueError(
                     f"the stored state of {name!r} has the shapes {found}, but this student's "
-                    f"optimiser has {shapes}; resume with the configuration it was stored with."
+                    f"optimizer has {shapes}; resume with the configuration it was stored with."
                 )
 
     def _shapes(self, parameter: nn.Parameter) -> dict[str, tuple[int, ...]]:
@@ -245,7 +245,7 @@ class Optimizers:
 def _normuon(
     matrices: Mapping[str, nn.Parameter], config: OptimizerConfig, precision: ResolvedPrecision
 ) -> NorMuon:
-    """The optimiser of the matrices, all of which decay."""
+    """The optimizer of the matrices, all of which decay."""
     constants = NorMuonConfig(
         weight_decay=config.weight_decay,
         momentum=config.momentum,
@@ -258,7 +258,7 @@ def _normuon(
 def _adamw(
     student: nn.Module, parameters: Mapping[str, nn.Parameter], config: OptimizerConfig
 ) -> AdamW:
-    """The optimiser of all else, and of matrices if that is asked for."""
+    """The optimizer of all else, and of matrices if that is asked for."""
     decaying, moving = _decaying(student, config), _moving(student)
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for parameter in parameters.values():
@@ -298,7 +298,7 @@ def _decaying(student: nn.Module, config: OptimizerConfig) -> set[nn.Parameter] 
 
 
 def _restored(kind: str, value: Tensor | int, parameter: nn.Parameter) -> Tensor:
-    """A stored value as the optimiser keeps it: copied, on its device, spread over processes."""
+    """A stored value as the optimizer keeps it: copied, on its device, spread over processes."""
     if not isinstance(value, Tensor):  # the fused AdamW counts on the device
         return torch.tensor(float(value), device=parameter.device)
     copied = value.detach().to(parameter.device, parameter.dtype, copy=True)

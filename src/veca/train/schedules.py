@@ -55,7 +55,7 @@ def _weighted_index(weights: Sequence[int | float], count: int, key: str) -> int
             f"weights={tuple(weights)} cannot be drawn from; give {count} numbers of 0 or more, "
             "at least one of them above 0."
         )
-    # Seeding with text goes through SHA-512, so neighbouring steps are unrelated.
+    # Seeding with text goes through SHA-512, so neighboring steps are unrelated.
     point = random.Random(key).random() * total
     for index, weight in enumerate(weights):
         point -= weight
@@ -164,7 +164,7 @@ def draw_resolution(phases: Sequence[ResolutionPhase], seed: int, step: int, ste
     phase = [phase for phase in phases if step >= round(phase.from_share * steps)][-1]
     weights = phase.weights or (1.0,) * len(phase.sizes)
     sums = list(itertools.accumulate(weights))
-    # Seeding with text goes through SHA-512, so neighbouring steps are unrelated.
+    # Seeding with text goes through SHA-512, so neighboring steps are unrelated.
     point = random.Random(f"resolution/{seed}/{step}").random() * sums[-1]
     return phase.sizes[bisect_right(sums, point, hi=len(sums) - 1)]
 

@@ -289,7 +289,7 @@ def _usage(config: BackboneConfig, name: str | None) -> Iterator[str]:
     yield "import torch, veca"
     yield ""
     yield f"model = veca.load({json.dumps(name or 'THIS_MODEL')}){hint}"
-    yield f"images = torch.randn(1, {config.in_channels}, {side}, {side})  # normalised pictures"
+    yield f"images = torch.randn(1, {config.in_channels}, {side}, {side})  # normalized pictures"
     yield f"features = model(images{budget})"
     yield "features.image, features.patch_map  # the picture as a whole, and place by place"
     yield "```"

@@ -11,9 +11,9 @@ Checkpoints of the authors' release, key by key.
 
 Their file is a pickle, so it is read by `torch.load(weights_only=True)`, behind the checks of
 `archive.py`. It holds the state dict of the student, alone or in a dictionary beside the state of
-the optimisers. Sizes are read off the shapes, and every key must find its place.
+the optimizers. Sizes are read off the shapes, and every key must find its place.
 
-Their rotary position pairs neighbouring channels, ours channel i with i + K/2 (`rotary.py`): the
+Their rotary position pairs neighboring channels, ours channel i with i + K/2 (`rotary.py`): the
 rows of queries and keys are put into our order, which changes no product between them.
 """
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veca.data.sets.dataset import Checker, LabelledSet, SetError, Split
+from veca.data.sets.dataset import Checker, LabeledSet, SetError, Split
 
-Reader = Callable[[Path, Checker], LabelledSet]
+Reader = Callable[[Path, Checker], LabeledSet]
 Maker = Callable[[Path], Path]
 
 
@@ -26,13 +26,13 @@ def touch(folder: Path, *names: str) -> Path:
     return write(folder, {name: b"x" * (place + 1) for place, name in enumerate(names)})
 
 
-def part(reader: Reader, folder: Path) -> LabelledSet:
+def part(reader: Reader, folder: Path) -> LabeledSet:
     """What is read of a copy that is allowed to be partial."""
     checker = Checker("the set", allow_partial=True)
     return checker.finish(reader(folder, checker))
 
 
-def complete(reader: Reader, folder: Path, counts: Mapping[str, int]) -> LabelledSet:
+def complete(reader: Reader, folder: Path, counts: Mapping[str, int]) -> LabeledSet:
     """What is read of a copy that holds all it has to by other counts than the makers'."""
     checker = Checker("the set", instead=counts)
     found = checker.finish(reader(folder, checker))

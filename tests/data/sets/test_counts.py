@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.sets.miniatures import touch
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import Checker, LabelledSet, SetError, Split
+from veca.data.sets.dataset import Checker, LabeledSet, SetError, Split
 
 
 def split(name: str, count: int) -> Split:
@@ -18,9 +18,9 @@ def split(name: str, count: int) -> Split:
     return Split(name=name, pictures=builder.table(), keys=keys, labels=np.zeros(count, np.int64))
 
 
-def some_set(train: int = 2, test: int = 1) -> LabelledSet:
+def some_set(train: int = 2, test: int = 1) -> LabeledSet:
     parts = {"train": split("train", train), "test": split("test", test)}
-    return LabelledSet(name="the set", kind="classes", classes=("a",), **parts)  # type: ignore[arg-type]
+    return LabeledSet(name="the set", kind="classes", classes=("a",), **parts)  # type: ignore[arg-type]
 
 
 def test_a_set_without_faults_is_returned_as_it_is() -> None:

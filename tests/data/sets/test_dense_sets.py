@@ -11,7 +11,7 @@ from veca.data.sets.registry import DENSE_SETS
 def test_all_sets_of_the_paper_have_names() -> None:
     assert set(DENSE_SETS) == {
         "voc2012", "voc2012-aug", "pascal-context-60", "pascal-context-59", "ade20k",
-        "coco-stuff", "coco-object", "cityscapes", "nyu-v2", "nyu-v2-labelled", "kitti",
+        "coco-stuff", "coco-object", "cityscapes", "nyu-v2", "nyu-v2-labeled", "kitti",
     }  # fmt: skip
 
 

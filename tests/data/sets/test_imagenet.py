@@ -45,7 +45,7 @@ def test_a_flat_val_is_read_by_its_list(tmp_path: Path, below: str) -> None:
     assert labels(found.test) == {f"val/{VAL.format(2)}": 0, f"val/{VAL.format(1)}": 1}
 
 
-def test_a_list_with_a_class_that_cannot_be_learnt_is_refused(tmp_path: Path) -> None:
+def test_a_list_with_a_class_that_cannot_be_learned_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, *TRAIN, f"val/{VAL.format(1)}")
     write(tmp_path, {"LOC_val_solution.csv": f"ILSVRC2012_val_00000001,{SHARK} 1 2 3 4\n"})
     assert f"has the class '{SHARK}', which train/ has not" in complaint(imagenet_1k, tmp_path)

@@ -1,4 +1,4 @@
-"""Food, pets, birds, aircraft and textures are labelled by their makers' lists."""
+"""Food, pets, birds, aircraft and textures are labeled by their makers' lists."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def food(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("below", ["", "food-101"])
-def test_food_is_labelled_by_its_json_files(tmp_path: Path, below: str) -> None:
+def test_food_is_labeled_by_its_json_files(tmp_path: Path, below: str) -> None:
     food(tmp_path / below)
     found = part(food101, tmp_path)
     assert found.classes == ("apple_pie", "waffles")
@@ -170,7 +170,7 @@ def aircraft(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("below", ["", "fgvc-aircraft-2013b"])
-def test_aircraft_are_labelled_by_variant(tmp_path: Path, below: str) -> None:
+def test_aircraft_are_labeled_by_variant(tmp_path: Path, below: str) -> None:
     aircraft(tmp_path / below)
     counts = {"classes": 3, "train pictures": 2, "val pictures": 1, "test pictures": 1}
     found = complete(fgvc_aircraft, tmp_path, counts)

@@ -16,7 +16,7 @@ from tests.data.sets.dense_layouts import (
 )
 from tests.rules import ROOT
 from veca.data.images import read_size
-from veca.data.sets.dataset import Checker, DepthFacts, LabelledSet, SetError
+from veca.data.sets.dataset import Checker, DepthFacts, LabeledSet, SetError
 from veca.data.sets.folders import (
     ANIMALS_SCORED,
     is_plain_depth,
@@ -43,7 +43,7 @@ def write_masks(folder: Path, classes: tuple[str, ...] = ("other", "cat", "dog")
     return folder
 
 
-def masks(folder: Path) -> LabelledSet:
+def masks(folder: Path) -> LabeledSet:
     checker = Checker(folder.name)
     return checker.finish(plain_masks(folder, checker))
 
@@ -125,7 +125,7 @@ def test_a_list_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
         masks(folder)
 
 
-def test_depth_is_read_in_metres(tmp_path: Path) -> None:
+def test_depth_is_read_in_meters(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_picture(tmp_path / "images" / f"{name}.jpg")
         write_depth(tmp_path / "depth" / f"{name}.png", (0, 2500))

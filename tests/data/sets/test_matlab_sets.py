@@ -1,4 +1,4 @@
-"""Cars and flowers are labelled by their makers' MATLAB files."""
+"""Cars and flowers are labeled by their makers' MATLAB files."""
 
 import sys
 from pathlib import Path

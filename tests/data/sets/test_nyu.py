@@ -1,4 +1,4 @@
-"""NYU Depth v2 is read from small copies, by the lists and by the labelled pictures."""
+"""NYU Depth v2 is read from small copies, by the lists and by the labeled pictures."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.sets.dense_layouts import parts, write_depth, write_lines, write_picture
 from veca.data.sets.dataset import Checker, DepthFacts, SetError
-from veca.data.sets.depth import nyu_v2, nyu_v2_labelled
+from veca.data.sets.depth import nyu_v2, nyu_v2_labeled
 
 COUNTS = {"train pictures": 2, "test pictures": 1}
 
@@ -67,7 +67,7 @@ def test_a_test_picture_in_the_train_list_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["official_splits", "."])
-def test_the_labelled_convention_has_a_name_and_numbers_of_its_own(
+def test_the_labeled_convention_has_a_name_and_numbers_of_its_own(
     tmp_path: Path, given: str
 ) -> None:
     for part, scene, number in (
@@ -76,12 +76,12 @@ def test_the_labelled_convention_has_a_name_and_numbers_of_its_own(
         ("test", "basement", 0),
     ):
         write_frame(tmp_path / "official_splits" / part, scene, number)
-    checker = Checker("nyu-v2-labelled", instead=COUNTS)
-    found = checker.finish(nyu_v2_labelled(tmp_path / given, checker))
+    checker = Checker("nyu-v2-labeled", instead=COUNTS)
+    found = checker.finish(nyu_v2_labeled(tmp_path / given, checker))
     train, test = parts(found)
-    assert (found.name, len(test)) == ("nyu-v2-labelled", 1)
+    assert (found.name, len(test)) == ("nyu-v2-labeled", 1)
     assert train.keys == ("train/basement/rgb_00001.jpg", "train/cafe/rgb_00002.jpg")
     assert train.target(1)[0, 1] == 1.5
-    checker = Checker("nyu-v2-labelled")
+    checker = Checker("nyu-v2-labeled")
     with pytest.raises(SetError, match=r"(?s)2 were found, 795 .* 1 were found, 654"):
-        checker.finish(nyu_v2_labelled(tmp_path / given, checker))
+        checker.finish(nyu_v2_labeled(tmp_path / given, checker))

@@ -43,7 +43,7 @@ def places(folder: Path, train: str, val: str) -> Path:
         ("data_large", "val_large"),
     ],
 )
-def test_places_are_labelled_by_their_lists(tmp_path: Path, train: str, val: str) -> None:
+def test_places_are_labeled_by_their_lists(tmp_path: Path, train: str, val: str) -> None:
     found = complete(places365, places(tmp_path, train, val), PLACES_SMALL)
     assert found.classes == ("airfield", "apartment_building/outdoor", "bar")
     assert labels(found.train) == {

@@ -1,4 +1,4 @@
-"""Masks are read as numbers, depth as metres, and what would silently change them is refused."""
+"""Masks are read as numbers, depth as meters, and what would silently change them is refused."""
 
 import pickle
 import sys
@@ -24,7 +24,7 @@ SOME = (0, 20, 255, 7)
 
 
 @pytest.mark.parametrize("palette", [False, True])
-def test_a_mask_is_the_indices_of_its_file_whatever_their_colours(
+def test_a_mask_is_the_indices_of_its_file_whatever_their_colors(
     tmp_path: Path, palette: bool
 ) -> None:
     path = tmp_path / "mask.png"
@@ -36,7 +36,7 @@ def test_a_mask_is_the_indices_of_its_file_whatever_their_colours(
     assert np.array_equal(found, mask)
 
 
-def test_a_palette_of_a_few_colours_packs_pixels_and_they_come_out_whole(tmp_path: Path) -> None:
+def test_a_palette_of_a_few_colors_packs_pixels_and_they_come_out_whole(tmp_path: Path) -> None:
     path = tmp_path / "mask.png"
     mask = write_mask(path, (0, 1, 2, 3))
     image = Image.frombytes("P", (WIDTH, HEIGHT), mask.tobytes())
@@ -93,16 +93,16 @@ def test_a_mask_that_was_cut_short_is_refused(tmp_path: Path) -> None:
         read_mask(str(path), VOC)
 
 
-@pytest.mark.parametrize(("per_metre", "metres"), [(1000, 65.535), (256, 255.99609375)])
-def test_depth_is_in_metres_and_unknown_stays_zero(
-    tmp_path: Path, per_metre: int, metres: float
+@pytest.mark.parametrize(("per_metre", "meters"), [(1000, 65.535), (256, 255.99609375)])
+def test_depth_is_in_meters_and_unknown_stays_zero(
+    tmp_path: Path, per_metre: int, meters: float
 ) -> None:
     path = tmp_path / "depth.png"
     steps = write_depth(path, (0, per_metre, 1, 65_535))
     found = read_depth(str(path), per_metre)
     assert found.dtype == np.float32
     assert found[0, :2].tolist() == [0.0, 1.0]
-    assert found[0, 3] == np.float32(metres)
+    assert found[0, 3] == np.float32(meters)
     assert np.allclose(found, steps.astype(np.float64) / per_metre, rtol=1e-7, atol=0)
 
 

@@ -12,7 +12,7 @@ from tests.data.sets.dense_layouts import (
     write_picture,
     write_sbd,
 )
-from veca.data.sets.dataset import Checker, LabelledSet, SetError
+from veca.data.sets.dataset import Checker, LabeledSet, SetError
 from veca.data.sets.segmentation import CLASSES, voc2012, voc2012_aug
 
 OWN, VAL = ("2007_01", "2007_02"), ("2007_03", "2008_04")
@@ -48,7 +48,7 @@ def add_sbd(dataset: Path) -> None:
     write_lines(dataset / "val.txt", SBD_VAL)
 
 
-def with_sbd(folder: Path, *, allow_partial: bool = False) -> LabelledSet:
+def with_sbd(folder: Path, *, allow_partial: bool = False) -> LabeledSet:
     checker = Checker("voc2012-aug", instead=COUNTS, allow_partial=allow_partial)
     return checker.finish(voc2012_aug(folder, checker))
 

@@ -1,1 +1,1 @@
-"""Labelled sets as their makers lay them out: parts, labels and counts, asserted before use."""
+"""Labeled sets as their makers lay them out: parts, labels and counts, asserted before use."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from veca.data.listing import RAW_SUFFIX, Input, absolute, key, member_name
 from veca.data.sets.dataset import (
     Checker,
-    LabelledSet,
+    LabeledSet,
     PartBuilder,
     SetError,
     Split,
@@ -42,7 +42,7 @@ from veca.data.sets.dataset import (
 from veca.data.sets.folders import read_class_folders
 
 
-def food101(folder: Path, checker: Checker) -> LabelledSet:
+def food101(folder: Path, checker: Checker) -> LabeledSet:
     """`meta/{classes.txt,train.json,test.json}` and `images/<class>/<number>.jpg`.
 
     The JSON files map each class to names below `images/`, without their ending. The labels of the
@@ -55,10 +55,10 @@ def food101(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("classes", len(classes), 101)
     _expect(checker, train, 75_750, each=750, num_classes=len(classes))
     _expect(checker, test, 25_250, each=250, num_classes=len(classes))
-    return LabelledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
 
 
-def oxford_pets(folder: Path, checker: Checker) -> LabelledSet:
+def oxford_pets(folder: Path, checker: Checker) -> LabeledSet:
     """`annotations/{trainval,test}.txt` and `images/<Breed>_<number>.jpg`.
 
     Columns are name, class from 1, species and breed within the species; only the second counts.
@@ -81,12 +81,12 @@ def oxford_pets(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("classes", len(names), 37)
     for split in (train, test):
         _expect(checker, split, parts[split.name])
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name, kind="classes", classes=classes, train=train, test=test, per_class=True
     )
 
 
-def cub_200(folder: Path, checker: Checker) -> LabelledSet:
+def cub_200(folder: Path, checker: Checker) -> LabeledSet:
     """Four lists, `classes`, `images`, `image_class_labels` and `train_test_split`, joined by id.
 
     Classes are counted from 1; 1 in the last list means training. Whole pictures are used, not cut
@@ -113,7 +113,7 @@ def cub_200(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("pictures", len(listed["images"]), 11_788)
     _expect(checker, train, 5_994)
     _expect(checker, test, 5_794)
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=tuple(classes[number].partition(".")[2] for number in numbers),
@@ -122,7 +122,7 @@ def cub_200(folder: Path, checker: Checker) -> LabelledSet:
     )
 
 
-def fgvc_aircraft(folder: Path, checker: Checker) -> LabelledSet:
+def fgvc_aircraft(folder: Path, checker: Checker) -> LabeledSet:
     """`data/images_variant_{train,val,test}.txt`, `data/variants.txt` and `data/images/`.
 
     The 100 variants are the classes, not the families or manufacturers. The makers ask to cut off
@@ -146,7 +146,7 @@ def fgvc_aircraft(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("classes", len(classes), 100)
     for part, split in splits.items():
         _expect(checker, split, parts[part])
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -158,7 +158,7 @@ def fgvc_aircraft(folder: Path, checker: Checker) -> LabelledSet:
     )
 
 
-def dtd(folder: Path, checker: Checker) -> LabelledSet:
+def dtd(folder: Path, checker: Checker) -> LabeledSet:
     """`labels/{train,val,test}1.txt` and `images/<texture>/`, the first of ten partitions."""
     parts = ("train", "val", "test")
     needed = ("images", *(f"labels/{part}1.txt" for part in parts))
@@ -175,7 +175,7 @@ def dtd(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("classes", len(classes), 47)
     for split in splits.values():
         _expect(checker, split, 1_880, each=40, num_classes=len(classes))
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -232,7 +232,7 @@ SUN_CLASS_LIST = "ClassName.txt"
 SUN_LISTS = {"train": "Training_01.txt", "test": "Testing_01.txt"}
 
 
-def places365(folder: Path, checker: Checker) -> LabelledSet:
+def places365(folder: Path, checker: Checker) -> LabeledSet:
     """Lists of `path class` beside `data_256_standard/` and `val_256/`, or the large pictures.
 
     Numbers are reported on `val`; the labels of the test pictures are not public.
@@ -251,7 +251,7 @@ def places365(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("train pictures", len(train), PLACES_TRAIN)
     checker.expect("val pictures", len(val), PLACES_VAL)
     checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 100)
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -261,7 +261,7 @@ def places365(folder: Path, checker: Checker) -> LabelledSet:
     )
 
 
-def sun397(folder: Path, checker: Checker) -> LabelledSet:
+def sun397(folder: Path, checker: Checker) -> LabeledSet:
     """`SUN397/<letter>/<class>/`, with partition 01 of the makers' ten: 50 + 50 of each class.
 
     A class may have two levels, as `b/bow_window/indoor`; so a picture's class is all of its path.
@@ -284,7 +284,7 @@ def sun397(folder: Path, checker: Checker) -> LabelledSet:
         checker.expect(f"{name} pictures", len(split), SUN_PART)
         each = f"{name} pictures of a class"
         checker.expect_each(each, np.asarray(split.labels), len(paths), 50)
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=tuple(path.partition("/")[2] for path in paths),
@@ -372,17 +372,17 @@ HUNDRED = Layout(
 )
 
 
-def cifar_10(folder: Path, checker: Checker) -> LabelledSet:
+def cifar_10(folder: Path, checker: Checker) -> LabeledSet:
     """`cifar-10-batches-bin/{data_batch_1 ... 5,test_batch}.bin` and `batches.meta.txt`."""
     return _read(folder, TEN, checker)
 
 
-def cifar_100(folder: Path, checker: Checker) -> LabelledSet:
+def cifar_100(folder: Path, checker: Checker) -> LabeledSet:
     """`cifar-100-binary/{train,test}.bin` and `fine_label_names.txt`; the fine labels count."""
     return _read(folder, HUNDRED, checker)
 
 
-def _read(folder: Path, layout: Layout, checker: Checker) -> LabelledSet:
+def _read(folder: Path, layout: Layout, checker: Checker) -> LabeledSet:
     """Either set."""
     needed = (layout.names, *layout.train, *layout.test)
     if not any((folder / name / layout.names).exists() for name in ("", layout.folder)):
@@ -401,7 +401,7 @@ def _read(folder: Path, layout: Layout, checker: Checker) -> LabelledSet:
         what = f"{split.name} pictures of a class"
         each = pictures // layout.classes
         checker.expect_each(what, np.asarray(split.labels), len(classes), each)
-    return LabelledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
 
 
 def _pictures(part: str, root: Path, layout: Layout, checker: Checker) -> PartBuilder:
@@ -428,7 +428,7 @@ OF_A_CLASS = 30
 """Training pictures of each class, as in the literature."""
 
 
-def caltech_101(folder: Path, checker: Checker) -> LabelledSet:
+def caltech_101(folder: Path, checker: Checker) -> LabeledSet:
     """`101_ObjectCategories/<class>/`, `BACKGROUND_Google` being the 102nd class.
 
     The makers have no split: papers draw 30 pictures of each class to train on and test on the
@@ -452,7 +452,7 @@ def caltech_101(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("classes", len(classes), 102)
     checker.expect("train pictures", len(train), 3_060)
     checker.expect("test pictures", len(test), 6_084)
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -472,7 +472,7 @@ LISTS = "ImageSets/Main"
 PRESENT, DIFFICULT, ABSENT = 1, 0, -1
 
 
-def voc2007(folder: Path, checker: Checker) -> LabelledSet:
+def voc2007(folder: Path, checker: Checker) -> LabeledSet:
     """`VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`, with the test archive unpacked into it."""
     needed = ["JPEGImages"]
     for part in PARTS:
@@ -481,7 +481,7 @@ def voc2007(folder: Path, checker: Checker) -> LabelledSet:
     trainval, test = (_split(part, root, checker) for part in PARTS)
     for split in (trainval, test):
         checker.expect(f"{split.name} pictures", len(split), PARTS[split.name])
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=CLASSES,

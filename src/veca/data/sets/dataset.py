@@ -1,6 +1,6 @@
 """Labeled datasets: splits, targets and checks of their counts.
 
-What a labelled set is: pictures in parts, and what is to be told of each of them.
+What a labeled set is: pictures in parts, and what is to be told of each of them.
 
 Parts of a set, put together picture by picture in a few flat arrays.
 
@@ -50,7 +50,7 @@ IGNORED = 255
 """The class of pixels that do not count."""
 
 Target = NDArray[np.uint8] | NDArray[np.float32]
-"""Classes of the pixels, after the set's own map, `IGNORED` where they do not count; or metres, 0
+"""Classes of the pixels, after the set's own map, `IGNORED` where they do not count; or meters, 0
 where they are unknown (height, width)."""
 
 
@@ -105,10 +105,10 @@ class DepthFacts:
     """What the numbers of a depth set mean, and where they count."""
 
     least: float = 1e-3
-    """Metres; a depth that is not above counts as unknown."""
+    """Meters; a depth that is not above counts as unknown."""
 
     most: float = 10.0
-    """Metres; a depth that is not below counts as unknown."""
+    """Meters; a depth that is not below counts as unknown."""
 
     crop: Literal["none", "eigen-nyu", "garg-kitti", "eigen-kitti"] = "none"
     """The pixels of a test picture that count."""
@@ -121,7 +121,7 @@ class DepthFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledSet:
+class LabeledSet:
     """A set with its parts."""
 
     name: str
@@ -160,7 +160,7 @@ class LabelledSet:
 
 
 class SetError(DataError):
-    """A labelled set that is not as its makers published it: what is missing, and what to do."""
+    """A labeled set that is not as its makers published it: what is missing, and what to do."""
 
 
 class Checker:
@@ -234,7 +234,7 @@ class Checker:
             self.report(f"neither {folder} nor a folder {' or '.join(below)} in it has all below")
         raise self.lacking(*(nearest / name for name in needed if not (nearest / name).exists()))
 
-    def finish(self, found: LabelledSet) -> LabelledSet:
+    def finish(self, found: LabeledSet) -> LabeledSet:
         """The set, if it is whole; with allow_partial the set with its faults.
 
         Raises:

@@ -7,18 +7,18 @@ with a slash that means the folder of the set.
 
 NYU Depth v2, by the two conventions that go by that name.
 
-`nyu-v2`: 24,231 pictures from the raw sequences and the 654 labelled test pictures, by the lists
+`nyu-v2`: 24,231 pictures from the raw sequences and the 654 labeled test pictures, by the lists
 `nyu_train.txt` and `nyu_test.txt`; what depth probes are nearly always measured with.
-`nyu-v2-labelled`: the 795 labelled training pictures instead, a thirtieth of the pictures, so that
+`nyu-v2-labeled`: the 795 labeled training pictures instead, a thirtieth of the pictures, so that
 numbers are not comparable. Both are 480 x 640 pixels with a frame that shows nothing; depth is in
-millimetres.
+millimeters.
 
 KITTI depth by Eigen's split, with the improved depth maps of the depth benchmark.
 
 Lists `kitti_eigen_train.txt` and `kitti_eigen_test.txt`; pictures in
 `input/<date>/<drive>_sync/image_02/data/`, depth in
 `gt_depth/<drive>_sync/proj_depth/groundtruth/image_02/`, or both as their archives unpack. Depth is
-in 1/256 metre, 0 where no laser point fell. Of the 697 test pictures 45 have no improved depth map:
+in 1/256 meter, 0 where no laser point fell. Of the 697 test pictures 45 have no improved depth map:
 652 are measured on. Numbers over all 697 with raw laser points are another convention.
 """
 
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from veca.data.sets.dataset import (
     Checker,
     DepthFacts,
-    LabelledSet,
+    LabeledSet,
     Pair,
     Split,
     files_below,
@@ -81,9 +81,9 @@ def first_place(folder: Path, places: Sequence[str], name: str) -> str:
     return next((way for way in ways if (folder / way).exists()), ways[0])
 
 
-TRAIN, TEST, LABELLED_TRAIN = 24_231, 654, 795
+TRAIN, TEST, LABELED_TRAIN = 24_231, 654, 795
 
-MILLIMETRES = partial(read_depth, per_metre=1000)
+MILLIMETERS = partial(read_depth, per_metre=1000)
 """Steps of the depth maps."""
 
 FACTS = DepthFacts(most=10.0, crop="eigen-nyu", nyu_crop=True)
@@ -98,7 +98,7 @@ PICTURE, DEPTH = "rgb_", "sync_depth_"
 """How the names of the files of a scene begin."""
 
 
-def nyu_v2(folder: Path, checker: Checker) -> LabelledSet:
+def nyu_v2(folder: Path, checker: Checker) -> LabeledSet:
     """24,231 pictures to train on, 654 to test on."""
     train = _listed("train", folder, TRAIN_LISTS, TRAIN_PLACES, checker)
     test = _listed("test", folder, TEST_LISTS, TEST_PLACES, checker)
@@ -106,12 +106,10 @@ def nyu_v2(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("test pictures", len(test), TEST)
     require_apart(train, test, checker)
     facts = {"train_list": "24,231 pictures of the raw sequences (nyu_train.txt)"}
-    return LabelledSet(
-        name="nyu-v2", kind="depth", train=train, test=test, depth=FACTS, facts=facts
-    )
+    return LabeledSet(name="nyu-v2", kind="depth", train=train, test=test, depth=FACTS, facts=facts)
 
 
-def nyu_v2_labelled(folder: Path, checker: Checker) -> LabelledSet:
+def nyu_v2_labeled(folder: Path, checker: Checker) -> LabeledSet:
     """795 pictures to train on, 654 to test on: `{train,test}/<scene>/` as BTS's tool writes them.
 
     The tool is `extract_official_train_test_set_from_mat.py`; its depth is the raw one, with holes,
@@ -119,14 +117,14 @@ def nyu_v2_labelled(folder: Path, checker: Checker) -> LabelledSet:
     """
     home = checker.find(folder, ("train", "test"), ("official_splits",))
     train, test = (
-        paired_split(part, home, _scene_pairs(home, part), MILLIMETRES, checker)
+        paired_split(part, home, _scene_pairs(home, part), MILLIMETERS, checker)
         for part in ("train", "test")
     )
-    checker.expect("train pictures", len(train), LABELLED_TRAIN)
+    checker.expect("train pictures", len(train), LABELED_TRAIN)
     checker.expect("test pictures", len(test), TEST)
-    facts = {"train_list": "795 labelled pictures (splits.mat)"}
-    return LabelledSet(
-        name="nyu-v2-labelled", kind="depth", train=train, test=test, depth=FACTS, facts=facts
+    facts = {"train_list": "795 labeled pictures (splits.mat)"}
+    return LabeledSet(
+        name="nyu-v2-labeled", kind="depth", train=train, test=test, depth=FACTS, facts=facts
     )
 
 
@@ -136,7 +134,7 @@ def _listed(
     """A part by its list."""
     found = read_depth_list(folder, lists, checker)
     pairs = [Pair(*(first_place(folder, places, file) for file in files)) for files in found.pairs]
-    return paired_split(name, folder, pairs, MILLIMETRES, checker)
+    return paired_split(name, folder, pairs, MILLIMETERS, checker)
 
 
 def _scene_pairs(home: Path, part: str) -> list[Pair]:
@@ -171,7 +169,7 @@ DEPTH_PLACES = (
 take drives from both."""
 
 
-def kitti(folder: Path, checker: Checker) -> LabelledSet:
+def kitti(folder: Path, checker: Checker) -> LabeledSet:
     """23,158 pictures to train on, 652 to test on; Garg's crop."""
     listed = read_depth_list(folder, KITTI_TRAIN_LISTS, checker)
     train = _split("train", folder, listed, checker)
@@ -182,7 +180,7 @@ def kitti(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("test pictures without depth", listed.without_depth, TEST_WITHOUT_DEPTH)
     require_apart(train, test, checker)
     facts = {"split": "Eigen", "test_pictures_without_depth": listed.without_depth}
-    return LabelledSet(
+    return LabeledSet(
         name="kitti", kind="depth", train=train, test=test, depth=KITTI_FACTS, facts=facts
     )
 

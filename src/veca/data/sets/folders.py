@@ -7,7 +7,7 @@ Plain layouts for masks and for depth, for sets of one's own.
 `images/` with `masks/` or `depth/`, whose PNG files have the names of the pictures, and `train.txt`
 and `val.txt`, which list these names without their endings. Masks hold numbers of `classes.txt`,
 which has a name a line, from 0, and 255 where pixels do not count. `scored.txt` may name the
-classes that a mean goes over; the others stay in the unions. Depth is in millimetres, 0 where it is
+classes that a mean goes over; the others stay in the unions. Depth is in millimeters, 0 where it is
 unknown.
 """
 
@@ -25,7 +25,7 @@ from veca.data.sets import segmentation as voc
 from veca.data.sets.dataset import (
     Checker,
     DepthFacts,
-    LabelledSet,
+    LabeledSet,
     Pair,
     PartBuilder,
     ReadTarget,
@@ -68,7 +68,7 @@ def is_class_folders(folder: Path) -> bool:
     return (folder / TRAIN).is_dir()
 
 
-def class_folders(folder: Path, checker: Checker) -> LabelledSet:
+def class_folders(folder: Path, checker: Checker) -> LabeledSet:
     """A set in the plain layout.
 
     Classes are numbered by name, as they lie in `train`. Numbers are reported on `test` where it
@@ -80,7 +80,7 @@ def class_folders(folder: Path, checker: Checker) -> LabelledSet:
     splits = [part.split(classes, checker) for part in found]
     tested = np.bincount(np.asarray(splits[-1].labels), minlength=len(classes))
     absent = [classes[number] for number in np.flatnonzero(tested == 0)]
-    return LabelledSet(
+    return LabeledSet(
         name=folder.resolve().name,
         kind="classes",
         classes=classes,
@@ -182,7 +182,7 @@ def is_plain_depth(folder: Path) -> bool:
     return (folder / IMAGES).is_dir() and (folder / DEPTH).is_dir()
 
 
-def plain_masks(folder: Path, checker: Checker) -> LabelledSet:
+def plain_masks(folder: Path, checker: Checker) -> LabeledSet:
     """A set of masks in the plain layout."""
     checker.require(folder / IMAGES, folder / MASKS, folder / CLASSES)
     classes = tuple(lines(folder / CLASSES))
@@ -191,7 +191,7 @@ def plain_masks(folder: Path, checker: Checker) -> LabelledSet:
     scored, facts = _scored(folder, classes)
     read = partial(read_mask, table=plain_table(len(classes)))
     train, val = _splits(folder, MASKS, read, checker)
-    return LabelledSet(
+    return LabeledSet(
         name=folder.resolve().name,
         kind="masks",
         classes=classes,
@@ -202,11 +202,11 @@ def plain_masks(folder: Path, checker: Checker) -> LabelledSet:
     )
 
 
-def plain_depth(folder: Path, checker: Checker) -> LabelledSet:
+def plain_depth(folder: Path, checker: Checker) -> LabeledSet:
     """A set of depth maps in the plain layout."""
     checker.require(folder / IMAGES, folder / DEPTH)
     train, val = _splits(folder, DEPTH, partial(read_depth, per_metre=1000), checker)
-    return LabelledSet(
+    return LabeledSet(
         name=folder.resolve().name, kind="depth", train=train, test=val, depth=DepthFacts()
     )
 

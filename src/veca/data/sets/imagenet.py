@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from veca.data.listing import Input
 from veca.data.sets.dataset import (
     Checker,
-    LabelledSet,
+    LabeledSet,
     PartBuilder,
     SetError,
     Split,
@@ -55,7 +55,7 @@ VAL_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
 WORDNET_ID = re.compile(r"n\d{8}")
 
 
-def imagenet_1k(folder: Path, checker: Checker) -> LabelledSet:
+def imagenet_1k(folder: Path, checker: Checker) -> LabeledSet:
     """`train/<wnid>/` (or `train/<wnid>.tar`) and `val/<wnid>/`, or a flat `val/` with a list.
 
     The list is LOC_val_solution.csv of the Kaggle download. Numbers are reported on `val`: the
@@ -74,10 +74,10 @@ def imagenet_1k(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("train pictures", len(train), TRAIN)
     checker.expect("val pictures", len(val), VAL)
     checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 50)
-    return LabelledSet(name=checker.name, kind="classes", classes=classes, train=train, test=val)
+    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=val)
 
 
-def imagenet_v2(folder: Path, checker: Checker) -> LabelledSet:
+def imagenet_v2(folder: Path, checker: Checker) -> LabeledSet:
     """`<class number>/`: the name of the folder is the number, so 10 comes after 9, not after 1.
 
     An older archive has WordNet ids instead; all 1,000 must be there to number them.
@@ -95,7 +95,7 @@ def imagenet_v2(folder: Path, checker: Checker) -> LabelledSet:
     return _measured(checker.name, test, {"variant": root.name})
 
 
-def imagenet_real(folder: Path, checker: Checker) -> LabelledSet:
+def imagenet_real(folder: Path, checker: Checker) -> LabeledSet:
     """The folder of ImageNet-1K with real.json in it; `val/` may be flat or in class folders.
 
     A picture has several labels or none; those with none are left out. The list is joined by the
@@ -118,10 +118,10 @@ def imagenet_real(folder: Path, checker: Checker) -> LabelledSet:
     return _measured(checker.name, test, {"pictures_without_labels": int((~real.any(1)).sum())})
 
 
-def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabelledSet:
+def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledSet:
     """A set on which a head of ImageNet-1K is measured."""
     classes = tuple(str(number) for number in range(CLASSES))
-    return LabelledSet(
+    return LabeledSet(
         name=name, kind="classes", classes=classes, train=None, test=test, head_of=NAME, facts=facts
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veca.data.images import reason
-from veca.data.sets.dataset import Checker, LabelledSet, PartBuilder, SetError, Split
+from veca.data.sets.dataset import Checker, LabeledSet, PartBuilder, SetError, Split
 
 CARS_TEST_LABELS = "cars_test_annos_withlabels.mat"
 
@@ -36,7 +36,7 @@ FLOWERS = (
 """Names by number, from the makers' page: the files hold numbers alone."""
 
 
-def stanford_cars(folder: Path, checker: Checker) -> LabelledSet:
+def stanford_cars(folder: Path, checker: Checker) -> LabeledSet:
     """`devkit/`, `cars_train/` and `cars_test/`; classes are counted from 1.
 
     The labels of the test pictures are in `cars_test_annos_withlabels.mat`, which came later and
@@ -54,10 +54,10 @@ def stanford_cars(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("classes", len(classes), 196)
     checker.expect("train pictures", len(train), 8_144)
     checker.expect("test pictures", len(test), 8_041)
-    return LabelledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
 
 
-def flowers_102(folder: Path, checker: Checker) -> LabelledSet:
+def flowers_102(folder: Path, checker: Checker) -> LabeledSet:
     """`imagelabels.mat`, `setid.mat` and `jpg/image_00001.jpg` ...; classes are counted from 1.
 
     The test part is the large one (`tstid`); some works train on it instead.
@@ -75,7 +75,7 @@ def flowers_102(folder: Path, checker: Checker) -> LabelledSet:
     for split in (train, val):
         each = f"{split.name} pictures of a class"
         checker.expect_each(each, np.asarray(split.labels), len(FLOWERS), 10)
-    return LabelledSet(
+    return LabeledSet(
         name=checker.name,
         kind="classes",
         classes=FLOWERS,

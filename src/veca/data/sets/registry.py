@@ -2,7 +2,7 @@
 
 The sets with masks or depth, by the names that users give.
 
-From a user's words to a labelled set: a known set with its folder, or a plain layout.
+From a user's words to a labeled set: a known set with its folder, or a plain layout.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,8 +25,8 @@ from veca.data.sets.classification import (
     sun397,
     voc2007,
 )
-from veca.data.sets.dataset import Checker, LabelledSet, SetError, require_apart, require_no_copies
-from veca.data.sets.depth import kitti, nyu_v2, nyu_v2_labelled
+from veca.data.sets.dataset import Checker, LabeledSet, SetError, require_apart, require_no_copies
+from veca.data.sets.depth import kitti, nyu_v2, nyu_v2_labeled
 from veca.data.sets.folders import (
     class_folders,
     is_class_folders,
@@ -48,7 +48,7 @@ from veca.data.sets.segmentation import (
     voc2012_aug,
 )
 
-DENSE_SETS: Mapping[str, Callable[[Path, Checker], LabelledSet]] = MappingProxyType(
+DENSE_SETS: Mapping[str, Callable[[Path, Checker], LabeledSet]] = MappingProxyType(
     {
         "voc2012": voc2012,
         "voc2012-aug": voc2012_aug,
@@ -59,14 +59,14 @@ DENSE_SETS: Mapping[str, Callable[[Path, Checker], LabelledSet]] = MappingProxyT
         "coco-object": coco_object,
         "cityscapes": cityscapes,
         "nyu-v2": nyu_v2,
-        "nyu-v2-labelled": nyu_v2_labelled,
+        "nyu-v2-labeled": nyu_v2_labeled,
         "kitti": kitti,
     }
 )
 """Readers of the folder of a set; `Checker.finish` decides whether what they found will do."""
 
 
-Reader = Callable[[Path, Checker], LabelledSet]
+Reader = Callable[[Path, Checker], LabeledSet]
 
 SETS: Mapping[str, Reader] = {
     "imagenet-1k": imagenet_1k,
@@ -99,7 +99,7 @@ PLAIN = (
 """The layouts that a folder is known by."""
 
 
-def read_set(text: str, *, allow_partial: bool = False) -> LabelledSet:
+def read_set(text: str, *, allow_partial: bool = False) -> LabeledSet:
     """The set that a text means, all that is known of it asserted.
 
     Args:

@@ -8,7 +8,7 @@ become walls. So files that others have converted (`*TrainIds.png`) are never re
 
 Reading what is told of pixels: masks, whose numbers are indices, and depth, in 16 bits.
 
-The masks of VOC are PNG files with a palette. Their indices are the classes; the colours are only
+The masks of VOC are PNG files with a palette. Their indices are the classes; the colors are only
 for the eye, and so are those of a depth map of 8 bits.
 
 PASCAL VOC 2012 segmentation, alone and with the masks of the Semantic Boundaries Dataset (SBD).
@@ -18,7 +18,7 @@ PASCAL VOC 2012 segmentation, alone and with the masks of the Semantic Boundarie
 which SBD has cut elsewhere: 10,582 pictures. SBD's masks have no ignored border around objects;
 pictures that VOC itself has masks of keep those.
 
-PASCAL Context: VOC 2010's pictures with all of their pixels labelled.
+PASCAL Context: VOC 2010's pictures with all of their pixels labeled.
 
 `VOCdevkit/VOC2010/{JPEGImages,SegmentationClassContext,ImageSets/SegmentationContext}`, the masks
 as mmsegmentation writes them from `trainval_merged.json`: of 459 raw ids the 59 most frequent and
@@ -31,7 +31,7 @@ early mmsegmentation, name them wrongly.
 ADE20K with 150 classes, as in the challenge of 2016.
 
 `ADEChallengeData2016/{images,annotations}/{training,validation}`. What belongs to none of the
-classes is ignored. A few pictures are tiny, a few are grey.
+classes is ignored. A few pictures are tiny, a few are gray.
 
 COCO 2017 with the masks of COCO-Stuff 164k, in two readings.
 
@@ -68,7 +68,7 @@ from veca.data.listing import absolute
 from veca.data.sets.dataset import (
     IGNORED,
     Checker,
-    LabelledSet,
+    LabeledSet,
     Pair,
     Split,
     files_below,
@@ -180,7 +180,7 @@ def read_mask(path: str, table: Table) -> NDArray[np.uint8]:
 
 
 def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
-    """Metres from a PNG file of 16 bits, so many steps to a metre; 0 stays 0, unknown."""
+    """Meters from a PNG file of 16 bits, so many steps to a meter; 0 stays 0, unknown."""
     mode, numbers = _png(path)
     if mode != DEPTH_MODE:
         raise PictureError(
@@ -191,12 +191,12 @@ def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
 
 
 def _indices(path: str) -> NDArray[np.uint8]:
-    """The numbers of a mask, never by way of colours."""
+    """The numbers of a mask, never by way of colors."""
     mode, numbers = _png(path)
     if mode not in MASK_MODES:
         raise PictureError(
             f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with the number "
-            "of a class at each pixel; give the masks as they were published, not coloured ones."
+            "of a class at each pixel; give the masks as they were published, not colored ones."
         )
     return numbers.astype(np.uint8) * np.uint8(255) if mode == "1" else numbers
 
@@ -249,13 +249,13 @@ LEVELS_ABOVE = 2
 """How far above: VOCdevkit, and the folder that holds it."""
 
 
-def voc2012(folder: Path, checker: Checker) -> LabelledSet:
+def voc2012(folder: Path, checker: Checker) -> LabeledSet:
     """VOC's own 1,464 pictures to train on, 1,449 to test on; 21 classes with the background."""
     home = _home(folder, checker)
     names = list(lines(home / LISTS / "train.txt"))
     train = _split("train", home, _own_pairs(names), checker)
     checker.expect("train pictures", len(train), TRAIN)
-    return LabelledSet(
+    return LabeledSet(
         name="voc2012",
         kind="masks",
         classes=CLASSES,
@@ -265,7 +265,7 @@ def voc2012(folder: Path, checker: Checker) -> LabelledSet:
     )
 
 
-def voc2012_aug(folder: Path, checker: Checker) -> LabelledSet:
+def voc2012_aug(folder: Path, checker: Checker) -> LabeledSet:
     """VOC's train part with 9,118 pictures of SBD; the same pictures to test on as `voc2012`."""
     home = _home(folder, checker)
     own = set(lines(home / LISTS / "train.txt"))
@@ -274,7 +274,7 @@ def voc2012_aug(folder: Path, checker: Checker) -> LabelledSet:
     checker.expect("pictures that only SBD has masks of", len(extra), EXTRA)
     train = _split("trainaug", home, [*_own_pairs(own), *extra], checker)
     checker.expect("trainaug pictures", len(train), TRAIN_AUG)
-    return LabelledSet(
+    return LabeledSet(
         name="voc2012-aug",
         kind="masks",
         classes=CLASSES,
@@ -356,18 +356,18 @@ CONTEXT_LISTS = "ImageSets/SegmentationContext"
 CONTEXT_BELOW = ("VOC2010", "VOCdevkit/VOC2010")
 
 
-def context_60(folder: Path, checker: Checker) -> LabelledSet:
+def context_60(folder: Path, checker: Checker) -> LabeledSet:
     """60 classes: the background counts, and nothing is ignored."""
     train, val = _splits(folder, checker, CONTEXT_60)
     name = "pascal-context-60"
-    return LabelledSet(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
+    return LabeledSet(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
 
 
-def context_59(folder: Path, checker: Checker) -> LabelledSet:
+def context_59(folder: Path, checker: Checker) -> LabeledSet:
     """59 classes: the background is ignored, which gives higher numbers."""
     train, val = _splits(folder, checker, CONTEXT_59)
     name = "pascal-context-59"
-    return LabelledSet(name=name, kind="masks", classes=CONTEXT_CLASSES[1:], train=train, test=val)
+    return LabeledSet(name=name, kind="masks", classes=CONTEXT_CLASSES[1:], train=train, test=val)
 
 
 def _splits(folder: Path, checker: Checker, table: Table) -> tuple[Split, Split]:
@@ -427,7 +427,7 @@ PARTS = ("training", "validation")
 ADE20K_BELOW = ("ADEChallengeData2016",)
 
 
-def ade20k(folder: Path, checker: Checker) -> LabelledSet:
+def ade20k(folder: Path, checker: Checker) -> LabeledSet:
     """20,210 pictures to train on, 2,000 to test on."""
     needed = [f"{kind}/{part}" for kind in (ADE20K_PICTURES, ADE20K_MASKS) for part in PARTS]
     home = checker.find(folder, needed, ADE20K_BELOW)
@@ -437,7 +437,7 @@ def ade20k(folder: Path, checker: Checker) -> LabelledSet:
     )
     checker.expect("training pictures", len(training), TRAINING)
     checker.expect("validation pictures", len(validation), VALIDATION)
-    return LabelledSet(
+    return LabeledSet(
         name="ade20k", kind="masks", classes=ADE20K_CLASSES, train=training, test=validation
     )
 
@@ -486,18 +486,18 @@ COCO_MASKS = ("annotations", "stuffthingmaps", "stuffthingmaps_trainval2017")
 """Folders in which the parts may lie, in the order in which they are looked for."""
 
 
-def coco_stuff(folder: Path, checker: Checker) -> LabelledSet:
+def coco_stuff(folder: Path, checker: Checker) -> LabeledSet:
     """171 classes: 80 things and 91 stuffs; what has no label is ignored."""
     train, val = _coco_splits(folder, checker, COCO_STUFF)
     classes = THINGS + STUFF
-    return LabelledSet(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
+    return LabeledSet(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
 
 
-def coco_object(folder: Path, checker: Checker) -> LabelledSet:
+def coco_object(folder: Path, checker: Checker) -> LabeledSet:
     """81 classes: 80 things and the background, which is all else; nothing is ignored."""
     train, val = _coco_splits(folder, checker, COCO_OBJECT)
     classes = ("background", *THINGS)
-    return LabelledSet(name="coco-object", kind="masks", classes=classes, train=train, test=val)
+    return LabeledSet(name="coco-object", kind="masks", classes=classes, train=train, test=val)
 
 
 def _coco_splits(folder: Path, checker: Checker, table: Table) -> tuple[Split, Split]:
@@ -545,7 +545,7 @@ CITYSCAPES_PICTURES, CITYSCAPES_MASKS = "leftImg8bit", "gtFine"
 PICTURE_ENDING, MASK_ENDING = "_leftImg8bit.png", "_gtFine_labelIds.png"
 
 
-def cityscapes(folder: Path, checker: Checker) -> LabelledSet:
+def cityscapes(folder: Path, checker: Checker) -> LabeledSet:
     """2,975 pictures to train on, 500 to test on; all that is not of the 19 classes is ignored."""
     parts = ("train", "val")
     needed = [
@@ -558,7 +558,7 @@ def cityscapes(folder: Path, checker: Checker) -> LabelledSet:
     )
     checker.expect("train pictures", len(train), CITYSCAPES_TRAIN)
     checker.expect("val pictures", len(val), CITYSCAPES_VAL)
-    return LabelledSet(
+    return LabeledSet(
         name="cityscapes", kind="masks", classes=CITYSCAPES_CLASSES, train=train, test=val
     )
 

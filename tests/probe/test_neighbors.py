@@ -1,4 +1,4 @@
-"""Neighbours vote as brute force in double precision has it, however the work is cut up."""
+"""Neighbors vote as brute force in double precision has it, however the work is cut up."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veca.probe import knn as neighbours
-from veca.probe.knn import NeighbourError, knn, nearest
+from veca.probe import knn as neighbors
+from veca.probe.knn import NeighborError, knn, nearest
 
 KS = (10, 20, 100, 200)
 CLASSES = 10
@@ -20,7 +20,7 @@ CLASSES = 10
 def brute_force(
     train: Tensor, labels: Tensor, test: Tensor, ks: Sequence[int], temperature: float = 0.07
 ) -> dict[int, Tensor]:
-    """Every pair compared in double precision, neighbours sorted by (similarity, row)."""
+    """Every pair compared in double precision, neighbors sorted by (similarity, row)."""
     memory, wanted = (
         np.asarray(torch.nn.functional.normalize(each.double())) for each in (train, test)
     )
@@ -39,8 +39,8 @@ def brute_force(
 def random_set(rows: int, width: int = 16) -> tuple[Tensor, Tensor]:
     """Features with some structure, of many lengths."""
     labels = torch.randint(CLASSES, (rows,))
-    centres = torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(1))
-    features = (torch.randn(rows, width) + 0.4 * centres[labels]) * (0.1 + 9 * torch.rand(rows, 1))
+    centers = torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(1))
+    features = (torch.randn(rows, width) + 0.4 * centers[labels]) * (0.1 + 9 * torch.rand(rows, 1))
     return features, labels
 
 
@@ -82,8 +82,8 @@ def test_chunks_change_no_bit(
         train, labels = with_copies(train, labels)
     test = random_set(23)[0]
     whole = knn(train, labels, test, CLASSES)
-    monkeypatch.setattr(neighbours, "TEST_ROWS", test_rows)
-    monkeypatch.setattr(neighbours, "TRAIN_ROWS", train_rows)
+    monkeypatch.setattr(neighbors, "TEST_ROWS", test_rows)
+    monkeypatch.setattr(neighbors, "TRAIN_ROWS", train_rows)
     cut = knn(train, labels, test, CLASSES)
     assert all(torch.equal(whole[k], cut[k]) for k in KS)
 
@@ -116,7 +116,7 @@ def test_the_largest_come_first_and_equals_in_order(
     values: list[float], data: st.DataObject
 ) -> None:
     k = data.draw(st.integers(1, len(values)))
-    found = neighbours._largest(torch.tensor([values], dtype=torch.float64), k)
+    found = neighbors._largest(torch.tensor([values], dtype=torch.float64), k)
     expected = sorted(range(len(values)), key=lambda each: (-values[each], each))[:k]
     assert found[0].tolist() == expected
 
@@ -137,7 +137,7 @@ def test_votes_of_each_k_add_up_to_one_and_do_not_depend_on_the_other_ks() -> No
         assert torch.equal(votes, knn(train, labels, test, CLASSES, ks=(k,))[k])
 
 
-def test_a_neighbour_with_several_classes_votes_for_each() -> None:
+def test_a_neighbor_with_several_classes_votes_for_each() -> None:
     train, labels = random_set(200)
     test = random_set(9)[0]
     single = torch.nn.functional.one_hot(labels, CLASSES).bool()
@@ -172,7 +172,7 @@ def test_half_precision_and_no_test_pictures_are_fine() -> None:
 
 
 def test_progress_is_told_in_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "TEST_ROWS", 4)
+    monkeypatch.setattr(neighbors, "TEST_ROWS", 4)
     train, labels = random_set(20)
     heard: list[int] = []
     knn(train, labels, train[:10], CLASSES, ks=(5,), advance=heard.append)
@@ -181,11 +181,11 @@ def test_progress_is_told_in_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_searched_is_refused() -> None:
     train, labels = random_set(20)
-    with pytest.raises(NeighbourError, match="asks for no neighbour"):
+    with pytest.raises(NeighborError, match="asks for no neighbor"):
         knn(train, labels, train, CLASSES, ks=(0, 5))
-    with pytest.raises(NeighbourError, match="gives no votes"):
+    with pytest.raises(NeighborError, match="gives no votes"):
         knn(train, labels, train, CLASSES, temperature=0.0)
-    with pytest.raises(NeighbourError, match="k=21 of 20 neighbours"):
+    with pytest.raises(NeighborError, match="k=21 of 20 neighbors"):
         nearest(train, train, 21)
-    with pytest.raises(NeighbourError, match="not finite"):
+    with pytest.raises(NeighborError, match="not finite"):
         nearest(torch.full((2, 2), torch.nan), torch.ones(1, 2), 1)

@@ -1,4 +1,4 @@
-"""Patches of like colours have like classes, without any fitting."""
+"""Patches of like colors have like classes, without any fitting."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.probe.dense_scenes import ALL, FEW, ColourModel, farm, place_in
-from veca.data.sets.dataset import LabelledSet
+from tests.probe.dense_scenes import ALL, FEW, ColorModel, farm, place_in
+from veca.data.sets.dataset import LabeledSet
 from veca.probe.features import Place
 from veca.probe.knn import run_dense_knn
 from veca.probe.metrics import mean_iou
 from veca.probe.protocols import DenseKnnProtocol
 
-NEAR = DenseKnnProtocol(name="near", resolution=32, neighbours=(5, 1))
+NEAR = DenseKnnProtocol(name="near", resolution=32, neighbors=(5, 1))
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabelledSet:
+def data(tmp_path: Path) -> LabeledSet:
     return farm(tmp_path / "pictures")
 
 
@@ -26,8 +26,8 @@ def place(tmp_path: Path) -> Place:
     return place_in(tmp_path / "kept")
 
 
-def test_neighbours_tell_classes(data: LabelledSet, place: Place) -> None:
-    found = run_dense_knn(ColourModel(), (FEW, ALL), data, NEAR, (0,), place)
+def test_neighbors_tell_classes(data: LabeledSet, place: Place) -> None:
+    found = run_dense_knn(ColorModel(), (FEW, ALL), data, NEAR, (0,), place)
     every = found[ALL, 0]
     assert every.metrics["miou"] > 60
     assert every.metrics["miou"] > found[FEW, 0].metrics["miou"] + 5
@@ -40,17 +40,17 @@ def test_neighbours_tell_classes(data: LabelledSet, place: Place) -> None:
     assert every.metrics["miou"] == float(value)
 
 
-def test_the_seed_draws_the_bank_and_nothing_else(data: LabelledSet, place: Place) -> None:
+def test_the_seed_draws_the_bank_and_nothing_else(data: LabeledSet, place: Place) -> None:
     small = replace(NEAR, bank=30)
-    found = run_dense_knn(ColourModel(), (ALL,), data, small, (0, 1), place)
-    again = run_dense_knn(ColourModel(), (ALL,), data, small, (0,), place)
+    found = run_dense_knn(ColorModel(), (ALL,), data, small, (0, 1), place)
+    again = run_dense_knn(ColorModel(), (ALL,), data, small, (0,), place)
     assert found[ALL, 0].metrics == again[ALL, 0].metrics
     assert not torch.equal(found[ALL, 0].tensors["features"], found[ALL, 1].tensors["features"])
-    whole = run_dense_knn(ColourModel(), (ALL,), data, NEAR, (0, 1), place)
+    whole = run_dense_knn(ColorModel(), (ALL,), data, NEAR, (0, 1), place)
     assert whole[ALL, 0].metrics == whole[ALL, 1].metrics
 
 
-def test_patches_may_come_from_a_part_of_the_pictures(data: LabelledSet, place: Place) -> None:
+def test_patches_may_come_from_a_part_of_the_pictures(data: LabeledSet, place: Place) -> None:
     few = replace(NEAR, pictures=4)
-    found = run_dense_knn(ColourModel(), (ALL,), data, few, (0,), place)[ALL, 0]
+    found = run_dense_knn(ColorModel(), (ALL,), data, few, (0,), place)[ALL, 0]
     assert found.counts["train"] == 4
