@@ -41,7 +41,7 @@ from veca.distill.setup import (
 from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
 from veca.recipes.distill import RECIPES
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets
 from veca.train.schedules import draw_budget, draw_share
 
@@ -87,7 +87,7 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
         batch=arguments.batch, steps=10_000, statistics_images=32, validation_images=32,
     )  # fmt: skip
     efficiency = dataclasses.replace(recipe.efficiency, device="cpu", workers=arguments.workers)
-    workers = Workers(device=torch.device("cpu"))
+    workers = Ranks(device=torch.device("cpu"))
     cache = arguments.cache or None
     place = Place(
         folder=RunFolder(folder), workers=workers, say=print, asked_to_stop=lambda: False,

@@ -5,7 +5,7 @@ from veca.backbone.config import BackboneConfig as BackboneConfig
 from veca.backbone.features import Features as Features
 from veca.backbone.model import VECA as VECA
 from veca.backbone.model import build as build
-from veca.data.images import PictureError as PictureError
+from veca.data.images import ImageError as ImageError
 from veca.data.transforms import prepare as prepare
 from veca.data.transforms import preprocess as preprocess
 from veca.runtime.version import VERSION

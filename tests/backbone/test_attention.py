@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from veca.backbone.attention import Attention, CorePeripheryAttention, FullAttention, attend
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import folds
-from veca.backbone.rope import Periods, Turn, frequencies, patch_centers, rotate, turn_at
+from veca.backbone.rope import Periods, Rope, apply_rope, frequencies, patch_centers, rope_at
 
 CONFIG = BackboneConfig(width=32, heads=2, budgets=(4, 8))
 GRID = (3, 5)
@@ -23,8 +23,8 @@ class Case(NamedTuple):
 
     tokens: Tensor
     budget: int
-    core_turn: Turn
-    patch_turn: Turn
+    core_rope: Rope
+    patch_rope: Rope
 
 
 def case(budget: int, dtype: torch.dtype = torch.float64, batch: int = 2) -> Case:
@@ -33,8 +33,8 @@ def case(budget: int, dtype: torch.dtype = torch.float64, batch: int = 2) -> Cas
     turns = frequencies(Periods(CONFIG.head_width, 100.0, 0.125), device, dtype)
     core_points = torch.rand(batch, budget, 2, dtype=dtype) * 2 - 1
     tokens = torch.randn(batch, budget + PATCHES, CONFIG.width, dtype=dtype)
-    patch_turn = turn_at(patch_centers(GRID, device, dtype), turns)
-    return Case(tokens, budget, turn_at(core_points, turns), patch_turn)
+    patch_rope = rope_at(patch_centers(GRID, device, dtype), turns)
+    return Case(tokens, budget, rope_at(core_points, turns), patch_rope)
 
 
 def attention(kind: type[Attention], dtype: torch.dtype = torch.float64) -> Attention:
@@ -47,14 +47,16 @@ def attention(kind: type[Attention], dtype: torch.dtype = torch.float64) -> Atte
 
 def dense(module: Attention, inputs: Case, *, patches_meet: bool) -> Tensor:
     """All tokens against all tokens, forbidden pairs set to minus infinity: slow and obvious."""
-    tokens, budget, core_turn, patch_turn = inputs
+    tokens, budget, core_rope, patch_rope = inputs
     count = tokens.shape[1]
     query, key, value = (
         part(tokens).unflatten(2, (CONFIG.heads, -1))
         for part in (module.query, module.key, module.value)
     )
     query, key = (
-        torch.cat((rotate(x[:, :budget], core_turn), rotate(x[:, budget:], patch_turn)), dim=1)
+        torch.cat(
+            (apply_rope(x[:, :budget], core_rope), apply_rope(x[:, budget:], patch_rope)), dim=1
+        )
         for x in (query, key)
     )
     is_patch = torch.arange(count) >= budget
@@ -158,12 +160,12 @@ def test_the_cheaper_form_is_taken_unless_one_is_asked_for() -> None:
     module = CorePeripheryAttention(config)
     assert folds(config, 8)
     assert not folds(config, 64)
-    assert module.takes_folded_form(8)
-    assert not module.takes_folded_form(64)
+    assert module.is_folded(8)
+    assert not module.is_folded(64)
     module.form = "plain"
-    assert not module.takes_folded_form(8)
+    assert not module.is_folded(8)
     module.form = "folded"
-    assert module.takes_folded_form(64)
+    assert module.is_folded(64)
 
 
 def test_a_replaced_projection_is_really_called() -> None:

@@ -110,7 +110,7 @@ def test_maps_show_the_tokens_that_attention_reads() -> None:
     tokens = block.attention_norm(
         mixed_by_hand(block.local_mixing.weight.detach(), state.tokens, 4, state.grid)  # type: ignore[union-attr]
     )
-    weights = block.attention.core_weights(tokens, 4, state.core_turn, state.patch_turn)
+    weights = block.attention.core_weights(tokens, 4, state.core_rope, state.patch_rope)
     expected = weights[..., 4:].unflatten(-1, state.grid)
     torch.testing.assert_close(
         made.attention_maps(images(), 0, budget=4), expected, atol=1e-6, rtol=1e-5

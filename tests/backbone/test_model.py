@@ -213,9 +213,9 @@ def test_attention_maps_are_what_the_cores_take_from_the_patches() -> None:
     points = built.core_paths(images(), 5)[1]
     periods = rotary.Periods(16, 100.0, 0.125)
     turns = rotary.frequencies(periods, tokens.device, torch.float32)
-    patch_turn = rotary.cached_patch_turn((3, 5), periods, tokens.device, torch.float32)
+    patch_rope = rotary.cached_patch_turn((3, 5), periods, tokens.device, torch.float32)
     expected = built.block_of(1).attention.core_weights(
-        tokens, 5, rotary.turn_at(points, turns), patch_turn
+        tokens, 5, rotary.rope_at(points, turns), patch_rope
     )
     torch.testing.assert_close(maps.flatten(3), expected[..., 5:])
     assert (maps.sum((-1, -2)) < 1).all()  # the rest went to cores
@@ -265,7 +265,7 @@ def test_a_model_cast_to_half_keeps_its_positions_in_single_precision() -> None:
     features = built(images(), 4)
     assert features.patches.dtype == torch.bfloat16
     assert features.core_points.dtype == torch.float32
-    turn, exact = built.enter(images(), 4).patch_turn, model().enter(images(), 4).patch_turn
+    turn, exact = built.enter(images(), 4).patch_rope, model().enter(images(), 4).patch_rope
     assert torch.equal(turn.cosines, exact.cosines)
     assert turn.cosines.dtype == torch.float32
 

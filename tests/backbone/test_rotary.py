@@ -27,7 +27,7 @@ def test_each_pair_of_channels_turns_like_a_complex_number() -> None:
     torch.manual_seed(0)
     vector = torch.randn(1, 1, 1, 64, dtype=DOUBLE)
     point = torch.tensor([[0.3, -0.7]], dtype=DOUBLE)
-    turned = rotary.rotate(vector, rotary.turn_at(point, turns()))[0, 0, 0]
+    turned = rotary.apply_rope(vector, rotary.rope_at(point, turns()))[0, 0, 0]
     for axis in (0, 1):
         for k, turn in enumerate(turns().tolist()):
             i = axis * 16 + k
@@ -42,8 +42,8 @@ def test_scores_depend_on_differences_of_points_only() -> None:
     here, there, shift = (torch.rand(5, 2, dtype=DOUBLE) for _ in range(3))
 
     def score(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        left = rotary.rotate(query, rotary.turn_at(a, turns()))
-        right = rotary.rotate(key, rotary.turn_at(b, turns()))
+        left = rotary.apply_rope(query, rotary.rope_at(a, turns()))
+        right = rotary.apply_rope(key, rotary.rope_at(b, turns()))
         return (left * right).sum(-1)
 
     torch.testing.assert_close(score(here, there), score(here + shift, there + shift))
@@ -52,8 +52,8 @@ def test_scores_depend_on_differences_of_points_only() -> None:
 
 def test_the_center_turns_nothing() -> None:
     vector = torch.randn(1, 4, 2, 16)
-    turn = rotary.turn_at(torch.zeros(4, 2), rotary.frequencies(SMALL, CPU, torch.float32))
-    assert torch.equal(rotary.rotate(vector, turn), vector)
+    turn = rotary.rope_at(torch.zeros(4, 2), rotary.frequencies(SMALL, CPU, torch.float32))
+    assert torch.equal(rotary.apply_rope(vector, turn), vector)
 
 
 def test_the_table_of_a_grid_is_built_once_and_only_a_few_are_kept() -> None:
@@ -71,7 +71,7 @@ def test_a_table_first_built_in_inference_mode_serves_training() -> None:
     with torch.inference_mode():
         turn = rotary.cached_patch_turn((2, 2), SMALL, CPU, torch.float32)
     vectors = torch.randn(1, 4, 2, 16, requires_grad=True)
-    rotary.rotate(vectors, turn).sum().backward()
+    rotary.apply_rope(vectors, turn).sum().backward()
     assert vectors.grad is not None
 
 

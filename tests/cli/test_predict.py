@@ -20,7 +20,7 @@ from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import Split
 from veca.probe.features import ViewPlan, image_features
 from veca.probe.heads import LinearHead
-from veca.probe.models import RawPixels
+from veca.probe.models import PixelModel
 from veca.probe.predict import SavedHead, load_head, predict_labels, save_head
 from veca.probe.rows import Setting
 
@@ -42,7 +42,7 @@ def pixels_head(folder: Path, **changes: Any) -> Path:
         "data": "none",
         "classes": ("pale", "red"),
         "model": "pixels",
-        "weights": RawPixels(torch.device("cpu")).digest,
+        "weights": PixelModel(torch.device("cpu")).digest,
         "setting": Setting(),
         "resolution": 16,
         "protocol": "dinov2",
@@ -90,7 +90,7 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     table = TableBuilder()
     table.add_file(str(path), path.stat().st_size)
     split = Split(name="test", pictures=table.table(), keys=("large.jpg",))
-    model = RawPixels(torch.device("cpu"))
+    model = PixelModel(torch.device("cpu"))
     plan = ViewPlan(resolution=16, margin=1.0)
     found = image_features(model, (Setting(),), split, plan, place_in(folder / "kept"))[Setting()]
     shares = LinearHead(**tensors).probabilities(found.image)[0].tolist()

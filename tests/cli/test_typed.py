@@ -2,7 +2,7 @@
 
 import pytest
 
-from veca.cli.flags import as_typed
+from veca.cli.flags import command_line
 
 WORDS = ["knn", "my photos", "--out", "probes"]
 
@@ -23,4 +23,4 @@ WORDS = ["knn", "my photos", "--out", "probes"]
 def test_a_command_is_told_with_the_processes_that_ran_it(
     given: dict[str, str], before: str
 ) -> None:
-    assert as_typed("probe", WORDS, given) == f"{before}veca probe knn 'my photos' --out probes"
+    assert command_line("probe", WORDS, given) == f"{before}veca probe knn 'my photos' --out probes"

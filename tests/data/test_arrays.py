@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.data.corpus import DEEP, GRAYS, PHOTO, on_white
-from veca.data.images import Picture, PictureError, picture_of_array, picture_of_tensor
+from veca.data.images import ImageError, Picture, picture_of_array, picture_of_tensor
 
 RGBA = np.dstack([PHOTO, GRAYS])
 
@@ -57,7 +57,7 @@ def test_floats_of_every_width_are_taken(dtype: torch.dtype) -> None:
 def test_an_array_of_another_shape_is_refused_with_the_shapes_needed(
     shape: tuple[int, ...],
 ) -> None:
-    with pytest.raises(PictureError, match=r"\(H, W, 3\) or \(H, W, 4\)"):
+    with pytest.raises(ImageError, match=r"\(H, W, 3\) or \(H, W, 4\)"):
         picture_of_array(np.zeros(shape, np.uint8))
 
 
@@ -65,19 +65,19 @@ def test_an_array_of_another_shape_is_refused_with_the_shapes_needed(
 def test_a_tensor_of_another_shape_is_refused_with_the_shapes_needed(
     shape: tuple[int, ...],
 ) -> None:
-    with pytest.raises(PictureError, match=r"\(3, H, W\) or \(4, H, W\)"):
+    with pytest.raises(ImageError, match=r"\(3, H, W\) or \(4, H, W\)"):
         picture_of_tensor(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int32, np.int64, np.uint32, complex, object])
 def test_an_array_of_another_type_is_refused_with_the_types_needed(dtype: type) -> None:
-    with pytest.raises(PictureError, match=r"uint8, uint16 or floats in 0\.\.1"):
+    with pytest.raises(ImageError, match=r"uint8, uint16 or floats in 0\.\.1"):
         picture_of_array(np.zeros((4, 4), dtype))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0, 3)])
 def test_an_array_without_a_pixel_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(PictureError, match="holds no pixel"):
+    with pytest.raises(ImageError, match="holds no pixel"):
         picture_of_array(np.zeros(shape, np.uint8))
 
 
@@ -86,7 +86,7 @@ def test_an_array_without_a_pixel_is_refused(shape: tuple[int, ...]) -> None:
     [torch.full((3, 2, 2), 255.0), torch.full((3, 2, 2), -1.0), torch.full((3, 2, 2), torch.nan)],
 )
 def test_floats_in_another_range_are_refused_with_the_range_found(tensor: Tensor) -> None:
-    with pytest.raises(PictureError, match=r"floats from (255|-1|nan) to (255|-1|nan), .* divide"):
+    with pytest.raises(ImageError, match=r"floats from (255|-1|nan) to (255|-1|nan), .* divide"):
         picture_of_tensor(tensor)
 
 

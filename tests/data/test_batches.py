@@ -23,17 +23,19 @@ from veca.data.augment import ViewConfig, center_view, inner_view, training_view
 from veca.data.image_index import ImageIndex, image_index
 from veca.data.images import DataError, decode
 from veca.data.listing import open_input
-from veca.data.loader import Batch, ViewTask, batches, global_batch
+from veca.data.loader import Batch, BatchSpec, batches, global_batch
 
 SEED = 5
 
 
-def task_of(indices: Iterable[int], draw: int = 0, step: int = 0, resolution: int = 16) -> ViewTask:
+def task_of(
+    indices: Iterable[int], draw: int = 0, step: int = 0, resolution: int = 16
+) -> BatchSpec:
     numbers = np.array(list(indices), np.int64)
-    return ViewTask(step, 0, numbers, np.full_like(numbers, draw), resolution)
+    return BatchSpec(step, 0, numbers, np.full_like(numbers, draw), resolution)
 
 
-def made(index: ImageIndex, tasks: Iterable[ViewTask], **choices: Any) -> list[Batch]:
+def made(index: ImageIndex, tasks: Iterable[BatchSpec], **choices: Any) -> list[Batch]:
     usual: dict[str, Any] = {"seed": SEED, "config": ViewConfig(), "num_workers": 0}
     with closing(batches(index, tasks, **usual | choices)) as found:
         return list(found)
@@ -50,7 +52,7 @@ def images(tmp_path: Path) -> Path:
 
 def test_a_view_is_drawn_from_the_seed_the_draw_and_the_image(images: Path) -> None:
     index = image_index(images)
-    task = ViewTask(3, 1, np.array([2, 0, 2, 2]), np.array([0, 0, 1, 0]), 16)
+    task = BatchSpec(3, 1, np.array([2, 0, 2, 2]), np.array([0, 0, 1, 0]), 16)
     ((found, views, unreadable),) = made(index, [task])
     assert found is task
     assert unreadable == {}
@@ -62,13 +64,13 @@ def test_a_view_is_drawn_from_the_seed_the_draw_and_the_image(images: Path) -> N
     assert not torch.equal(views[0], views[2])
 
 
-def tasks_of(part: int, resolution: int = 24) -> Iterator[ViewTask]:
+def tasks_of(part: int, resolution: int = 24) -> Iterator[BatchSpec]:
     """Three steps of six samples of eight images, in parts."""
     for step in range(3):
         places, epochs = global_batch(8, 6, step, SEED)
         for start in range(0, 6, part):
             taken = slice(start, start + part)
-            yield ViewTask(step, start // part, places[taken], epochs[taken], resolution)
+            yield BatchSpec(step, start // part, places[taken], epochs[taken], resolution)
 
 
 @pytest.mark.parametrize(("workers", "part"), [(1, 6), (2, 6), (4, 6), (0, 1), (2, 2), (2, 3)])

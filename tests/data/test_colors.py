@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.data.corpus import GRAYS, PHOTO, encoded
-from veca.data.images import PictureError, opaque, picture_of_image
+from veca.data.images import ImageError, opaque, picture_of_image
 
 
 def colors(image: Image.Image) -> np.ndarray:
@@ -54,21 +54,21 @@ def test_sixteen_bits_are_scaled_and_not_clipped(dtype: str) -> None:
 
 @pytest.mark.parametrize("values", [[[-1, 5]], [[0, 65_536]]])
 def test_whole_numbers_beyond_sixteen_bits_are_refused(values: list[list[int]]) -> None:
-    with pytest.raises(PictureError, match=r"whole numbers from .* 0\.\.65535"):
+    with pytest.raises(ImageError, match=r"whole numbers from .* 0\.\.65535"):
         colors(Image.fromarray(np.array(values, "i4")))
 
 
 @pytest.mark.parametrize("value", [-0.01, 1.01, 255.0, np.nan, np.inf])
 def test_floats_outside_their_range_are_refused(value: float) -> None:
     image = Image.fromarray(np.array([[0.5, value]], np.float32))
-    with pytest.raises(PictureError, match=r"it holds floats from .* 0\.\.1"):
+    with pytest.raises(ImageError, match=r"it holds floats from .* 0\.\.1"):
         colors(image)
 
 
 def test_a_mode_without_a_way_to_colors_is_refused() -> None:
     broken = Image.new("P", (2, 2))
     broken.info["transparency"] = (1, 2, 3)
-    with pytest.raises(PictureError, match="mode P"):
+    with pytest.raises(ImageError, match="mode P"):
         colors(broken)
 
 

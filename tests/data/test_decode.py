@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 
 from tests.data.corpus import GOOD, PHOTO, Good, encoded
 from tests.data.refused import BAD, Bad
-from veca.data.images import PictureError, decode, read_size
+from veca.data.images import ImageError, decode, read_size
 
 OPENED = [case for case in GOOD if case.name not in {"four grays.png", "rgb 16 key.png"}]
 """Of the other two, Pillow does not find the transparent color."""
@@ -42,7 +42,7 @@ def test_an_image_that_pillow_has_open_gives_what_its_file_gives(case: Good) -> 
 def test_a_bad_file_is_refused_in_one_sentence(case: Bad, tmp_path: Path) -> None:
     path = tmp_path / case.name
     path.write_bytes(case.content)
-    with pytest.raises(PictureError, match=case.words) as caught:
+    with pytest.raises(ImageError, match=case.words) as caught:
         decode(path)
     assert str(path) in str(caught.value)
     assert str(caught.value).endswith(".")
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_a_picture_or_a_picture_error(data: st.DataObject) -> 
     end = data.draw(st.integers(0, len(content)) | st.just(len(content)))
     try:
         picture = decode(bytes(content[:end]), most_pixels=10**6)
-    except PictureError:
+    except ImageError:
         return
     pixels = picture.pixels()
     assert pixels.shape[0] == 3
@@ -102,7 +102,7 @@ def test_the_least_side_is_that_of_the_upright_picture_and_of_photographs_only()
 
 def test_the_size_is_checked_before_a_photograph_is_made_smaller() -> None:
     jpeg = encoded(Image.fromarray(PHOTO).resize((600, 400)), "JPEG")
-    with pytest.raises(PictureError, match="600 x 400"):
+    with pytest.raises(ImageError, match="600 x 400"):
         decode(jpeg, most_pixels=100_000, least_side=10)
 
 
@@ -118,7 +118,7 @@ def test_a_pil_image_is_read_at_the_frame_where_it_stands() -> None:
 
 def test_a_pil_image_of_a_cut_file_is_refused() -> None:
     image = Image.open(io.BytesIO(encoded(Image.fromarray(PHOTO), "PNG")[:900]))
-    with pytest.raises(PictureError, match="the image given cannot be decoded"):
+    with pytest.raises(ImageError, match="the image given cannot be decoded"):
         decode(image)
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 import veca
-from veca.data.images import DataError, PictureError, WorkerError, reason
+from veca.data.images import DataError, ImageError, WorkerError, reason
 
 
 def test_a_picture_error_is_a_value_error_that_veca_offers() -> None:
-    assert veca.PictureError is PictureError
-    assert issubclass(PictureError, ValueError)
+    assert veca.ImageError is ImageError
+    assert issubclass(ImageError, ValueError)
 
 
 def test_what_a_user_can_mend_is_a_value_error_and_a_lost_worker_is_not() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.data.images import PictureError
+from veca.data.images import ImageError
 from veca.data.transforms import Geometry, check_result, fitted
 
 SIDES = st.integers(1, 2000)
@@ -96,7 +96,7 @@ def test_cropping_without_a_size_scales_nothing(height: int, width: int) -> None
 
 
 def test_a_picture_smaller_than_a_patch_cannot_be_cropped() -> None:
-    with pytest.raises(PictureError, match=r"100 x 15 .* no patch of 16 .* fit='pad'"):
+    with pytest.raises(ImageError, match=r"100 x 15 .* no patch of 16 .* fit='pad'"):
         fitted((15, 100), None, "crop", 16)
 
 
@@ -131,6 +131,6 @@ def test_a_size_of_another_type_is_refused(size: Any) -> None:
 
 def test_a_strip_that_would_become_huge_is_refused_with_what_to_do() -> None:
     strip = fitted((10, 10_000), 512, "resize", 16)
-    with pytest.raises(PictureError, match=r"10000 x 10 .* 512000 x 512, .* fit='pad'"):
+    with pytest.raises(ImageError, match=r"10000 x 10 .* 512000 x 512, .* fit='pad'"):
         check_result(strip, 10**8)
     check_result(strip, math.prod(lengths(strip)))

@@ -16,8 +16,8 @@ from tests.data.pictures import encoded, write_pictures, write_shard
 from veca.data import image_index as module
 from veca.data.image_index import ImageIndex, held_out, image_index
 from veca.data.images import DataError, InputError
-from veca.data.listing import TableBuilder, find_inputs, open_input
-from veca.runtime.files import replace_file
+from veca.data.listing import TableBuilder, list_images, open_input
+from veca.runtime.files import write_atomic
 from veca.runtime.tensor_files import tensor_pieces
 
 
@@ -59,9 +59,9 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def search(*arguments: Any) -> Any:
         found.append(arguments)
-        return find_inputs(*arguments)
+        return list_images(*arguments)
 
-    monkeypatch.setattr(module, "find_inputs", search)
+    monkeypatch.setattr(module, "list_images", search)
     return found
 
 
@@ -163,7 +163,7 @@ def test_a_file_that_is_no_index_is_made_anew(
 @pytest.mark.parametrize("about", ["no json", "[]", "{}", '{"facts": "{}", "sha256": "0"}'])
 def test_a_foreign_tensor_file_is_made_anew(about: str, images: Path, tmp_path: Path) -> None:
     cache = tmp_path / "index"
-    replace_file(cache, tensor_pieces({"rows": np.arange(9)}, {module.METADATA_KEY: about}))
+    write_atomic(cache, tensor_pieces({"rows": np.arange(9)}, {module.METADATA_KEY: about}))
     assert len(image_index(images, cache)) == 5
 
 
@@ -183,7 +183,7 @@ def test_images_that_were_written_just_now_are_looked_at_again(
 
 def test_a_damaged_shard_is_told_and_is_no_image(images: Path, tmp_path: Path) -> None:
     content = (images / "s.tar").read_bytes()
-    second = find_inputs([images / "s.tar"]).table[1]
+    second = list_images([images / "s.tar"]).table[1]
     (images / "s.tar").write_bytes(content[: second.start - 100])
     settled(images)
     for _ in range(2):

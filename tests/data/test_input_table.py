@@ -5,10 +5,10 @@ import pickle
 
 import numpy as np
 
-from veca.data.listing import UNKNOWN, Input, InputTable, KeyedRows, TableBuilder
+from veca.data.listing import UNKNOWN, ImageTable, Input, KeyedRows, TableBuilder
 
 
-def table_of(*names: str) -> InputTable:
+def table_of(*names: str) -> ImageTable:
     builder = TableBuilder()
     for name in names:
         builder.add_file(name)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.pictures import encoded, write_pictures, write_shard
 from veca.data.images import InputError
-from veca.data.listing import Inputs, find_inputs, member_name
+from veca.data.listing import Inputs, list_images, member_name
 
 
 def names(found: Inputs) -> list[str]:
@@ -18,7 +18,7 @@ def names(found: Inputs) -> list[str]:
 
 def found_below(folder: Path, *paths: str) -> list[str]:
     """Names of what the paths mean, relative to the folder they are in."""
-    found = names(find_inputs([str(folder / path) for path in paths]))
+    found = names(list_images([str(folder / path) for path in paths]))
     return [name.removeprefix(f"{folder}{os.sep}") for name in found]
 
 
@@ -37,7 +37,7 @@ def test_a_folder_gives_its_files_by_name_then_its_folders(tmp_path: Path) -> No
 
 def test_other_files_in_a_folder_are_counted_and_left_out(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "notes.md", "list.txt", "._a.jpg", ".hidden/b.jpg", "x/labels.json")
-    found = find_inputs([tmp_path])
+    found = list_images([tmp_path])
     assert names(found) == [str(tmp_path / "a.jpg")]
     assert found.others == 5
 
@@ -75,7 +75,7 @@ def test_a_shard_gives_its_pictures_in_their_order(tmp_path: Path) -> None:
         tmp_path / "s.tar",
         [("b.png", encoded(1)), ("b.json", b"{}"), ("a.png", encoded(0)), ("x/._a.png", b"")],
     )
-    found = find_inputs([shard])
+    found = list_images([shard])
     assert names(found) == [member_name(str(shard), "b.png"), member_name(str(shard), "a.png")]
     assert found.others == 2
     assert found.table[1].num_bytes == len(encoded(0))
@@ -92,7 +92,7 @@ def test_one_member_of_a_shard_can_be_named(tmp_path: Path) -> None:
     write_shard(tmp_path / "s.tar", [("a.png", encoded(0)), ("./b.png", encoded(1))])
     assert found_below(tmp_path, "s.tar#./b.png") == ["s.tar#./b.png"]
     with pytest.raises(InputError, match=r"c\.png does not exist"):
-        find_inputs([f"{tmp_path}/s.tar#c.png"])
+        list_images([f"{tmp_path}/s.tar#c.png"])
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -117,7 +117,7 @@ def test_a_list_is_read_relative_to_its_own_folder(
 def test_strange_lines_of_a_list_are_tried_and_do_not_stop_it(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_bytes(b"nul\0byte.jpg\n\xff\xfe.jpg\nhttps://example.org/a.jpg\nother.txt\n~x.jpg\n")
-    found = find_inputs([path])
+    found = list_images([path])
     assert len(names(found)) == 5
     assert os.fsencode(names(found)[1]).endswith(b"\xff\xfe.jpg")
 
@@ -126,9 +126,9 @@ def test_a_damaged_shard_is_a_problem_and_the_pictures_before_the_damage_are_tak
     tmp_path: Path,
 ) -> None:
     shard = write_shard(tmp_path / "s.tar", [("a.png", encoded(0)), ("b.png", encoded(1))])
-    second = find_inputs([shard]).table[1]
+    second = list_images([shard]).table[1]
     shard.write_bytes(shard.read_bytes()[: second.start - 100])  # within its header
-    found = find_inputs([tmp_path])
+    found = list_images([tmp_path])
     assert names(found) == [member_name(str(shard), "a.png"), str(shard)]
     (problem,) = found.problems.items()
     assert problem[0] == 1
@@ -137,7 +137,7 @@ def test_a_damaged_shard_is_a_problem_and_the_pictures_before_the_damage_are_tak
 
 def test_a_compressed_shard_is_a_problem_with_advice(tmp_path: Path) -> None:
     touch(tmp_path, "s.tar.gz", "a.jpg")
-    found = find_inputs([tmp_path])
+    found = list_images([tmp_path])
     assert names(found) == [str(tmp_path / "a.jpg"), str(tmp_path / "s.tar.gz")]
     assert "make a plain .tar" in found.problems[1]
 
@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "closed/b.jpg")
     (tmp_path / "closed").chmod(0)
     try:
-        assert "cannot be read" in find_inputs([tmp_path]).problems[1]
+        assert "cannot be read" in list_images([tmp_path]).problems[1]
     finally:
         (tmp_path / "closed").chmod(0o700)
 
@@ -164,10 +164,10 @@ def test_a_folder_that_vanishes_meanwhile_is_a_problem(
         return real(folder)
 
     monkeypatch.setattr(os, "listdir", listdir)
-    assert find_inputs([tmp_path]).problems == {
+    assert list_images([tmp_path]).problems == {
         1: "the folder cannot be read (No such file or directory)."
     }
-    assert not find_inputs([tmp_path]).stamps.unchanged()
+    assert not list_images([tmp_path]).stamps.unchanged()
 
 
 def aged(folder: Path) -> Path:
@@ -183,7 +183,7 @@ def test_what_was_read_can_be_checked_for_changes(given: str, tmp_path: Path) ->
     touch(tmp_path, "sub/a.jpg")
     write_shard(tmp_path / "s.tar", [("a.png", encoded(0))])
     (tmp_path / "list.txt").write_text("sub\ns.tar#a.png\ns.tar#a.png\nmissing")
-    stamps = find_inputs([os.path.join(aged(tmp_path), given)]).stamps  # noqa: PTH118
+    stamps = list_images([os.path.join(aged(tmp_path), given)]).stamps  # noqa: PTH118
     assert stamps.unchanged()
     for path in ("sub/a.jpg", "s.tar"):
         (tmp_path / path).unlink()
@@ -193,7 +193,7 @@ def test_what_was_read_can_be_checked_for_changes(given: str, tmp_path: Path) ->
 def test_a_shard_that_could_not_be_opened_is_to_be_looked_at_again(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg")
     (tmp_path / "s.tar").symlink_to("nowhere.tar")
-    found = find_inputs([aged(tmp_path)])
+    found = list_images([aged(tmp_path)])
     assert "cannot be read" in found.problems[1]
     assert not found.stamps.unchanged()
 
@@ -212,13 +212,13 @@ def test_a_dangling_link_is_tried(tmp_path: Path) -> None:
 
 def test_the_folder_of_the_collection_is_left_out(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "out/sheet.png")
-    assert names(find_inputs([tmp_path], leave_out=tmp_path / "out")) == [str(tmp_path / "a.jpg")]
+    assert names(list_images([tmp_path], leave_out=tmp_path / "out")) == [str(tmp_path / "a.jpg")]
 
 
 def test_a_path_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     write_pictures(tmp_path, 1)
     with pytest.raises(InputError, match=r"missing\.jpg does not exist"):
-        find_inputs([tmp_path, tmp_path / "missing.jpg"])
+        list_images([tmp_path, tmp_path / "missing.jpg"])
 
 
 @pytest.mark.parametrize("paths", [[], ["."]])
@@ -228,7 +228,7 @@ def test_inputs_without_a_picture_are_refused_with_what_could_be_given(
     touch(tmp_path, "notes.md")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"no picture was found in .*give files, folders"):
-        find_inputs(paths)
+        list_images(paths)
 
 
 def test_thousands_of_nested_folders_are_walked(tmp_path: Path) -> None:
@@ -237,4 +237,4 @@ def test_thousands_of_nested_folders_are_walked(tmp_path: Path) -> None:
         deep /= "f"
     deep.mkdir(parents=True)
     (deep / "a.jpg").touch()
-    assert names(find_inputs([tmp_path])) == [str(deep / "a.jpg")]
+    assert names(list_images([tmp_path])) == [str(deep / "a.jpg")]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import write_pictures
-from veca.data.listing import find_inputs
-from veca.data.sets.dataset import LabeledSet, Split, Target
+from veca.data.listing import list_images
+from veca.data.sets.dataset import LabeledDataset, Split, Target
 
 
 def doubled(path: str) -> Target:
@@ -17,7 +17,7 @@ def doubled(path: str) -> Target:
 
 def split(folder: Path, *, targets: bool = False) -> Split:
     """Three pictures with classes, or with masks."""
-    table = find_inputs([folder]).table
+    table = list_images([folder]).table
     return Split(
         name="train",
         pictures=table,
@@ -55,6 +55,6 @@ def test_a_part_is_known_again_wherever_it_lies_and_not_after_a_change(tmp_path:
 def test_a_whole_set_lacks_nothing(tmp_path: Path) -> None:
     write_pictures(tmp_path, 3)
     part = split(tmp_path)
-    data = LabeledSet(name="some", kind="classes", classes=("a", "b"), train=part, test=part)
+    data = LabeledDataset(name="some", kind="classes", classes=("a", "b"), train=part, test=part)
     assert data.missing == ()
     assert data.facts == {}

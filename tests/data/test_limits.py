@@ -26,7 +26,7 @@ def test_every_file_is_answered_at_once_and_in_bounded_memory(tmp_path: Path) ->
     outcomes = {file["name"]: file["outcome"] for file in answer["files"]}
     assert len(outcomes) == len(GOOD) + len(BAD)
     assert all(outcomes[case.name].startswith("(3, ") for case in GOOD), outcomes
-    assert all(outcomes[case.name].startswith("PictureError: ") for case in BAD), outcomes
+    assert all(outcomes[case.name].startswith("ImageError: ") for case in BAD), outcomes
     slow = [file for file in answer["files"] if file["seconds"] > MOST_SECONDS]
     assert not slow
     assert answer["growth"] < MOST_GROWTH

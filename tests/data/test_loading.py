@@ -1,4 +1,4 @@
-"""Workers stand back, outlive signals meant for others, and end with their parent."""
+"""Ranks stand back, outlive signals meant for others, and end with their parent."""
 
 import multiprocessing
 import os
@@ -23,8 +23,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from veca.data import loader as loading
 from veca.data.image_index import ImageIndex
 from veca.data.images import WorkerError
-from veca.data.listing import InputTable
-from veca.data.loader import AHEAD, NICENESS, has_shared_memory, load_tasks
+from veca.data.listing import ImageTable
+from veca.data.loader import AHEAD, NICENESS, has_shared_memory, worker_loader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="as workers are on Linux")
 
@@ -61,7 +61,7 @@ def test_answers_come_in_the_order_of_the_tasks(workers: int) -> None:
         time.sleep(0.001 * (task % 3))
         return task * task
 
-    assert list(load_tasks(Maker(make), range(20), workers)) == [task**2 for task in range(20)]
+    assert list(worker_loader(Maker(make), range(20), workers)) == [task**2 for task in range(20)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -73,7 +73,7 @@ def test_tasks_are_drawn_only_a_few_ahead(workers: int) -> None:
             drawn.append(task)
             yield task
 
-    with closing(load_tasks(Maker(int), tasks(), workers)) as answers:
+    with closing(worker_loader(Maker(int), tasks(), workers)) as answers:
         for _ in range(5):
             next(answers)
         assert len(drawn) <= 5 + AHEAD * workers
@@ -81,7 +81,7 @@ def test_tasks_are_drawn_only_a_few_ahead(workers: int) -> None:
 
 def test_random_numbers_and_the_signals_of_this_process_stay() -> None:
     before = torch.random.get_rng_state(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    list(load_tasks(Maker(int), range(3), 1))
+    list(worker_loader(Maker(int), range(3), 1))
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before[1]
 
@@ -91,7 +91,7 @@ def test_a_worker_stands_back_and_computes_with_one_thread() -> None:
     def make(task: int) -> tuple[int, int]:
         return os.nice(0), torch.get_num_threads()
 
-    (found,) = load_tasks(Maker(make), range(1), 1)
+    (found,) = worker_loader(Maker(make), range(1), 1)
     assert found == (min(os.nice(0) + NICENESS, 19), 1)
 
 
@@ -103,12 +103,12 @@ def test_a_worker_outlives_a_signal_to_the_whole_job(number: int) -> None:
         time.sleep(0.1)
         return task
 
-    assert list(load_tasks(Maker(make), range(2), 1)) == [0, 1]
+    assert list(worker_loader(Maker(make), range(2), 1)) == [0, 1]
 
 
 @linux_only
 def test_a_worker_ends_when_its_parent_says_so() -> None:
-    with closing(load_tasks(Maker(lambda task: os.getpid()), range(2), 1)) as answers:
+    with closing(worker_loader(Maker(lambda task: os.getpid()), range(2), 1)) as answers:
         worker = next(answers)
         os.kill(worker, signal.SIGTERM)
         assert until(lambda: not is_running(worker))
@@ -116,7 +116,7 @@ def test_a_worker_ends_when_its_parent_says_so() -> None:
 
 @linux_only
 def test_workers_end_when_nobody_wants_more() -> None:
-    answers = load_tasks(Maker(lambda task: os.getpid()), range(10**9), 2)
+    answers = worker_loader(Maker(lambda task: os.getpid()), range(10**9), 2)
     workers = {next(answers) for _ in range(6)}
     answers.close()
     assert until(lambda: not any(is_running(worker) for worker in workers))
@@ -136,7 +136,7 @@ def kill_at(place: int) -> Callable[[int], int]:
 
 def test_a_worker_that_is_killed_is_told() -> None:
     with pytest.raises(WorkerError, match="DataLoader worker"):
-        list(load_tasks(Maker(kill_at(0)), range(2), 1))
+        list(worker_loader(Maker(kill_at(0)), range(2), 1))
 
 
 @linux_only
@@ -145,7 +145,7 @@ def test_a_worker_that_is_killed_meanwhile_is_told_when_its_answer_is_due(
 ) -> None:
     wait = _MultiProcessingDataLoaderIter._try_get_data
     monkeypatch.setattr(wait, "__defaults__", (0.2,))  # seconds after which torch looks; else 5
-    answers = load_tasks(Maker(lambda task: (task, os.getpid())), range(10**9), 1)
+    answers = worker_loader(Maker(lambda task: (task, os.getpid())), range(10**9), 1)
     _, worker = next(answers)
     os.kill(worker, signal.SIGKILL)
     until(lambda: not is_running(worker))
@@ -160,13 +160,13 @@ def test_a_fault_of_ours_is_none_of_a_worker_that_was_ended() -> None:
 
     for workers in (0, 1):
         with pytest.raises(RuntimeError, match="a fault") as raised:
-            list(load_tasks(Maker(make), range(1), workers))
+            list(worker_loader(Maker(make), range(1), workers))
         assert not isinstance(raised.value, WorkerError)
 
 
 def test_a_thread_can_load_too() -> None:
     found: list[int] = []
-    thread = threading.Thread(target=lambda: found.extend(load_tasks(Maker(int), range(3), 1)))
+    thread = threading.Thread(target=lambda: found.extend(worker_loader(Maker(int), range(3), 1)))
     thread.start()
     thread.join()
     assert found == [0, 1, 2]
@@ -202,7 +202,7 @@ LEFT: list[Any] = []
 
 def leave_workers(told: Connection, kills_itself: bool) -> None:
     """Start workers, tell who they are, and go while they still have work."""
-    answers = load_tasks(Maker(lambda task: os.getpid()), iter(int, 1), 2)
+    answers = worker_loader(Maker(lambda task: os.getpid()), iter(int, 1), 2)
     LEFT.append(answers)
     told.send([next(answers), next(answers)])
     if kills_itself:
@@ -236,7 +236,7 @@ def test_workers_share_the_names_of_all_images() -> None:
     count = 200_000
     names = [f"/some/folder/of/images/{number:07}.jpg".encode() for number in range(count)]
     numbers = np.arange(count)
-    table = InputTable(
+    table = ImageTable(
         names=np.frombuffer(b"".join(names), np.uint8),
         ends=(numbers + 1) * len(names[0]),
         sizes=numbers,
@@ -252,6 +252,6 @@ def test_workers_share_the_names_of_all_images() -> None:
         length = sum(len(index[number].name) for number in range(0, count, 20))  # on every page
         return length, own_memory() - before
 
-    for length, growth in load_tasks(Maker(make), range(2), 1):
+    for length, growth in worker_loader(Maker(make), range(2), 1):
         assert length == count // 20 * len(names[0])
         assert growth < 1_000_000  # the names alone are seven times as much

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.data.corpus import PHOTO, encoded
-from veca.data.images import FORMATS, MOST_PIXELS, PictureError, check_size, decode, opened
+from veca.data.images import FORMATS, MOST_PIXELS, ImageError, check_size, decode, opened
 
 PNG = encoded(Image.fromarray(PHOTO), "PNG")
 
@@ -55,24 +55,24 @@ def test_a_member_of_an_archive_is_read() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PictureError, match=r"nowhere.png does not exist; check the path"):
+    with pytest.raises(ImageError, match=r"nowhere.png does not exist; check the path"):
         decode(tmp_path / "nowhere.png")
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PictureError, match="is a folder; pass"):
+    with pytest.raises(ImageError, match="is a folder; pass"):
         decode(tmp_path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(PictureError, match="device or a pipe"):
+    with pytest.raises(ImageError, match="device or a pipe"):
         decode(tmp_path / "pipe.png")
 
 
 def test_a_path_that_no_file_can_have_is_refused() -> None:
-    with pytest.raises(PictureError, match="cannot be opened"):
+    with pytest.raises(ImageError, match="cannot be opened"):
         decode("photo\0.png")
 
 
@@ -87,25 +87,25 @@ class Stream(io.RawIOBase):
 
 
 def test_a_stream_that_cannot_be_rewound_is_refused_with_what_to_do() -> None:
-    with pytest.raises(PictureError, match=r"pass its bytes, as in file.read\(\)"):
+    with pytest.raises(ImageError, match=r"pass its bytes, as in file.read\(\)"):
         decode(Stream())
 
 
 def test_a_closed_file_is_refused() -> None:
     file = io.BytesIO(PNG)
     file.close()
-    with pytest.raises(PictureError, match="closed file"):
+    with pytest.raises(ImageError, match="closed file"):
         decode(file)
 
 
 def test_a_text_file_is_refused_with_how_to_open_it() -> None:
-    with pytest.raises(PictureError, match="binary mode"):
+    with pytest.raises(ImageError, match="binary mode"):
         decode(io.StringIO("words"))
 
 
 @pytest.mark.parametrize("source", [None, 42, 3.5, ["photo.png"], {"a": 1}, object()])
 def test_what_is_no_picture_is_refused_with_what_is_one(source: object) -> None:
-    with pytest.raises(PictureError, match=f"a {type(source).__name__}; pass a path, bytes"):
+    with pytest.raises(ImageError, match=f"a {type(source).__name__}; pass a path, bytes"):
         decode(source)
 
 
@@ -124,7 +124,7 @@ def test_as_many_pixels_as_allowed_are_decoded_and_no_more() -> None:
     assert decode(PNG, most_pixels=56 * 40).sides == (40, 56)
     words = r"56 x 40 pixels, but at most 2,239 .* higher most_pixels"
     for source in (PNG, Image.fromarray(PHOTO)):
-        with pytest.raises(PictureError, match=words):
+        with pytest.raises(ImageError, match=words):
             decode(source, most_pixels=56 * 40 - 1)
 
 
@@ -140,5 +140,5 @@ def test_a_limit_above_that_of_pillow_counts(format_: str, monkeypatch: pytest.M
 
 
 def test_a_side_that_cannot_be_resampled_is_refused() -> None:
-    with pytest.raises(PictureError, match="a side of at most 16,777,216"):
+    with pytest.raises(ImageError, match="a side of at most 16,777,216"):
         check_size("a rope", Image.new("1", (1, 2**24 + 1)), MOST_PIXELS)

@@ -84,7 +84,7 @@ def test_a_map_painted_from_a_picture_comes_back_within_one_patch(
     places = torch.stack([(x + 0.5) / width, (y + 0.5) / height, torch.zeros(height, width)])
     try:
         pixels, geometry = veca.prepare(places, patches * PATCH, fit, most_pixels=10**6)
-    except veca.PictureError:
+    except veca.ImageError:
         assert fit == "resize"
         return
     assert pixels.shape[1] % PATCH == pixels.shape[2] % PATCH == 0
@@ -121,7 +121,7 @@ def test_another_normalization_takes_the_place_of_ours() -> None:
 
 def test_a_strip_is_refused_before_it_fills_the_memory_and_can_be_padded() -> None:
     strip = np.zeros((10, 10_000, 3), np.uint8)
-    with pytest.raises(veca.PictureError, match="would become 512000 x 512"):
+    with pytest.raises(veca.ImageError, match="would become 512000 x 512"):
         veca.preprocess(strip)
     assert veca.preprocess(strip, fit="pad").shape == (3, 16, 512)
     assert veca.preprocess(strip, fit="crop").shape == (3, 512, 512)
@@ -150,5 +150,5 @@ def test_preparing_twice_gives_the_same_bits() -> None:
 @pytest.mark.compiled  # without the shape hook, which would refuse these first
 @pytest.mark.parametrize("source", [None, 42, ["photo.png"]])
 def test_what_is_no_picture_is_refused(source: Any) -> None:
-    with pytest.raises(veca.PictureError, match="a picture cannot be a"):
+    with pytest.raises(veca.ImageError, match="a picture cannot be a"):
         veca.preprocess(source)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veca.data.images import PictureError, decode
+from veca.data.images import ImageError, decode
 from veca.data.listing import RAW_SUFFIX, TableBuilder, open_input, open_record
 
 SIDE = 5
@@ -40,5 +40,5 @@ def test_a_record_that_is_cut_short_or_no_square_is_refused(
     tmp_path: Path, start: int, num_bytes: int
 ) -> None:
     records(tmp_path / "all.bin")
-    with pytest.raises(PictureError, match="a square picture"):
+    with pytest.raises(ImageError, match="a square picture"):
         open_record(str(tmp_path / "all.bin"), start, num_bytes)

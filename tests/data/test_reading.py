@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import encoded, write_shard
-from veca.data.images import PictureError, read_size
-from veca.data.listing import UNKNOWN, Input, exists, failure, find_inputs, open_input
+from veca.data.images import ImageError, read_size
+from veca.data.listing import UNKNOWN, Input, exists, failure, list_images, open_input
 
 
 def test_files_and_members_are_opened_alike(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(1))
     shard = write_shard(tmp_path / "s.tar", [("x.png", encoded(0)), ("b.png", encoded(1))])
-    table = find_inputs([tmp_path / "a.png", f"{shard}#b.png"]).table
+    table = list_images([tmp_path / "a.png", f"{shard}#b.png"]).table
     for row in range(2):
         with open_input(table[row]) as file:
             assert read_size(file) == (48, 32)
@@ -21,8 +21,8 @@ def test_files_and_members_are_opened_alike(tmp_path: Path) -> None:
 def test_a_member_that_is_no_picture_fails_like_a_file(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "s.tar", [("x.png", b"no picture")])
     with (
-        open_input(find_inputs([shard]).table[0]) as file,
-        pytest.raises(PictureError, match="in none of the formats"),
+        open_input(list_images([shard]).table[0]) as file,
+        pytest.raises(ImageError, match="in none of the formats"),
     ):
         read_size(file)
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from tests.data.corpus import PHOTO, encoded, photo
-from veca.data.images import PictureError, decode, strict_pillow
+from veca.data.images import ImageError, decode, strict_pillow
 
 LIMIT = Image.MAX_IMAGE_PIXELS
 WHOLE = Image.fromarray(photo(200, 300))
@@ -27,7 +27,7 @@ def lenient_pillow() -> Iterator[None]:
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_cut_file_is_refused_even_where_pillow_was_told_to_fill_it_up(cut: bytes) -> None:
     Image.open(io.BytesIO(cut)).load()  # as Pillow does now
-    with pytest.raises(PictureError, match="cut short"):
+    with pytest.raises(ImageError, match="cut short"):
         decode(cut)
     assert ImageFile.LOAD_TRUNCATED_IMAGES is True
 
@@ -40,7 +40,7 @@ def test_threads_that_decode_at_once_refuse_every_cut_file() -> None:
         for _ in range(25):
             try:
                 seen.append(decode(CUTS[0]))
-            except PictureError:
+            except ImageError:
                 refused.append(True)
 
     threads = [threading.Thread(target=read) for _ in range(8)]

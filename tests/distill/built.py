@@ -17,10 +17,10 @@ from veca.distill.run_folder import RunFolder
 from veca.distill.setup import Place, build_training, find_pictures
 from veca.distill.student import Student
 from veca.distill.training import StepReport, Training
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 CPU = torch.device("cpu")
-ONE = Workers(device=CPU)
+ONE = Ranks(device=CPU)
 
 
 class Built(NamedTuple):
@@ -62,7 +62,7 @@ class Built(NamedTuple):
 
 def place_of(
     folder: Path,
-    workers: Workers = ONE,
+    workers: Ranks = ONE,
     say: Callable[[str], None] = lambda _: None,
     cache: Path | None = None,
 ) -> Place:

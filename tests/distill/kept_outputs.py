@@ -17,13 +17,13 @@ from torch.nn import functional as F
 from tests.data.pictures import write_pictures
 from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex, image_index
-from veca.data.loader import ViewTask, batches
+from veca.data.loader import BatchSpec, batches
 from veca.distill.cache_fill import LiveOutputs
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import CacheConfig
 from veca.distill.margin import Margin
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets, Teacher, cut
 
 CPU = torch.device("cpu")
@@ -91,7 +91,7 @@ def opened(
         "precision": "fp32",
         "num_workers": 0,
         "teacher_batch": 1,  # at 32 pixels 64 views go together
-        "workers": Workers(device=CPU),
+        "workers": Ranks(device=CPU),
         "tell": lambda _: None,
         "asked_to_stop": lambda: False,
         "shown": False,
@@ -117,14 +117,14 @@ def live_outputs(index: ImageIndex, **changes: Any) -> LiveOutputs:
     return dataclasses.replace(live, **changes)
 
 
-def task_of(images: Sequence[int], crops: Sequence[int], size: int = SIZE) -> ViewTask:
+def task_of(images: Sequence[int], crops: Sequence[int], size: int = SIZE) -> BatchSpec:
     """The task of a training step."""
-    return ViewTask(0, 0, np.array(images), np.array(crops), size)
+    return BatchSpec(0, 0, np.array(images), np.array(crops), size)
 
 
 def live_targets(
     cache: TeacherCache,
-    task: ViewTask,
+    task: BatchSpec,
     index: ImageIndex,
     teacher: Teacher,
     *,

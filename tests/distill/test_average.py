@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.distill.built import small_student
-from veca.distill.parallel import MovingAverage
+from veca.distill.parallel import EMA
 from veca.distill.student import Student
 
 
@@ -33,7 +33,7 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def test_the_average_weighs_the_weights_of_every_step_as_the_formula_says() -> None:
     student, decay = small_student(), 0.4
-    average = MovingAverage(student, decay)
+    average = EMA(student, decay)
     history = [weights_of(student)]
     for step in range(1, 11):
         change(student, step)
@@ -52,14 +52,14 @@ def test_the_average_weighs_the_weights_of_every_step_as_the_formula_says() -> N
 
 def test_an_average_begins_as_a_copy_of_the_weights() -> None:
     student = small_student()
-    average, before = MovingAverage(student, 0.9), weights_of(student)
+    average, before = EMA(student, 0.9), weights_of(student)
     change(student, 1)
     assert equal(average.tensors(), before)
 
 
 def test_within_the_student_has_the_average_and_after_it_its_own_weights_to_the_bit() -> None:
     student = small_student()
-    average = MovingAverage(student, 0.9)
+    average = EMA(student, 0.9)
     change(student, 1)
     own = weights_of(student)
     with average.in_place():
@@ -70,7 +70,7 @@ def test_within_the_student_has_the_average_and_after_it_its_own_weights_to_the_
 
 def test_an_error_within_gives_the_student_its_own_weights_back() -> None:
     student = small_student()
-    average = MovingAverage(student, 0.9)
+    average = EMA(student, 0.9)
     change(student, 1)
     own, kept = weights_of(student), {n: t.clone() for n, t in average.tensors().items()}
     with pytest.raises(BurntError), average.in_place():
@@ -81,7 +81,7 @@ def test_an_error_within_gives_the_student_its_own_weights_back() -> None:
 
 def test_a_stored_average_goes_on_as_the_one_it_was_taken_from() -> None:
     student, other = small_student(), small_student(seed=1)
-    average, continued = MovingAverage(student, 0.9), MovingAverage(other, 0.9)
+    average, continued = EMA(student, 0.9), EMA(other, 0.9)
     for step in range(1, 4):
         change(student, step)
         average.update()

@@ -9,7 +9,7 @@ from tests.runtime.held_folder import held
 from veca.distill.cache_company import Company
 from veca.distill.cache_store import CacheError
 from veca.distill.validation import StoppedError
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 CPU = torch.device("cpu")
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def company(rank: int = 0, said: list[str] | None = None) -> Company:
     """One process that opens a cache."""
     said = [] if said is None else said
-    return Company(workers=Workers(rank=rank, device=CPU), tell=said.append)
+    return Company(workers=Ranks(rank=rank, device=CPU), tell=said.append)
 
 
 def test_only_the_first_process_works_and_speaks() -> None:

@@ -19,7 +19,7 @@ from veca.distill.config import CacheConfig
 from veca.distill.margin import Margin
 from veca.distill.projection import Projection
 from veca.distill.validation import StoppedError
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets
 
 LAYOUT = RecordLayout(image_width=5, patches=16, channels=16, dtype="float16")
@@ -44,7 +44,7 @@ def empty(folder: Path, live: LiveOutputs) -> Kept:
     )
 
 
-def filled(kept: Kept, live: LiveOutputs, missing: Iterable[int], workers: Workers) -> None:
+def filled(kept: Kept, live: LiveOutputs, missing: Iterable[int], workers: Ranks) -> None:
     """Fill chunks without a projection."""
     fill(kept, list(missing), live, resolution=SIZE, projection=None, workers=workers)
 
@@ -65,7 +65,7 @@ def lives(live: LiveOutputs, views: Iterable[int]) -> Targets:
 def test_every_chunk_holds_the_outputs_of_its_views(index: ImageIndex, tmp_path: Path) -> None:
     live = live_outputs(index)
     kept = empty(tmp_path / "kept", live)
-    filled(kept, live, range(3), Workers(device=CPU))
+    filled(kept, live, range(3), Ranks(device=CPU))
 
     assert live.teacher.asked == live.count == 12
     assert [kept.problem(chunk) for chunk in range(3)] == [None] * 3
@@ -86,11 +86,11 @@ def test_processes_share_the_chunks_and_write_what_one_would(
 ) -> None:
     live = live_outputs(index)
     alone, together = (empty(tmp_path / name, live) for name in ("alone", "together"))
-    filled(alone, live, range(3), Workers(device=CPU))
+    filled(alone, live, range(3), Ranks(device=CPU))
     asked = []
     for rank in range(2):
         live = live_outputs(index, teacher=CellTeacher())
-        filled(together, live, range(3), Workers(rank=rank, count=2, device=CPU))
+        filled(together, live, range(3), Ranks(rank=rank, world_size=2, device=CPU))
         asked.append(live.teacher.asked)
 
     assert asked == [8, 4]
@@ -101,7 +101,7 @@ def test_processes_share_the_chunks_and_write_what_one_would(
 def test_only_what_is_missing_is_computed(index: ImageIndex, tmp_path: Path) -> None:
     live = live_outputs(index)
     kept = empty(tmp_path / "kept", live)
-    filled(kept, live, [1], Workers(device=CPU))
+    filled(kept, live, [1], Ranks(device=CPU))
     assert live.teacher.asked == 4
     assert [kept.problem(chunk) is None for chunk in range(3)] == [False, True, False]
 
@@ -114,7 +114,7 @@ def test_a_stop_loses_the_chunk_that_is_being_made_and_no_other(
     kept = empty(tmp_path / "kept", live)
     monkeypatch.setitem(cache_fill.LARGEST_LOT, "cpu", 2)
     with pytest.raises(StoppedError):
-        filled(kept, live, range(3), Workers(device=CPU))
+        filled(kept, live, range(3), Ranks(device=CPU))
 
     assert teacher.asked == 6
     assert [path.name for path in kept.folder.iterdir()] == ["chunk-00000.bin"]
@@ -137,7 +137,7 @@ def test_a_full_disk_is_told_and_leaves_whole_chunks(
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(CacheError, match=r"chunk-00001.bin cannot be written \(No space left"):
-        filled(kept, live, range(3), Workers(device=CPU))
+        filled(kept, live, range(3), Ranks(device=CPU))
     assert [path.name for path in kept.folder.iterdir()] == ["chunk-00000.bin"]
 
 
@@ -148,7 +148,7 @@ def test_a_teacher_that_gives_no_numbers_is_refused_with_the_image(
     teacher.get_buffer("weight").fill_(torch.inf)
     live = live_outputs(index, teacher=teacher)
     with pytest.raises(CacheError, match=r"the teacher cells gives numbers .*0000.png; remove"):
-        filled(empty(tmp_path / "kept", live), live, range(3), Workers(device=CPU))
+        filled(empty(tmp_path / "kept", live), live, range(3), Ranks(device=CPU))
 
 
 def test_higher_resolutions_go_through_the_teacher_in_smaller_lots(index: ImageIndex) -> None:

@@ -254,16 +254,16 @@ import torch
 from tests.distill.kept_outputs import CPU, CellTeacher, opened, task_of
 from veca.data.image_index import image_index
 from veca.distill import cache_store
-from veca.runtime.files import replace_file
+from veca.runtime.files import write_atomic
 from veca.runtime.tensor_files import tensor_pieces
-from veca.runtime.workers import join_workers
+from veca.runtime.workers import init_distributed
 
 root = Path({root!r})
 cache_store.CHUNK_IMAGES = 2
-with join_workers("cpu") as workers:
+with init_distributed("cpu") as workers:
     teacher = CellTeacher()
     cache = opened(root / "cache", image_index(root / "images"), [teacher], workers=workers)
     every = task_of(sorted([*range(6), *range(6)]), [0, 1] * 6)
     found = {{"patches": cache.lookup(every, CPU)[0].patches, "asked": torch.tensor(teacher.asked)}}
-    replace_file(root / f"{{workers.rank}}.safetensors", tensor_pieces(found))
+    write_atomic(root / f"{{workers.rank}}.safetensors", tensor_pieces(found))
 """

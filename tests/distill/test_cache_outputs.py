@@ -23,7 +23,7 @@ from veca.distill.cache_company import Company
 from veca.distill.cache_outputs import TeacherOutputs, spread_views
 from veca.distill.cache_store import CacheError
 from veca.distill.validation import StoppedError
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 
 @pytest.fixture(name="index")
@@ -42,7 +42,7 @@ def outputs(
     folder: Path, index: ImageIndex, said: list[str], rank: int = 0, count: int = 1
 ) -> TeacherOutputs:
     """What one process wants of the small teacher."""
-    workers = Workers(rank=rank, count=count, device=CPU)
+    workers = Ranks(rank=rank, world_size=count, device=CPU)
     company = Company(workers=workers, tell=said.append)
     return TeacherOutputs.of(folder, live_outputs(index), [SIZE], company)
 

@@ -15,7 +15,7 @@ from veca.distill.checkpoints import MOST_FAILURES, Checkpoints
 from veca.distill.run_folder import RunError
 from veca.distill.setup import fit_to_teachers
 from veca.distill.training import published_tensors
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.runtime.snapshots import Snapshots
 from veca.weights.card import Provenance
 
@@ -158,7 +158,7 @@ def test_a_model_that_can_be_published_excuses_no_checkpoint_that_cannot_be_save
 
 def test_only_the_first_process_writes(images: Path, tmp_path: Path) -> None:
     found, said = checkpoints_of(images, tmp_path)
-    found.training.workers = Workers(rank=1, count=2, device=CPU)
+    found.training.workers = Ranks(rank=1, world_size=2, device=CPU)
     found.save()
     found.publish_best()
     assert steps_in(tmp_path) == []

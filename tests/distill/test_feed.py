@@ -18,10 +18,10 @@ from tests.distill.runs import pictures, small_config
 from veca.data.augment import ViewConfig
 from veca.data.image_index import image_index
 from veca.data.images import DataError
-from veca.data.loader import ViewTask
+from veca.data.loader import BatchSpec
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable, check_batch, tasks, training_batches
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.runtime.files import JsonLines
 from veca.train.schedules import ResolutionPhase
 
@@ -54,17 +54,17 @@ def dealt(
     *,
     crops: int | None = None,
     seed: int = 3,
-) -> list[list[ViewTask]]:
+) -> list[list[BatchSpec]]:
     """The tasks of each process."""
     efficiency = Efficiency(accumulate=parts)
     return [
-        list(tasks(config_of(seed=seed), efficiency, training, Workers(rank=rank, count=count,
+        list(tasks(config_of(seed=seed), efficiency, training, Ranks(rank=rank, world_size=count,
                    device=CPU), steps=steps, length=LENGTH, crops=crops))
         for rank in range(count)
     ]  # fmt: skip
 
 
-def samples(found: list[list[ViewTask]], step: int) -> list[tuple[int, int]]:
+def samples(found: list[list[BatchSpec]], step: int) -> list[tuple[int, int]]:
     """Images and draws of a step over all processes and parts."""
     return [
         pair
@@ -141,7 +141,7 @@ def test_every_kept_view_is_used() -> None:
 
 @pytest.mark.parametrize(("count", "parts"), [(5, 1), (1, 5), (2, 4)])
 def test_a_batch_that_cannot_be_cut_evenly_is_refused_with_what_can(count: int, parts: int) -> None:
-    workers = Workers(count=count, device=CPU)
+    workers = Ranks(world_size=count, device=CPU)
     with pytest.raises(ValueError, match=rf"batch=12 .* use a multiple of {count * parts}\."):
         check_batch(config_of(12), Efficiency(accumulate=parts), workers)
     check_batch(config_of(3 * count * parts), Efficiency(accumulate=parts), workers)
@@ -159,7 +159,7 @@ def test_only_training_images_stand_in_for_others(tmp_path: Path) -> None:
         index=index, training=np.arange(2, 5), validation_index=index, validation=np.arange(2)
     )
     config = dataclasses.replace(config_of(), views=ViewConfig(trivial_augment=False))
-    task = ViewTask(0, 0, np.array([2, 3, 4]), np.array([0, 0, 0]), 16)
+    task = BatchSpec(0, 0, np.array([2, 3, 4]), np.array([0, 0, 0]), 16)
     (batch,) = training_batches(some, iter([task]), config, Efficiency(workers=0), seed=1)
     assert sorted(batch.unreadable) == [3, 4]
     assert batch.images.shape == (3, 3, 16, 16)
@@ -185,7 +185,7 @@ def listed(path: Path) -> list[dict[str, str]]:
 
 def test_an_unreadable_image_counts_and_is_listed_once(some: Pictures, tmp_path: Path) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), 0.5, Ranks(device=CPU), path)
     assert found.note({3: "torn", 7: "empty"}) == 2
     found.agree()
     assert found.note({3: "torn", 8: "odd"}) == 1
@@ -205,7 +205,7 @@ def test_more_than_the_allowed_share_stops_the_run(
     some: Pictures, tmp_path: Path, share: float, most: int
 ) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some.index, len(some.training), share, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), share, Ranks(device=CPU), path)
     numbers = [int(number) for number in some.training]
     found.note(dict.fromkeys(numbers[:most], "torn"))
     found.agree()
@@ -222,7 +222,7 @@ def test_those_of_a_checkpoint_count_but_are_not_listed_again(
     some: Pictures, tmp_path: Path
 ) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), 0.5, Ranks(device=CPU), path)
     found.load(torch.tensor([4, 5]))
     assert found.note({4: "torn", 6: "torn"}) == 1
     found.agree()
@@ -233,7 +233,7 @@ def test_those_of_a_checkpoint_count_but_are_not_listed_again(
 def test_what_a_killed_run_has_listed_is_not_listed_again(some: Pictures, tmp_path: Path) -> None:
     path = tmp_path / "unreadable.jsonl"
     for _ in range(2):  # the second one resumes from before the first image was met
-        found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
+        found = Unreadable(some.index, len(some.training), 0.5, Ranks(device=CPU), path)
         found.note({3: "torn"})
         found.agree()
     assert len(listed(path)) == 1
@@ -243,7 +243,7 @@ def test_a_list_that_cannot_be_written_now_is_written_later(
     some: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "unreadable.jsonl"
-    found = Unreadable(some.index, len(some.training), 0.5, Workers(device=CPU), path)
+    found = Unreadable(some.index, len(some.training), 0.5, Ranks(device=CPU), path)
     found.note({3: "torn"})
     with monkeypatch.context() as patch:
         patch.setattr(JsonLines, "write", raise_full_disk)
@@ -261,7 +261,7 @@ def raise_full_disk(*_: object) -> None:
 def test_only_the_first_process_writes_the_list(some: Pictures, tmp_path: Path) -> None:
     path = tmp_path / "unreadable.jsonl"
     found = Unreadable(
-        some.index, len(some.training), 0.5, Workers(rank=1, count=2, device=CPU), path
+        some.index, len(some.training), 0.5, Ranks(rank=1, world_size=2, device=CPU), path
     )
     found.note({3: "torn"})
     found.agree()

@@ -16,7 +16,7 @@ from tests.distill.runs import ALONE, pictures
 from veca.distill.config import Efficiency
 from veca.distill.parallel import compile_blocks, copy_whole, gradients_synchronized, spread
 from veca.distill.student import Student
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_student_alone_learns_within_either_way(now: bool) -> None:
 @pytest.mark.usefixtures("group")
 def test_copies_exchange_gradients_when_told_to_and_do_not_miss_unused_cores() -> None:
     student = small_student().eval()
-    model = spread(student, Workers(count=2, device=CPU), shard=False)
+    model = spread(student, Ranks(world_size=2, device=CPU), shard=False)
     assert isinstance(model, DistributedDataParallel)
     assert model.module is student
     for now in (False, True, True):  # the last one would wait for cores that had no gradient

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.distill.built import CPU, ONE, Built, build, place_of
 from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, small_config
-from veca.data.loader import ViewTask, batches, global_batch
+from veca.data.loader import BatchSpec, batches, global_batch
 from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.feed import Pictures
 from veca.distill.losses import LossConfig
@@ -23,11 +23,11 @@ from veca.distill.setup import (
     memory_lines,
 )
 from veca.distill.validation import StoppedError
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets
 
 
-class ForgetfulWorkers(Workers):
+class ForgetfulRanks(Ranks):
     """One of two processes, the other of which sees other images."""
 
     def share(self, value: Any) -> Any:
@@ -128,7 +128,7 @@ def test_what_holds_no_images_is_told(images: Path, tmp_path: Path) -> None:
 
 
 def test_processes_that_find_different_images_are_refused(images: Path, tmp_path: Path) -> None:
-    place = place_of(tmp_path, ForgetfulWorkers(rank=1, count=2, device=CPU))
+    place = place_of(tmp_path, ForgetfulRanks(rank=1, world_size=2, device=CPU))
     with pytest.raises(RunError, match="the processes of this run found different images"):
         find_pictures(small_config(images), place)
 
@@ -167,10 +167,10 @@ def first_views(run: Built, count: int) -> list[Tensor]:
     return [batch.images for batch in found]
 
 
-def _first_task(run: Built, count: int) -> list[ViewTask]:
+def _first_task(run: Built, count: int) -> list[BatchSpec]:
     """One task of the first images of the first epoch."""
     places, _ = global_batch(len(run.pictures.training), count, 0, run.training.config.seed)
-    return [ViewTask(0, 0, run.pictures.training[places], np.zeros(count, np.int64), 32)]
+    return [BatchSpec(0, 0, run.pictures.training[places], np.zeros(count, np.int64), 32)]
 
 
 @pytest.mark.parametrize("count", [8, 1000])
@@ -193,7 +193,7 @@ def test_statistics_are_those_of_the_first_views_of_training_images(
 
 def test_only_the_first_process_computes_statistics(images: Path, tmp_path: Path) -> None:
     run = build(images, place_of(tmp_path))
-    run.training.workers = Workers(rank=1, count=2, device=CPU)
+    run.training.workers = Ranks(rank=1, world_size=2, device=CPU)
     (answer,) = fit_to_teachers(run.training, run.pictures, lambda: False)
     assert float(run.training.source.scaling(0).image_scale) == 1.0  # to be overwritten
     assert answer.image.shape == (12,)

@@ -20,11 +20,11 @@ from veca.distill.setup import fit_to_teachers
 from veca.distill.state import Stored, gather, received, restore
 from veca.distill.target_scaling import Constants
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.runtime.files import JsonLines
 from veca.runtime.snapshots import Snapshots
 
-NO_STATE = (DistillConfig, Efficiency, Meter, Workers, JsonLines, TeacherCache)
+NO_STATE = (DistillConfig, Efficiency, Meter, Ranks, JsonLines, TeacherCache)
 """What no step changes, or what only the clock does."""
 
 NOT_KEPT = ("_reasons", "_told", "_index", "_path")

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.distill.built import Built, build, place_of
 from tests.distill.runs import ALONE, pictures, small_config
 from veca.data.augment import inner_view
-from veca.data.loader import ViewTask, batches, global_batch
+from veca.data.loader import BatchSpec, batches, global_batch
 from veca.data.transforms import IMAGENET
 from veca.distill.config import CacheConfig
 from veca.distill.losses import PARTS, LossConfig
@@ -27,7 +27,7 @@ from veca.distill.training import (
     published_tensors,
     student_tensors,
 )
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 from veca.teacher.teacher import Targets
 from veca.train.optimizers import Optimizers, gradient_norm
 from veca.train.schedules import draw_budget, draw_resolution, draw_share, learning_rate
@@ -70,7 +70,7 @@ def views_of(run: Built, step: int, cached: bool = False) -> Tensor:
     draws = np.zeros_like(epochs) if cached else epochs
     found = []
     for place, draw in zip(places, draws, strict=True):
-        task = ViewTask(0, 0, numbers[[place]], np.array([draw]), size)
+        task = BatchSpec(0, 0, numbers[[place]], np.array([draw]), size)
         seed = config.cache.seed if cached else config.seed
         (batch,) = batches(
             run.pictures.index,
@@ -89,7 +89,7 @@ def slow_parts(run: Built, step: int, targets: list[Targets], views: Tensor) -> 
     config, student = run.training.config, run.training.student
     budget = draw_budget(config.student, config.seed, step)
     share = draw_share(config.student, config.seed, step)
-    torch.manual_seed(step_seed(config.seed, step, "coordinates"))
+    torch.manual_seed(seed_for(config.seed, step, "coordinates"))
     with torch.no_grad():
         seen = IMAGENET.normalize(inner_view(views, 32))
         features = student.train().backbone(seen, budget, share)

@@ -22,7 +22,7 @@ from veca.distill.losses import distillation_losses
 from veca.distill.setup import fit_to_teachers
 from veca.distill.target_scaling import Moments
 from veca.distill.validation import Cell, StoppedError, Validation, _dealt, cells
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets
 from veca.train.schedules import ResolutionPhase
 
@@ -161,7 +161,7 @@ def test_the_losses_of_several_processes_add_up_to_those_of_one(
     together = (Moments(12), Moments(20))
     portions = set()
     for rank in range(count):
-        worker = Workers(rank=rank, count=count, device=CPU)
+        worker = Ranks(rank=rank, world_size=count, device=CPU)
         monkeypatch.setattr(run.training, "workers", worker)
         mine = validation_of(run)
         for place, row in enumerate(mine.rows()):

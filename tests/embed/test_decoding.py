@@ -1,4 +1,4 @@
-"""Workers give what one process gives, and their failures are told."""
+"""Ranks give what one process gives, and their failures are told."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.data.pictures import encoded, write_pictures
-from veca.data.listing import find_inputs
+from veca.data.listing import list_images
 from veca.data.transforms import prepare
 from veca.embed.decoding import Decoded, Decoder, decoded_batches
 from veca.embed.errors import CollectionError
@@ -19,7 +19,7 @@ from veca.embed.windows import Task
 
 
 def decoder_of(paths: list[Path], **choices: Any) -> Decoder:
-    table = find_inputs(paths).table
+    table = list_images(paths).table
     return Decoder(table=table, size=32, fit="resize", patch_size=16, **choices)
 
 

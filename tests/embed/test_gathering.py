@@ -8,7 +8,7 @@ import torch
 
 from tests.data.pictures import write_pictures
 from veca.backbone.features import Features
-from veca.data.listing import find_inputs
+from veca.data.listing import list_images
 from veca.embed.config import EmbedConfig
 from veca.embed.decoding import Decoded, Group
 from veca.embed.errors import CollectionError
@@ -20,7 +20,7 @@ WIDTH = 4
 
 def gathering(folder: Path, config: EmbedConfig, batches: list[list[int]]) -> Gathering:
     """A window over six pictures, of which the last is known to be unreadable."""
-    table = find_inputs(write_pictures(folder, 6)).table
+    table = list_images(write_pictures(folder, 6)).table
     window = Window(0, np.arange(6), {5: "is empty"}, [np.array(batch) for batch in batches])
     return Gathering(window, table, config, WIDTH)
 
@@ -69,7 +69,7 @@ def test_maps_are_kept_only_where_they_are_stored(tmp_path: Path) -> None:
 
 
 def test_a_window_without_pictures_is_full_once_it_was_reached(tmp_path: Path) -> None:
-    table = find_inputs(write_pictures(tmp_path, 1)).table
+    table = list_images(write_pictures(tmp_path, 1)).table
     found = Gathering(Window(0, np.arange(1), {0: "is empty"}), table, EmbedConfig(), WIDTH)
     assert found.add(Decoded(0, [], {}), []) == 1
     assert found.is_full()

@@ -23,7 +23,7 @@ from veca.embed.errors import CollectionError
 from veca.embed.record import RECORD_NAME
 from veca.embed.run import Summary, embed_collection
 from veca.embed.store import CollectionWriter
-from veca.runtime.files import OccupiedError
+from veca.runtime.files import LockedError
 
 HERE = Efficiency(workers=0, batch=4, device="cpu")
 SMALL = EmbedConfig(size=32, budget=3, precision="fp32", dtype="float32")
@@ -291,7 +291,7 @@ def test_a_folder_that_another_process_writes_into_is_refused(photos: Path, tmp_
         os.read(release[0], 1)
         os._exit(0)
     os.read(ready[0], 1)
-    with pytest.raises(OccupiedError, match="another process is writing"):
+    with pytest.raises(LockedError, match="another process is writing"):
         embed(photos, tmp_path / "out")
     os.write(release[1], b"x")
     os.waitpid(child, 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
-from veca.data.images import PictureError
+from veca.data.images import ImageError
 from veca.data.transforms import prepare
 from veca.embed.collection import Collection, open_collection
 from veca.embed.config import Efficiency, EmbedConfig
@@ -105,5 +105,5 @@ def test_a_model_that_was_in_memory_only_must_be_passed(tmp_path: Path) -> None:
 
 def test_a_picture_that_is_none_is_told_in_words(tmp_path: Path) -> None:
     opened = embedded(tmp_path)
-    with pytest.raises(PictureError, match="does not exist"):
+    with pytest.raises(ImageError, match="does not exist"):
         find_wanted(opened, tmp_path / "nothing.png")

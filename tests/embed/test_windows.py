@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import SIDES, encoded, write_pictures, write_shard
-from veca.data.listing import find_inputs
+from veca.data.listing import list_images
 from veca.embed import windows
 from veca.embed.windows import Planner, Window
 
 
 def planned(paths: Sequence[Path], **choices: Any) -> list[Window]:
     """The windows of some inputs."""
-    found = find_inputs(paths)
+    found = list_images(paths)
     fields: dict[str, Any] = {
         "size": 32, "fit": "resize", "patch_size": 16, "batch": 4, "map_bytes": 0,
     }  # fmt: skip

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import IGNORED, DepthFacts, LabeledSet, Split
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset, Split
 from veca.probe.features import Place
-from veca.probe.models import Frozen, ModelFacts, ProbeModel
+from veca.probe.models import Frozen, FrozenModel, ModelFacts
 from veca.probe.protocols import (
     DepthAugment,
     DepthProtocol,
@@ -24,10 +24,10 @@ from veca.probe.protocols import (
     SegmentationProtocol,
 )
 from veca.probe.rows import Setting
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 CPU = torch.device("cpu")
-ALONE = Workers(device=CPU)
+ALONE = Ranks(device=CPU)
 CLASSES = ("field", "barn", "pond", "never")
 COLORS = ((60, 140, 60), (180, 40, 40), (40, 60, 190))
 SIZES = ((40, 56), (48, 48), (64, 40))
@@ -42,7 +42,7 @@ SMALL = SegmentationProtocol(
     rates=(0.05,),
     decay=1e-4,
     schedule="poly",
-    append_image=False,
+    append_image_feature=False,
     views=2,
     denominator="valid",
     augment=AUGMENT,
@@ -55,7 +55,7 @@ SMALL_DEPTH = DepthProtocol(
     rates=(0.05,),
     decay=1e-4,
     schedule="poly",
-    append_image=False,
+    append_image_feature=False,
     views=2,
     bins=16,
     upsample=2,
@@ -64,7 +64,7 @@ SMALL_DEPTH = DepthProtocol(
 )
 
 
-class ColorModel(ProbeModel):
+class ColorModel(FrozenModel):
     """Mean colors of cells and their squares; a small budget sees only some of these."""
 
     def __init__(self, digest: str = "colors", stride: int = 8) -> None:
@@ -94,7 +94,7 @@ class ColorModel(ProbeModel):
         return Frozen(cells.mean((2, 3)), patches)
 
 
-def place_in(folder: Path, workers: Workers = ALONE, **others: Any) -> Place:
+def place_in(folder: Path, workers: Ranks = ALONE, **others: Any) -> Place:
     """Where features are kept, in silence."""
     given: dict[str, Any] = {"tell": lambda _: None, "loaders": 0, "shown": False, **others}
     return Place(folder=folder, workers=workers, **given)
@@ -114,7 +114,7 @@ def scene(number: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     mask[height // 2 :, : int(draw.integers(8, width // 2))] = 1
     mask[: int(draw.integers(8, height // 2)), width // 2 :] = 2
     picture = np.array(COLORS)[mask] + draw.integers(-12, 13, (height, width, 3))
-    mask[0, :5] = IGNORED
+    mask[0, :5] = IGNORE_INDEX
     return picture.clip(0, 255).astype(np.uint8), mask
 
 
@@ -151,9 +151,9 @@ def split_of(folder: Path, name: str, kind: str, numbers: Sequence[int]) -> Spli
     )
 
 
-def farm(folder: Path, train: int = 9, test: int = 5) -> LabeledSet:
+def farm(folder: Path, train: int = 9, test: int = 5) -> LabeledDataset:
     """A set with masks."""
-    return LabeledSet(
+    return LabeledDataset(
         name="farm",
         kind="masks",
         classes=CLASSES,
@@ -162,12 +162,12 @@ def farm(folder: Path, train: int = 9, test: int = 5) -> LabeledSet:
     )
 
 
-def ramps(folder: Path, train: int = 8, test: int = 4) -> LabeledSet:
+def ramps(folder: Path, train: int = 8, test: int = 4) -> LabeledDataset:
     """A set with depth."""
-    return LabeledSet(
+    return LabeledDataset(
         name="ramps",
         kind="depth",
         train=split_of(folder, "train", "depth", range(train)),
         test=split_of(folder, "val", "depth", range(50, 50 + test)),
-        depth=DepthFacts(),
+        depth=DepthRange(),
     )

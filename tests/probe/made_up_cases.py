@@ -19,7 +19,7 @@ from veca.probe.metrics import (
     unions,
 )
 from veca.probe.rows import Row
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.tensor_files import tensor_pieces
 
 CLASSES = ("field", "barn", "pond", "never", "unscored")
@@ -50,7 +50,7 @@ def write_cases(
     """Cases as a run writes them, under a name that says nothing."""
     make_folder(folder)
     path = folder / f"{name or len(list(folder.iterdir()))}.safetensors"
-    replace_file(path, tensor_pieces(cases, case_facts(of, scored)))
+    write_atomic(path, tensor_pieces(cases, case_facts(of, scored)))
     return path
 
 

@@ -18,13 +18,13 @@ from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import Split
 from veca.probe import features, shown_features
 from veca.probe.features import Place, ViewPlan
-from veca.probe.models import Frozen, ModelFacts, ProbeModel
+from veca.probe.models import Frozen, FrozenModel, ModelFacts
 from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, Showing
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 CPU = torch.device("cpu")
-ALONE = Workers(device=CPU)
+ALONE = Ranks(device=CPU)
 SIDE = 16
 CENTER = ViewPlan(resolution=SIDE)
 SETTINGS = (Setting(2), Setting(4, 0.5), Setting(8))
@@ -32,7 +32,7 @@ WHOLE = Showing(short=SIDE, multiple=4)
 KINDS = (Kind(SETTINGS[0]),)
 
 
-class CellModel(ProbeModel):
+class CellModel(FrozenModel):
     """Features of the colors of each cell, through random weights, another mix for each budget."""
 
     def __init__(self, *, seed: int = 0, digest: str | None = "cells", die_at: int = 0) -> None:

@@ -13,12 +13,12 @@ import veca
 from tests.probe.dense_scenes import CLASSES, SMALL, SMALL_DEPTH, place_in, ramp, scene
 from tests.weights.models import trained_model
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import LabeledSet, Split
+from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe import protocols
 from veca.probe import protocols as dense_protocols
 from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.rows import Row
-from veca.probe.run import Prober
+from veca.probe.run import Evaluator
 
 COLORS = {"blue": (40, 60, 190), "green": (60, 140, 60), "red": (180, 40, 40)}
 """Of the classes; a picture has a color of its own too, so that they are hard to tell apart."""
@@ -78,7 +78,7 @@ def split_of(folder: Path, name: str, labels: NDArray[Any], **more: Any) -> Spli
     return Split(name=name, pictures=table.table(), keys=tuple(keys), labels=labels, **more)
 
 
-def color_set(folder: Path, **changes: Any) -> LabeledSet:
+def color_set(folder: Path, **changes: Any) -> LabeledDataset:
     """A set of 18 training and 9 test pictures in memory."""
     usual: dict[str, Any] = {
         "name": "colors",
@@ -87,17 +87,17 @@ def color_set(folder: Path, **changes: Any) -> LabeledSet:
         "train": split_of(folder, "train", np.arange(18) % 3),
         "test": split_of(folder, "test", np.arange(9) % 3),
     }
-    return LabeledSet(**usual | changes)
+    return LabeledDataset(**usual | changes)
 
 
-def prober_in(folder: Path, **changes: Any) -> Prober:
+def prober_in(folder: Path, **changes: Any) -> Evaluator:
     """A prober that is silent and takes no times."""
     usual: dict[str, Any] = {
         "place": place_in(folder / "features"),
         "out": folder / "out",
         "rounds": 0,
     }
-    return Prober(**usual | changes)
+    return Evaluator(**usual | changes)
 
 
 def use_quick_protocols(patch: pytest.MonkeyPatch) -> None:

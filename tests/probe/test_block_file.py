@@ -168,7 +168,7 @@ def test_a_full_disk_leaves_the_old_block(block: Path, monkeypatch: pytest.Monke
     def full(path: Path, pieces: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(block_file, "replace_file", full)
+    monkeypatch.setattr(block_file, "write_atomic", full)
     with pytest.raises(StoreError, match="No space left on device"):
         write_block(block, "seal", {"x": [torch.ones(1)]})
     assert block_problem(block, "seal") is None

@@ -20,7 +20,7 @@ from tests.probe.made_up_cases import (
 from tests.probe.made_up_rows import row
 from veca.probe.bootstrap import CasesError, KeptCases, MeanIou, Statistic
 from veca.probe.rows import Row, averages
-from veca.runtime.files import replace_file
+from veca.runtime.files import write_atomic
 from veca.runtime.tensor_files import tensor_pieces
 
 
@@ -114,10 +114,10 @@ def test_a_number_that_is_no_mean_over_pictures_has_no_cases(tmp_path: Path) -> 
 def test_files_that_are_damaged_older_or_strange_are_passed_over(tmp_path: Path) -> None:
     one = class_row(tmp_path, right_of(0))
     right = {"correct_k20": right_of(0)}
-    replace_file(tmp_path / "old.safetensors", tensor_pieces(right, {"data": "pets"}))
+    write_atomic(tmp_path / "old.safetensors", tensor_pieces(right, {"data": "pets"}))
     odd = {"row": '{"task": "knn"}', "scored": "null"}
-    replace_file(tmp_path / "odd.safetensors", tensor_pieces(right, odd))
-    replace_file(tmp_path / "bare.safetensors", tensor_pieces(right))
+    write_atomic(tmp_path / "odd.safetensors", tensor_pieces(right, odd))
+    write_atomic(tmp_path / "bare.safetensors", tensor_pieces(right))
     (tmp_path / "damaged.safetensors").write_bytes(b"x")
     assert statistic(tmp_path, one)
     (tmp_path / "0.safetensors").unlink()

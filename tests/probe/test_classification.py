@@ -17,7 +17,7 @@ from tests.probe.small_features import CellModel
 from tests.probe.small_sets import COLORS, color_set, split_of
 from veca.data.images import DataError
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import LabeledSet, Split
+from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe import classification
 from veca.probe.classification import ClassProbe, labels_of, run_knn, run_linear, run_logistic
 from veca.probe.features import KeptFeatures
@@ -32,7 +32,7 @@ KS = KnnProtocol(name="k", ks=(3, 10, 200))
 QUICK = LinearProtocol(name="quick", rates=(0.1, 1.0), steps=30, batch=6, selection="held-out")
 
 
-def probe_of(data: LabeledSet, folder: Path, **changes: Any) -> ClassProbe:
+def probe_of(data: LabeledDataset, folder: Path, **changes: Any) -> ClassProbe:
     """A probe of a small model."""
     usual: dict[str, Any] = {
         "model": CellModel(),
@@ -286,7 +286,7 @@ def test_several_right_labels_without_a_head_of_their_own_are_judged_by_top1_alo
     assert [set(one.metrics) for one in found] == [{"top1"}] * 2
 
 
-def voc(folder: Path, counted: bool) -> LabeledSet:
+def voc(folder: Path, counted: bool) -> LabeledDataset:
     """A set whose pictures show several classes; some objects of the test part may not count."""
     parts = {}
     for name, count in (("train", 18), ("test", 9)):

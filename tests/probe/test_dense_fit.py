@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.probe.dense_scenes import ALL, ALONE, FEW, SMALL
-from veca.data.sets.dataset import IGNORED
+from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe.dense import (
     Candidate,
     DenseBatch,
@@ -40,7 +40,7 @@ def stream(seed: int = 0) -> Iterator[DenseBatch]:
             image = torch.randn(4, IMAGE, generator=draw)
             features[setting] = Observed(patches.half(), image)
         large = targets.repeat_interleave(8, 1).repeat_interleave(8, 2).to(torch.uint8)
-        large[0, 0] = IGNORED
+        large[0, 0] = IGNORE_INDEX
         yield DenseBatch(features, large, slice(0, 4))
 
 
@@ -62,10 +62,10 @@ def plain_loop(
     for step, batch in zip(range(protocol.steps), stream(), strict=False):
         patches, image = batch.features[setting]
         values = patches.float()
-        if protocol.append_image:
+        if protocol.append_image_feature:
             values = torch.cat((values, image[..., None, None].expand(-1, -1, 4, 4)), 1)
         logits = F.interpolate(linear(norm(values)), (32, 32), mode="bilinear")
-        loss = F.cross_entropy(logits, batch.targets.long(), ignore_index=IGNORED)
+        loss = F.cross_entropy(logits, batch.targets.long(), ignore_index=IGNORE_INDEX)
         optimizer.zero_grad()
         loss.backward()
         if protocol.clip is not None:
@@ -89,7 +89,7 @@ def start_of(protocol: SegmentationProtocol, seed: int = 0) -> Tensor:
     return fitted(still, seed)[Candidate(ALL, 0.0, 1)].weight
 
 
-@pytest.mark.parametrize("change", [{}, {"append_image": True}, {"clip": 0.05}])
+@pytest.mark.parametrize("change", [{}, {"append_image_feature": True}, {"clip": 0.05}])
 def test_heads_fitted_together_are_those_fitted_alone(change: dict[str, object]) -> None:
     protocol = replace(GRID, **change)  # type: ignore[arg-type]
     found = fitted(protocol)
@@ -130,7 +130,7 @@ def test_heads_learn() -> None:
     patches, image = batch.features[ALL]
     found = head.maps(Observed(patches.float(), image)).argmax(1)
     told = batch.targets[:, 4::8, 4::8]
-    assert (found == told)[told != IGNORED].float().mean() > 0.9
+    assert (found == told)[told != IGNORE_INDEX].float().mean() > 0.9
 
 
 def test_a_batch_of_which_nothing_counts_teaches_nothing() -> None:

@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.probe.dense_scenes import ALONE, SMALL, SMALL_DEPTH
-from veca.data.sets.dataset import IGNORED, DepthFacts
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
 from veca.probe import dense_losses
 from veca.probe.dense import DenseBatch, Maps
-from veca.probe.dense_losses import CrossEntropy, ScaledLogError
+from veca.probe.dense_losses import CrossEntropy, SigLoss
 from veca.probe.depth_scale import depth_scale
 from veca.probe.protocols import DepthProtocol, SegmentationProtocol
 
 CLASSES = 4
-FACTS = DepthFacts()
+FACTS = DepthRange()
 
 
 def maps_and_slice(pictures: int, outputs: int) -> tuple[Tensor, Maps]:
@@ -31,7 +31,7 @@ def batch_of(targets: Tensor) -> DenseBatch:
 
 def masks() -> Tensor:
     targets = torch.randint(0, CLASSES, (6, 24, 40), dtype=torch.uint8)
-    targets[:, :5] = IGNORED
+    targets[:, :5] = IGNORE_INDEX
     return targets
 
 
@@ -39,8 +39,8 @@ def gradient_of_entropy(protocol: SegmentationProtocol, targets: Tensor, maps: T
     """By scaling the maps, and torch's loss."""
     copy = maps.detach().clone().requires_grad_()
     logits = F.interpolate(copy, targets.shape[1:], mode="bilinear", align_corners=False)
-    each = F.cross_entropy(logits, targets.long(), ignore_index=IGNORED, reduction="none")
-    counts = (targets != IGNORED).sum() if protocol.denominator == "valid" else targets.numel()
+    each = F.cross_entropy(logits, targets.long(), ignore_index=IGNORE_INDEX, reduction="none")
+    counts = (targets != IGNORE_INDEX).sum() if protocol.denominator == "valid" else targets.numel()
     (each.sum() / counts).backward()
     assert copy.grad is not None
     return copy.grad
@@ -66,7 +66,7 @@ def test_a_part_of_the_pixels_stands_for_all_without_bias(
     protocol = replace(SMALL, denominator=denominator, loss_stride=4)
     maps, some = maps_and_slice(6, CLASSES)
     targets = masks()
-    targets[:, :8] = IGNORED  # whole strides, so that each part has as many that count
+    targets[:, :8] = IGNORE_INDEX  # whole strides, so that each part has as many that count
     loss = CrossEntropy(protocol, CLASSES, 7, ALONE)
     parts: dict[tuple[float, ...], Tensor] = {}
     for step in range(400):
@@ -102,7 +102,7 @@ def test_the_error_of_the_logarithm_has_the_gradient_of_its_formula(step: int) -
     maps, some = maps_and_slice(6, SMALL_DEPTH.bins)
     targets = depths()
     scale = depth_scale(SMALL_DEPTH, FACTS)
-    ScaledLogError(SMALL_DEPTH, scale, FACTS, 0, ALONE)(batch_of(targets), step)(some)
+    SigLoss(SMALL_DEPTH, scale, FACTS, 0, ALONE)(batch_of(targets), step)(some)
     copy = maps.detach().clone().requires_grad_()
     scaled_log_error(SMALL_DEPTH, targets, copy, step).backward()
     assert maps.grad is not None
@@ -114,7 +114,7 @@ def test_the_error_of_the_logarithm_has_the_gradient_of_its_formula(step: int) -
 def test_pictures_of_unknown_depth_teach_nothing() -> None:
     maps, some = maps_and_slice(2, SMALL_DEPTH.bins)
     scale = depth_scale(SMALL_DEPTH, FACTS)
-    loss = ScaledLogError(SMALL_DEPTH, scale, FACTS, 0, ALONE)
+    loss = SigLoss(SMALL_DEPTH, scale, FACTS, 0, ALONE)
     loss(batch_of(torch.zeros(2, 24, 40)), 9)(some)
     assert maps.grad is not None
     assert not maps.grad.any()
@@ -124,8 +124,6 @@ def test_the_right_depth_has_no_slope_that_is_not_a_number() -> None:
     scale = depth_scale(replace(SMALL_DEPTH, upsample=1), FACTS)
     maps = torch.zeros(1, SMALL_DEPTH.bins, 3, 5, requires_grad=True)
     targets = torch.full((1, 24, 40), (FACTS.least + FACTS.most) / 2)
-    ScaledLogError(SMALL_DEPTH, scale, FACTS, 0, ALONE)(batch_of(targets), 9)(
-        lambda some: maps[some]
-    )
+    SigLoss(SMALL_DEPTH, scale, FACTS, 0, ALONE)(batch_of(targets), 9)(lambda some: maps[some])
     assert maps.grad is not None
     assert maps.grad.isfinite().all()

@@ -9,7 +9,7 @@ import torch
 
 from tests.probe.dense_scenes import ALL, CLASSES, FEW, ColorModel, farm, place_in, ramps
 from tests.probe.small_sets import use_quick_protocols
-from veca.data.sets.dataset import LabeledSet
+from veca.data.sets.dataset import LabeledDataset
 from veca.probe import protocols as dense_protocols
 from veca.probe.metrics import UNITS
 from veca.probe.run import DenseProbe, measure_dense_knn, measure_depth, measure_segmentation
@@ -20,7 +20,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     use_quick_protocols(monkeypatch)
 
 
-def probe_of(data: LabeledSet, folder: Path, **changes: Any) -> DenseProbe:
+def probe_of(data: LabeledDataset, folder: Path, **changes: Any) -> DenseProbe:
     """A probe of a small model."""
     usual: dict[str, Any] = {
         "model": ColorModel(),
@@ -111,7 +111,7 @@ def test_the_papers_sizes_hold_for_patches_of_14_unless_others_are_asked_for(
 def test_the_papers_heads_see_patches_alone_of_a_model_without_a_class_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = replace(dense_protocols.SEGMENTATION["quick"], name="paper", append_image=True)
+    quick = replace(dense_protocols.SEGMENTATION["quick"], name="paper", append_image_feature=True)
     monkeypatch.setitem(dense_protocols.SEGMENTATION, "paper", quick)
     monkeypatch.setattr(dense_protocols, "PAPER_STEPS", {})
     plain, without = ColorModel(), ColorModel()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.probe.dense_scenes import ALL, FEW, ColorModel, farm, place_in
-from veca.data.sets.dataset import LabeledSet
+from veca.data.sets.dataset import LabeledDataset
 from veca.probe.features import Place
 from veca.probe.knn import run_dense_knn
 from veca.probe.metrics import mean_iou
@@ -17,7 +17,7 @@ NEAR = DenseKnnProtocol(name="near", resolution=32, neighbors=(5, 1))
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabeledSet:
+def data(tmp_path: Path) -> LabeledDataset:
     return farm(tmp_path / "pictures")
 
 
@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> Place:
     return place_in(tmp_path / "kept")
 
 
-def test_neighbors_tell_classes(data: LabeledSet, place: Place) -> None:
+def test_neighbors_tell_classes(data: LabeledDataset, place: Place) -> None:
     found = run_dense_knn(ColorModel(), (FEW, ALL), data, NEAR, (0,), place)
     every = found[ALL, 0]
     assert every.metrics["miou"] > 60
@@ -40,7 +40,7 @@ def test_neighbors_tell_classes(data: LabeledSet, place: Place) -> None:
     assert every.metrics["miou"] == float(value)
 
 
-def test_the_seed_draws_the_bank_and_nothing_else(data: LabeledSet, place: Place) -> None:
+def test_the_seed_draws_the_bank_and_nothing_else(data: LabeledDataset, place: Place) -> None:
     small = replace(NEAR, bank=30)
     found = run_dense_knn(ColorModel(), (ALL,), data, small, (0, 1), place)
     again = run_dense_knn(ColorModel(), (ALL,), data, small, (0,), place)
@@ -50,7 +50,7 @@ def test_the_seed_draws_the_bank_and_nothing_else(data: LabeledSet, place: Place
     assert whole[ALL, 0].metrics == whole[ALL, 1].metrics
 
 
-def test_patches_may_come_from_a_part_of_the_pictures(data: LabeledSet, place: Place) -> None:
+def test_patches_may_come_from_a_part_of_the_pictures(data: LabeledDataset, place: Place) -> None:
     few = replace(NEAR, pictures=4)
     found = run_dense_knn(ColorModel(), (ALL,), data, few, (0,), place)[ALL, 0]
     assert found.counts["train"] == 4

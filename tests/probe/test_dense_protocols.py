@@ -6,7 +6,7 @@ import pytest
 
 from tests.probe.dense_scenes import CLASSES, ColorModel
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import DepthFacts, LabeledSet, Split
+from veca.data.sets.dataset import DepthRange, LabeledDataset, Split
 from veca.probe.protocols import (
     DENSE_KNN,
     DEPTH,
@@ -20,8 +20,8 @@ from veca.probe.protocols import (
 NOTHING = Split(name="val", pictures=TableBuilder().table(), keys=())
 
 
-def named(name: str, depth: DepthFacts | None = None) -> LabeledSet:
-    return LabeledSet(
+def named(name: str, depth: DepthRange | None = None) -> LabeledDataset:
+    return LabeledDataset(
         name=name,
         kind="depth" if depth else "masks",
         classes=CLASSES,
@@ -57,7 +57,7 @@ def test_the_paper_has_its_steps_for_each_set(name: str, steps: int) -> None:
 def test_the_paper_appends_the_image_feature_and_dinov3_does_not() -> None:
     for known in (SEGMENTATION, DEPTH):
         for name, protocol in known.items():
-            assert protocol.append_image == name.startswith("paper")
+            assert protocol.append_image_feature == name.startswith("paper")
             assert (protocol.views is not None) == name.endswith("-small")
     paper, dinov3 = SEGMENTATION["paper"], SEGMENTATION["dinov3"]
     assert (paper.rates, paper.decay, paper.batch) == ((0.01,), 1e-4, 8)
@@ -106,7 +106,9 @@ def test_the_paper_sees_a_model_without_a_class_token_by_its_patches_alone() -> 
     for known in (SEGMENTATION, DEPTH):
         for name in ("paper", "paper-small"):
             assert for_model(known[name], plain) == known[name]
-            assert for_model(known[name], without) == replace(known[name], append_image=False)
+            assert for_model(known[name], without) == replace(
+                known[name], append_image_feature=False
+            )
 
 
 def test_other_protocols_are_the_same_for_all_models() -> None:
@@ -118,14 +120,14 @@ def test_other_protocols_are_the_same_for_all_models() -> None:
 
 
 def test_depth_sets_have_their_usual_views() -> None:
-    nyu = depth_protocol("dinov3", named("nyu-v2", DepthFacts(nyu_crop=True)))
+    nyu = depth_protocol("dinov3", named("nyu-v2", DepthRange(nyu_crop=True)))
     assert [side * nyu.resolution for side in nyu.augment.crop] == pytest.approx([416, 544])
-    kitti = depth_protocol("dinov3", named("kitti", DepthFacts(kb_crop=True, most=80.0)))
+    kitti = depth_protocol("dinov3", named("kitti", DepthRange(kb_crop=True, most=80.0)))
     assert [side * kitti.resolution for side in kitti.augment.crop] == pytest.approx([352, 704])
     assert kitti.augment.brightness == (0.9, 1.1)
-    rooms = depth_protocol("dinov3", named("rooms", DepthFacts()))
+    rooms = depth_protocol("dinov3", named("rooms", DepthRange()))
     assert rooms == DEPTH["dinov3"] == depth_protocol("dinov3", named("rooms"))
-    assert depth_protocol("paper", named("kitti", DepthFacts(kb_crop=True))) == DEPTH["paper"]
+    assert depth_protocol("paper", named("kitti", DepthRange(kb_crop=True))) == DEPTH["paper"]
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:

@@ -47,7 +47,7 @@ def test_a_loader_that_was_killed_is_told_of(monkeypatch: pytest.MonkeyPatch) ->
         yield 3, None
         raise WorkerError("worker 7 is gone")
 
-    monkeypatch.setattr(dense_reading, "load_tasks", killed)
+    monkeypatch.setattr(dense_reading, "worker_loader", killed)
     answers = read_all(tripled, [1, 2], 2)
     assert next(answers) == 3
     with pytest.raises(

@@ -22,20 +22,20 @@ from tests.probe.dense_scenes import (
     split_of,
 )
 from veca.data.images import DataError
-from veca.data.sets.dataset import LabeledSet
+from veca.data.sets.dataset import LabeledDataset
 from veca.probe.dense_run import DenseRun, showing_of, training_split
 from veca.probe.depth import run_depth
 from veca.probe.features import Place
 from veca.probe.knn import run_dense_knn
 from veca.probe.protocols import DenseKnnProtocol, SegmentationProtocol
 from veca.probe.segmentation import SegmentationTask, run_segmentation
-from veca.runtime.distributed import VARIABLES, Workers
+from veca.runtime.distributed import VARIABLES, Ranks
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabeledSet:
+def data(tmp_path: Path) -> LabeledDataset:
     return farm(tmp_path / "pictures")
 
 
@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> Place:
 class Liked(SegmentationTask):
     """Takes a fancy to one of the heads, by the order in which they are judged."""
 
-    def __init__(self, data: LabeledSet, protocol: SegmentationProtocol, favorite: int) -> None:
+    def __init__(self, data: LabeledDataset, protocol: SegmentationProtocol, favorite: int) -> None:
         super().__init__(data, protocol)
         self.favorite = favorite
         self.judged: list[tuple[str, int]] = []
@@ -71,7 +71,7 @@ GRID = replace(SMALL, steps=6, rates=(0.01, 0.1), checks=2, selection="held-out"
     ("favorite", "rate", "step"), [(0, 0.01, 3), (1, 0.1, 3), (2, 0.01, 6), (3, 0.1, 6)]
 )
 def test_the_paper_chooses_the_step_on_the_pictures_that_it_reports(
-    favorite: int, rate: float, step: int, data: LabeledSet, place: Place
+    favorite: int, rate: float, step: int, data: LabeledDataset, place: Place
 ) -> None:
     protocol = replace(GRID, selection="test-best-step")
     task = Liked(data, protocol, favorite)
@@ -83,7 +83,7 @@ def test_the_paper_chooses_the_step_on_the_pictures_that_it_reports(
 
 
 def test_rates_are_chosen_on_training_pictures_that_the_head_never_sees(
-    data: LabeledSet, place: Place
+    data: LabeledDataset, place: Place
 ) -> None:
     protocol = replace(GRID, selection="held-out", held_out=0.3)
     task = Liked(data, protocol, 3)
@@ -94,7 +94,7 @@ def test_rates_are_chosen_on_training_pictures_that_the_head_never_sees(
 
 
 def test_the_makers_own_part_is_chosen_on_where_there_is_one(
-    data: LabeledSet, place: Place, tmp_path: Path
+    data: LabeledDataset, place: Place, tmp_path: Path
 ) -> None:
     own = split_of(tmp_path / "pictures", "dev", "masks", range(80, 83))
     protocol = replace(GRID, selection="held-out")
@@ -104,7 +104,7 @@ def test_the_makers_own_part_is_chosen_on_where_there_is_one(
     assert task.judged == [("dev", 4), ("val", 1)]
 
 
-def test_nothing_is_chosen_where_nothing_should_be(data: LabeledSet, place: Place) -> None:
+def test_nothing_is_chosen_where_nothing_should_be(data: LabeledDataset, place: Place) -> None:
     protocol = replace(SMALL, steps=6, checks=2)
     task = Liked(data, protocol, 0)
     found = DenseRun(task, ColorModel(), data, protocol, place).results((ALL,), (0, 1))
@@ -113,7 +113,7 @@ def test_nothing_is_chosen_where_nothing_should_be(data: LabeledSet, place: Plac
 
 
 def test_sets_of_another_kind_or_without_a_training_part_are_refused(
-    data: LabeledSet,
+    data: LabeledDataset,
 ) -> None:
     with pytest.raises(DataError, match="farm has masks and a training part, but depth"):
         training_split(data, "depth")
@@ -133,18 +133,18 @@ import os, sys
 from pathlib import Path
 
 from tests.probe.test_dense_run import numbers_of
-from veca.runtime.workers import join_workers
+from veca.runtime.workers import init_distributed
 
-with join_workers("cpu") as workers:
+with init_distributed("cpu") as workers:
     words = " ".join(map(str, ["rank", workers.rank, *numbers_of(Path(sys.argv[1]), workers)]))
     os.write(1, f"\\n{words}\\n".encode())  # at once: the other process writes too
 os._exit(0)  # the threads of torch's groups abort at times while Python ends
 """
 
 
-def numbers_of(folder: Path, workers: Workers) -> list[float]:
+def numbers_of(folder: Path, workers: Ranks) -> list[float]:
     """Pixels that were counted, and a metric of each task."""
-    if workers.first:
+    if workers.is_main:
         farm(folder / "farm")
         ramps(folder / "ramps")
     workers.barrier()
@@ -185,7 +185,7 @@ def test_two_processes_count_each_picture_once_and_say_what_one_says(tmp_path: P
     np.testing.assert_allclose(first[1:], alone[1:], rtol=2e-3)
 
 
-def test_settings_do_not_change_each_other(data: LabeledSet, place: Place) -> None:
+def test_settings_do_not_change_each_other(data: LabeledDataset, place: Place) -> None:
     both = run_segmentation(ColorModel(), (FEW, ALL, ALL), data, SMALL, (0,), place)
     alone = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place)
     assert set(both) == {(FEW, 0), (ALL, 0)}

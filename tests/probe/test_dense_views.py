@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.data.corpus import photo
 from veca.data.images import picture_of_array
-from veca.data.sets.dataset import IGNORED
+from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe.protocols import SegmentationAugment
 from veca.probe.transforms import (
     PADDING,
@@ -52,7 +52,7 @@ def test_colors_and_classes_stay_together(seed: int, flip: float) -> None:
     image, target = segmentation_view(
         picture_of_array(pixels), mask, 48, random.Random(seed), augment
     )
-    inside = target != IGNORED
+    inside = target != IGNORE_INDEX
     told = (image[0].int() - 40) / 8
     close = (told[inside] - target[inside]).abs() < 0.5
     assert close.float().mean() > 0.6  # but for the edges, which are blurred
@@ -64,9 +64,9 @@ def test_a_small_picture_is_padded_on_the_right_and_below() -> None:
     pixels, mask = stripes(40, 60)
     augment = replace(PLAIN, scales=(0.5, 0.5))
     image, target = segmentation_view(picture_of_array(pixels), mask, 48, random.Random(0), augment)
-    assert (target[:24, :36] != IGNORED).all()
-    assert (target[24:] == IGNORED).all()
-    assert (target[:, 36:] == IGNORED).all()
+    assert (target[:24, :36] != IGNORE_INDEX).all()
+    assert (target[24:] == IGNORE_INDEX).all()
+    assert (target[:, 36:] == IGNORE_INDEX).all()
     assert image.shape == (3, 48, 48)
 
 
@@ -97,11 +97,11 @@ def test_a_place_where_one_class_rules_is_drawn_again() -> None:
 
 
 def test_pixels_that_do_not_count_are_no_class_that_rules() -> None:
-    mask = np.full((40, 40), IGNORED, np.uint8)
+    mask = np.full((40, 40), IGNORE_INDEX, np.uint8)
     view = segmentation_view(
         picture_of_array(np.zeros((40, 40, 3), np.uint8)), mask, 40, random.Random(0), PLAIN
     )
-    assert (view.target == IGNORED).all()
+    assert (view.target == IGNORE_INDEX).all()
 
 
 @given(

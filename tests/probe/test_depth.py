@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColorModel, place_in, ramp, ramps
 from veca.data.images import DataError
-from veca.data.sets.dataset import DepthFacts, LabeledSet
+from veca.data.sets.dataset import DepthRange, LabeledDataset
 from veca.probe.dense import DenseHead, Observed
 from veca.probe.dense_run import Head, showing_of
-from veca.probe.depth import DepthTask, run_depth, told_depth
+from veca.probe.depth import DepthTask, predict_depth_map, run_depth
 from veca.probe.depth_scale import DepthScale
 from veca.probe.features import Place
 from veca.probe.metrics import PER_PICTURE, UNITS
@@ -23,7 +23,7 @@ from veca.probe.sliding_window import whole
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabeledSet:
+def data(tmp_path: Path) -> LabeledDataset:
     return ramps(tmp_path / "pictures")
 
 
@@ -32,16 +32,18 @@ def place(tmp_path: Path) -> Place:
     return place_in(tmp_path / "kept")
 
 
-def constant_error(data: LabeledSet) -> float:
+def constant_error(data: LabeledDataset) -> float:
     """The root mean square error of the best single depth, as a mean over pictures."""
     told = [ramp(50 + index)[1] for index in range(len(data.test))]
     middle = np.mean([depth[depth > 0].mean() for depth in told])
     return float(np.mean([np.sqrt(((depth - middle)[depth > 0] ** 2).mean()) for depth in told]))
 
 
-@pytest.mark.parametrize("change", [{}, {"append_image": True, "views": None, "loss_stride": 2}])
+@pytest.mark.parametrize(
+    "change", [{}, {"append_image_feature": True, "views": None, "loss_stride": 2}]
+)
 def test_depth_is_told_from_colors(
-    change: dict[str, object], data: LabeledSet, place: Place
+    change: dict[str, object], data: LabeledDataset, place: Place
 ) -> None:
     protocol = replace(SMALL_DEPTH, **change)  # type: ignore[arg-type]
     found = run_depth(ColorModel(), (FEW, ALL), data, protocol, (0,), place)
@@ -54,7 +56,9 @@ def test_depth_is_told_from_colors(
     assert result.errors["abs_rel"].shape == (4,)
 
 
-def test_a_seed_gives_the_same_number_again(data: LabeledSet, place: Place, tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_number_again(
+    data: LabeledDataset, place: Place, tmp_path: Path
+) -> None:
     first = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0, 1), place)
     again = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0,), place_in(tmp_path / "new"))
     assert first[ALL, 0].metrics == again[ALL, 0].metrics
@@ -62,7 +66,7 @@ def test_a_seed_gives_the_same_number_again(data: LabeledSet, place: Place, tmp_
 
 
 def test_the_best_step_is_that_with_the_smallest_error(
-    data: LabeledSet, place: Place, monkeypatch: pytest.MonkeyPatch
+    data: LabeledDataset, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, found = DepthTask.judge, dict[int, float]()
 
@@ -81,17 +85,19 @@ def test_the_best_step_is_that_with_the_smallest_error(
     assert best.metrics["rmse"] == pytest.approx(min(found.values()))
 
 
-def test_a_picture_of_a_size_that_cannot_be_cut_is_named(data: LabeledSet, place: Place) -> None:
+def test_a_picture_of_a_size_that_cannot_be_cut_is_named(
+    data: LabeledDataset, place: Place
+) -> None:
     protocol = replace(SMALL_DEPTH, steps=1)
     facts = {
-        r"depth-\d\.png: a picture of 48 x 48 has not the white frame": DepthFacts(nyu_crop=True),
-        r"depth-\d\.png: a picture of 48 x 48 cannot be cut to KITTI": DepthFacts(kb_crop=True),
-        r"depth-50\.npy: Eigen's crop of NYU is for pictures": DepthFacts(crop="eigen-nyu"),
+        r"depth-\d\.png: a picture of 48 x 48 has not the white frame": DepthRange(nyu_crop=True),
+        r"depth-\d\.png: a picture of 48 x 48 cannot be cut to KITTI": DepthRange(kb_crop=True),
+        r"depth-50\.npy: Eigen's crop of NYU is for pictures": DepthRange(crop="eigen-nyu"),
     }
     for words, depth in facts.items():
         with pytest.raises(DataError, match=words):
             run_depth(ColorModel(), (ALL,), replace(data, depth=depth), protocol, (0,), place)
-    task = DepthTask(replace(data, depth=DepthFacts(kb_crop=True)), protocol)
+    task = DepthTask(replace(data, depth=DepthRange(kb_crop=True)), protocol)
     shown = showing_of(ColorModel(), protocol)
     features = ShownFeatures(ColorModel(), [Kind(ALL)], data.test, shown, place)
     with pytest.raises(DataError, match=r"depth-50\.npy: a picture of 48 x 48 cannot be cut"):
@@ -101,7 +107,9 @@ def test_a_picture_of_a_size_that_cannot_be_cut_is_named(data: LabeledSet, place
         ShownFeatures(ColorModel(), [Kind(ALL)], data.test, cut, place)
 
 
-def test_pictures_without_depth_are_counted_and_left_out(data: LabeledSet, place: Place) -> None:
+def test_pictures_without_depth_are_counted_and_left_out(
+    data: LabeledDataset, place: Place
+) -> None:
     np.save(data.test.targets[1], np.zeros((48, 48), np.float32))
     protocol = replace(SMALL_DEPTH, steps=2)
     result = run_depth(ColorModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
@@ -110,17 +118,17 @@ def test_pictures_without_depth_are_counted_and_left_out(data: LabeledSet, place
     assert result.metrics["rmse"] == pytest.approx(np.nanmean(result.errors["rmse"]))
 
 
-def test_depth_of_another_size_is_refused(data: LabeledSet, place: Place) -> None:
+def test_depth_of_another_size_is_refused(data: LabeledDataset, place: Place) -> None:
     np.save(data.test.targets[0], np.ones((4, 4), np.float32))
     with pytest.raises(DataError, match=r"depth-50\.npy has not the size of its picture"):
         run_depth(ColorModel(), (ALL,), data, replace(SMALL_DEPTH, steps=1), (0,), place)
 
 
-def test_a_set_without_depth_facts_gets_the_usual_range(data: LabeledSet, place: Place) -> None:
+def test_a_set_without_depth_facts_gets_the_usual_range(data: LabeledDataset, place: Place) -> None:
     protocol = replace(SMALL_DEPTH, steps=2, flip_average=False)
     plain = replace(data, depth=None)
     result = run_depth(ColorModel(), (ALL,), plain, protocol, (0,), place)[ALL, 0]
-    assert result.facts["scale"]["most"] == DepthFacts().most
+    assert result.facts["scale"]["most"] == DepthRange().most
     assert result.facts["flip_average"] is False
 
 
@@ -130,11 +138,11 @@ def test_what_is_told_of_the_mirror_image_is_mirrored_back() -> None:
     layout = whole((16, 24), 16, 8)
     patches = torch.tensor([0.0, 1.0, 5.0]).expand(1, 1, 2, 3)
     image = torch.zeros(1, 1)
-    straight = told_depth(head, scale, [(Observed(patches, image), False)], layout)
-    mirrored = told_depth(head, scale, [(Observed(patches.flip(-1), image), True)], layout)
+    straight = predict_depth_map(head, scale, [(Observed(patches, image), False)], layout)
+    mirrored = predict_depth_map(head, scale, [(Observed(patches.flip(-1), image), True)], layout)
     torch.testing.assert_close(mirrored, straight)
     both = [(Observed(patches, image), False), (Observed(patches.flip(-1), image), True)]
-    torch.testing.assert_close(told_depth(head, scale, both, layout), straight)
+    torch.testing.assert_close(predict_depth_map(head, scale, both, layout), straight)
     assert straight.shape == (16, 24)
     assert (straight.diff(dim=1) >= 0).all()
     assert 0.5 <= float(straight.min()) <= float(straight.max()) <= 4.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from veca.data.sets.dataset import DepthFacts
+from veca.data.sets.dataset import DepthRange
 from veca.probe.metrics import PER_PICTURE, UNITS, counted, crop_mask, depth_metrics, picture_errors
 
 EVERY = torch.ones(4, 5, dtype=torch.bool)
@@ -106,4 +106,4 @@ def test_no_crop_is_everything_and_an_unknown_one_is_refused() -> None:
 
 def test_depth_counts_strictly_within_its_range() -> None:
     depth = torch.tensor([[0.0, 1e-3, 0.002], [9.99, 10.0, 11.0]])
-    assert counted(depth, DepthFacts()).tolist() == [[False, False, True], [True, False, False]]
+    assert counted(depth, DepthRange()).tolist() == [[False, False, True], [True, False, False]]

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from veca.data.sets.dataset import DepthFacts
+from veca.data.sets.dataset import DepthRange
 from veca.probe.depth_scale import DepthScale, depth_scale, scale_from
 from veca.probe.protocols import DINOV3_DEPTH
 
-SCALE = depth_scale(DINOV3_DEPTH, DepthFacts())
+SCALE = depth_scale(DINOV3_DEPTH, DepthRange())
 
 
 def test_zeros_are_the_middle_of_the_range() -> None:

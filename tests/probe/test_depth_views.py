@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from veca.data.images import picture_of_array
-from veca.data.sets.dataset import DepthFacts
+from veca.data.sets.dataset import DepthRange
 from veca.probe.protocols import DepthAugment
 from veca.probe.transforms import (
     DenseView,
@@ -21,7 +21,7 @@ from veca.probe.transforms import (
 )
 
 STILL = DepthAugment(rotated=0.0, flip=0.0, colored=0.0)
-ANY = DepthFacts()
+ANY = DepthRange()
 
 
 def slope(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
@@ -31,7 +31,7 @@ def slope(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.float3
 
 
 def view(
-    augment: DepthAugment, seed: int = 0, facts: DepthFacts = ANY, side: int = 48
+    augment: DepthAugment, seed: int = 0, facts: DepthRange = ANY, side: int = 48
 ) -> DenseView:
     pixels, depth = slope(48, 64)
     return depth_view(
@@ -98,7 +98,7 @@ def test_colors_change_within_their_ranges() -> None:
 
 
 def test_kitti_is_cut_at_the_bottom_and_in_the_middle() -> None:
-    facts = DepthFacts(kb_crop=True)
+    facts = DepthRange(kb_crop=True)
     cut = used_cut((375, 1242), facts)
     assert cut == (13, 23, 1229, 375)
     assert used_cut((376, 1241), facts) == (12, 24, 1228, 376)
@@ -109,7 +109,7 @@ def test_kitti_is_cut_at_the_bottom_and_in_the_middle() -> None:
 
 
 def test_training_pictures_of_nyu_lose_their_frame() -> None:
-    facts = DepthFacts(nyu_crop=True)
+    facts = DepthRange(nyu_crop=True)
     left, top, right, bottom = training_cut((480, 640), facts)
     assert (right - left, bottom - top) == (565, 427)
     assert used_cut((480, 640), facts) == (0, 0, 640, 480)
@@ -134,7 +134,7 @@ def test_nyus_usual_view_has_its_usual_size() -> None:
         short=480,
         multiple=16,
         augment=replace(STILL, crop=(416 / 480, 544 / 480)),
-        facts=DepthFacts(nyu_crop=True),
+        facts=DepthRange(nyu_crop=True),
     )
     assert found.target.shape == (416, 544)
     torch.testing.assert_close(found.image[0].float() / 10, found.target)

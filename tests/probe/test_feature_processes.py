@@ -30,11 +30,11 @@ from pathlib import Path
 from tests.probe.small_features import *
 from veca.probe.features import image_features
 from veca.probe.shown_features import ShownFeatures
-from veca.runtime.workers import join_workers
+from veca.runtime.workers import init_distributed
 
 use_small_blocks()
 folder, die_at = Path(sys.argv[1]), int(sys.argv[2])
-with join_workers("cpu") as workers:
+with init_distributed("cpu") as workers:
     split, model = split_of(folder / "pictures", 16), CellModel(die_at=die_at)
     workers.barrier()
     place = place_in(folder / "kept", workers=workers, loaders=1)

@@ -20,7 +20,7 @@ from veca.probe.feature_cache import (
     StoreError,
     fill_stores,
 )
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 COUNT = 11
 BLOCK = 3
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 def test_a_process_that_does_not_see_what_the_others_wrote_is_told(tmp_path: Path) -> None:
     # The second of two, whose share is nothing but the blocks of the other one.
-    second = Workers(rank=1, count=2, device=torch.device("cpu"))
+    second = Ranks(rank=1, world_size=2, device=torch.device("cpu"))
     squares = Squares()
     with pytest.raises(StoreError, match=r"block-00000.* a folder that all processes share"):
         fill_stores([BlockFolder(tmp_path, {}, 4, 2)], squares, second, unheard)

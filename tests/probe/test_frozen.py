@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veca.probe.models import Frozen, ModelFacts, ProbeModel, ProbeModelError
+from veca.probe.models import Frozen, FrozenModel, ModelFacts, ProbeModelError
 from veca.probe.rows import Setting
 
 CPU = torch.device("cpu")
 WHOLE = Setting()
 
 
-class Mixed(ProbeModel):
+class Mixed(FrozenModel):
     """One matrix on every patch, and attention between patches; computes in double precision."""
 
     def __init__(self, stride: int = 4) -> None:
@@ -71,7 +71,7 @@ def test_the_fitted_side_is_the_greatest_multiple_that_is_not_larger(
 ) -> None:
     side = Mixed(stride=1)
     side.stride = stride
-    found = side.fitted_side(pixels)
+    found = side.round_down_to_patch(pixels)
     assert found % stride == 0
     assert found == stride if pixels < stride else pixels - stride < found <= pixels
 
@@ -95,6 +95,6 @@ def test_what_a_report_says_is_plain() -> None:
 
 
 def test_a_model_that_does_not_say_how_it_looks_is_unfinished() -> None:
-    model = ProbeModel(Mixed().facts, CPU)
-    with pytest.raises(NotImplementedError, match="ProbeModel does not define look"):
+    model = FrozenModel(Mixed().facts, CPU)
+    with pytest.raises(NotImplementedError, match="FrozenModel does not define look"):
         model.observe(images(), WHOLE)

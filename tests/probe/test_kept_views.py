@@ -34,7 +34,7 @@ from veca.probe.kept_views import (
 )
 from veca.probe.models import Frozen
 from veca.probe.transforms import DenseView, segmentation_view
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 SIDE = 32
 EVERY = np.arange(6)
@@ -136,12 +136,12 @@ def test_loaders_do_not_change_live_views(split: Split, tmp_path: Path) -> None:
 
 def test_workers_share_a_batch_without_gaps(tmp_path: Path) -> None:
     parts = [
-        part_of_batch(8, place_in(tmp_path, Workers(rank=rank, count=3, device=ALONE.device)))
+        part_of_batch(8, place_in(tmp_path, Ranks(rank=rank, world_size=3, device=ALONE.device)))
         for rank in range(3)
     ]
     assert [number for part in parts for number in range(8)[part]] == list(range(8))
     with pytest.raises(DataError, match="start fewer"):
-        part_of_batch(2, place_in(tmp_path, Workers(rank=0, count=3, device=ALONE.device)))
+        part_of_batch(2, place_in(tmp_path, Ranks(rank=0, world_size=3, device=ALONE.device)))
 
 
 def test_views_of_several_sizes_are_an_error(split: Split, place: Place) -> None:

@@ -26,4 +26,4 @@ def test_a_result_is_fixed_and_has_neither_head_nor_cases_unless_given(tmp_path:
     with pytest.raises(FrozenInstanceError):
         measured.seed = 2  # type: ignore[misc]
     found = Found(Measurement("teacher", "some/model", CellModel()), 17, measured)
-    assert found.who.model.fitted_side(found.resolution) == 16
+    assert found.who.model.round_down_to_patch(found.resolution) == 16

@@ -16,8 +16,8 @@ from veca.data.transforms import IMAGENET
 from veca.probe import models
 from veca.probe.models import (
     Frozen,
+    PixelModel,
     ProbeModelError,
-    RawPixels,
     TeacherModel,
     VecaModel,
     find_probe_model,
@@ -149,7 +149,7 @@ def test_a_folder_goes_before_a_name(
 
 
 def test_pixels_are_a_model() -> None:
-    assert isinstance(find_probe_model("pixels", CPU), RawPixels)
+    assert isinstance(find_probe_model("pixels", CPU), PixelModel)
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
@@ -212,7 +212,7 @@ def test_only_the_image_feature_of_siglip_is_not_appended_by_the_paper() -> None
         "siglip2",
     }
     assert elastic().facts.appended
-    assert RawPixels(CPU).facts.appended
+    assert PixelModel(CPU).facts.appended
 
 
 def test_efficientnet_is_looked_through_at_its_stride() -> None:
@@ -251,7 +251,7 @@ def test_a_path_that_is_not_there_is_told_at_once(
     def ask(*_: object) -> None:
         pytest.fail("somebody else was asked")
 
-    monkeypatch.setattr(models, "find_teacher", ask)
+    monkeypatch.setattr(models, "load_teacher", ask)
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from veca.data.sets.dataset import IGNORED
+from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe import overlay
 from veca.probe.overlay import (
     LINE,
@@ -60,7 +60,7 @@ def test_borders_between_classes_are_drawn() -> None:
 
 
 def test_pixels_that_do_not_count_stay_as_they_are() -> None:
-    drawn = segmentation_overlay(picture(), np.full((SIDE, SIDE), IGNORED, np.uint8), NAMES)
+    drawn = segmentation_overlay(picture(), np.full((SIDE, SIDE), IGNORE_INDEX, np.uint8), NAMES)
     assert pixel(drawn, 5, 5) == GRAY
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.probe.dense_scenes import ALL, CLASSES, ColorModel, place_in, scene, split_of
 from veca.data.images import DataError
-from veca.data.sets.dataset import IGNORED, Split
+from veca.data.sets.dataset import IGNORE_INDEX, Split
 from veca.probe import knn as patch_bank
 from veca.probe.features import Place
-from veca.probe.knn import PatchBank, Wanted, build_bank, class_shares, unit_patches, votes
+from veca.probe.knn import MemoryBank, Wanted, build_bank, class_shares, unit_patches, votes
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
 
 KIND = Kind(ALL)
@@ -43,11 +43,11 @@ def test_shares_are_those_of_the_pixels_whose_centers_lie_in_a_patch(
     sides: tuple[int, int], grid: tuple[int, int], seed: int
 ) -> None:
     draw = np.random.default_rng(seed)
-    mask = draw.choice([0, 1, 2, IGNORED], sides).astype(np.uint8)
+    mask = draw.choice([0, 1, 2, IGNORE_INDEX], sides).astype(np.uint8)
     expected = np.zeros((*grid, 3))
     for row in range(sides[0]):
         for column in range(sides[1]):
-            if mask[row, column] != IGNORED:
+            if mask[row, column] != IGNORE_INDEX:
                 down = int((row + 0.5) / sides[0] * grid[0] + 1e-9)
                 across = int((column + 0.5) / sides[1] * grid[1] + 1e-9)
                 expected[down, across, mask[row, column]] += 1
@@ -91,7 +91,7 @@ def test_a_bounded_bank_is_a_part_of_it_that_the_seed_draws(split: Split, place:
 
 def test_pixels_that_do_not_count_label_nothing(split: Split, place: Place) -> None:
     for target in split.targets:
-        np.save(target, np.full(np.load(target).shape, IGNORED, np.uint8))
+        np.save(target, np.full(np.load(target).shape, IGNORE_INDEX, np.uint8))
     with pytest.raises(DataError, match="no pixel of train counts"):
         build_bank(split, features_of(split, place), KIND, Wanted(4, 10, 0), place)
 
@@ -106,7 +106,7 @@ def test_a_mask_of_another_size_is_refused(split: Split, place: Place) -> None:
 def test_votes_are_those_of_a_slow_loop(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch_bank, "CELLS_AT_ONCE", at_once)
     cells = torch.nn.functional.normalize(torch.randn(10, 4), dim=1)
-    bank = PatchBank(
+    bank = MemoryBank(
         torch.nn.functional.normalize(torch.randn(30, 4), dim=1), torch.rand(30, 3).softmax(1)
     )
     found = votes(cells, bank, (5, 1, 100), 0.1)

@@ -18,10 +18,10 @@ from tests.probe.small_sets import (
     write_model,
 )
 from veca.data.images import Picture, decode
-from veca.data.sets.dataset import LabeledSet
+from veca.data.sets.dataset import LabeledDataset
 from veca.data.sets.registry import read_set
 from veca.probe.metrics import confusion, counted, intersections, picture_errors
-from veca.probe.models import RawPixels
+from veca.probe.models import PixelModel
 from veca.probe.predict import (
     HeadError,
     SavedHead,
@@ -34,13 +34,13 @@ from veca.probe.predict import (
     predict_labels,
 )
 from veca.probe.rows import Setting
-from veca.probe.run import Prober
+from veca.probe.run import Evaluator
 from veca.probe.suite import Job
 
 CPU = torch.device("cpu")
 
 
-def fitted(folder: Path, data: Path, task: str, **changes: Any) -> tuple[Prober, Path]:
+def fitted(folder: Path, data: Path, task: str, **changes: Any) -> tuple[Evaluator, Path]:
     """Fit the head of a task, and say where it is."""
     prober = prober_in(folder)
     usual: dict[str, Any] = {
@@ -60,7 +60,7 @@ def cases_of(head: Path) -> dict[str, torch.Tensor]:
     return load_file(head.parents[1] / "cases" / f"{head.name}.safetensors")
 
 
-def pictures_of(data: LabeledSet) -> list[Picture]:
+def pictures_of(data: LabeledDataset) -> list[Picture]:
     """The test pictures."""
     return [decode(data.test.picture(place).name) for place in range(len(data.test))]
 
@@ -154,7 +154,7 @@ def test_of_equally_likely_classes_the_first_is_told_as_the_metrics_have_it(
 ) -> None:
     folder = write_classes(tmp_path / "photos", train=1, val=1)
     picture = decode(str(folder / "val" / "red" / "0.png"))
-    told = predict_labels(RawPixels(CPU), made_up(), picture, 3)
+    told = predict_labels(PixelModel(CPU), made_up(), picture, 3)
     assert told == [Told("a", 0.5), Told("c", 0.5), Told("b", 0.0)]
 
 

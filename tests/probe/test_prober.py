@@ -20,13 +20,13 @@ from tests.probe.small_sets import (
     write_dense,
     write_model,
 )
-from veca.data.sets.dataset import SetError
+from veca.data.sets.dataset import DatasetError
 from veca.probe import run as module
 from veca.probe.bootstrap import KeptCases
 from veca.probe.models import ProbeModelError
 from veca.probe.predict import load_head
 from veca.probe.rows import TASKS, Setting, averages, merge_rows
-from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Prober, usual_protocol
+from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Evaluator, usual_protocol
 from veca.probe.suite import Job
 from veca.runtime.version import VERSION
 
@@ -47,7 +47,7 @@ def job(task: str = "knn", **changes: Any) -> Job:
     return Job(**usual | changes)
 
 
-def prepared(folder: Path, **changes: Any) -> tuple[Prober, Elastic]:
+def prepared(folder: Path, **changes: Any) -> tuple[Evaluator, Elastic]:
     """A prober with a set in memory and a model that counts what it is asked."""
     found, model = prober_in(folder, **changes), Elastic()
     found.models["cells"] = model
@@ -195,7 +195,7 @@ def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
             with pytest.raises(ValueError, match=words) as caught:
                 call(bad)
             assert str(caught.value).endswith(".")
-    with pytest.raises(SetError, match="neither a folder nor NAME=FOLDER"):
+    with pytest.raises(DatasetError, match="neither a folder nor NAME=FOLDER"):
         prober.check(job(data="nowhere"))
     prober.check(job(budgets=(2, 8)))
     assert not model.asked

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from veca.data.transforms import IMAGENET
-from veca.probe.models import RawPixels
+from veca.probe.models import PixelModel
 from veca.probe.rows import Setting
 
-MODEL = RawPixels(torch.device("cpu"))
+MODEL = PixelModel(torch.device("cpu"))
 
 
 def images(height: int = 32, width: int = 48) -> Tensor:
@@ -38,5 +38,5 @@ def test_it_says_what_it_is() -> None:
     facts = MODEL.describe()
     assert (facts["name"], facts["trained"], facts["licence"]) == ("pixels", False, None)
     assert (facts["image_width"], facts["patch_width"]) == (768, 48)
-    assert RawPixels(torch.device("cpu")).digest == MODEL.digest
+    assert PixelModel(torch.device("cpu")).digest == MODEL.digest
     assert MODEL.gflops((32, 32), Setting()) is None  # no products are taken

@@ -19,7 +19,7 @@ from tests.probe.dense_scenes import (
     scene,
 )
 from veca.data.images import DataError
-from veca.data.sets.dataset import LabeledSet
+from veca.data.sets.dataset import LabeledDataset
 from veca.probe.dense import head_from
 from veca.probe.dense_reading import load_picture
 from veca.probe.dense_run import Head
@@ -36,7 +36,7 @@ from veca.probe.sliding_window import merged
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> LabeledSet:
+def data(tmp_path: Path) -> LabeledDataset:
     return farm(tmp_path / "pictures")
 
 
@@ -49,12 +49,12 @@ def place(tmp_path: Path) -> Place:
     "change",
     [
         {},
-        {"append_image": True, "inference": "slide"},
+        {"append_image_feature": True, "inference": "slide"},
         {"views": None, "loss_stride": 4, "denominator": "all", "dropout": 0.1},
     ],
 )
 def test_colors_are_told_apart_and_more_channels_tell_more(
-    change: dict[str, object], data: LabeledSet, place: Place
+    change: dict[str, object], data: LabeledDataset, place: Place
 ) -> None:
     protocol = replace(SMALL, **change)  # type: ignore[arg-type]
     found = run_segmentation(ColorModel(), (FEW, ALL), data, protocol, (0,), place)
@@ -66,7 +66,7 @@ def test_colors_are_told_apart_and_more_channels_tell_more(
     assert "iou/barn" in every.metrics
 
 
-def test_counts_are_those_of_the_head_on_each_picture(data: LabeledSet, place: Place) -> None:
+def test_counts_are_those_of_the_head_on_each_picture(data: LabeledDataset, place: Place) -> None:
     result = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
     head = head_from(result.tensors, result.facts)
     showing = Showing(**result.facts["showing"])
@@ -90,7 +90,7 @@ def test_counts_are_those_of_the_head_on_each_picture(data: LabeledSet, place: P
 
 
 def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
-    data: LabeledSet, place: Place, tmp_path: Path
+    data: LabeledDataset, place: Place, tmp_path: Path
 ) -> None:
     first = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0, 1, 2), place)
     again = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place_in(tmp_path / "new"))
@@ -103,7 +103,7 @@ def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
 
 
 def test_the_best_step_is_that_with_the_highest_miou(
-    data: LabeledSet, place: Place, monkeypatch: pytest.MonkeyPatch
+    data: LabeledDataset, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, found = SegmentationTask.judge, dict[int, float]()
 
@@ -123,7 +123,7 @@ def test_the_best_step_is_that_with_the_highest_miou(
     assert best.metrics["miou"] == max(found.values())
 
 
-def test_scored_classes_make_the_mean(data: LabeledSet, place: Place) -> None:
+def test_scored_classes_make_the_mean(data: LabeledDataset, place: Place) -> None:
     protocol = replace(SMALL, steps=5)
     found = run_segmentation(
         ColorModel(), (ALL,), replace(data, scored=(0, 2)), protocol, (0,), place
@@ -132,13 +132,13 @@ def test_scored_classes_make_the_mean(data: LabeledSet, place: Place) -> None:
     assert "iou/barn" not in found
 
 
-def test_a_mask_of_another_size_is_refused(data: LabeledSet, place: Place) -> None:
+def test_a_mask_of_another_size_is_refused(data: LabeledDataset, place: Place) -> None:
     np.save(data.test.targets[3], np.zeros((4, 4), np.uint8))
     with pytest.raises(DataError, match=r"masks-53\.npy has \(4, 4\) pixels"):
         run_segmentation(ColorModel(), (ALL,), data, replace(SMALL, steps=1), (0,), place)
 
 
-def test_masks_of_eight_bits_hold_a_limited_number_of_classes(data: LabeledSet) -> None:
+def test_masks_of_eight_bits_hold_a_limited_number_of_classes(data: LabeledDataset) -> None:
     assert num_classes(data) == 4
     with pytest.raises(DataError, match="has 300 classes"):
         num_classes(replace(data, classes=tuple(map(str, range(300)))))

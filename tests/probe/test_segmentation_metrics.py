@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veca.data.sets.dataset import IGNORED
+from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe.metrics import (
     MaskObjects,
     confusion,
@@ -26,7 +26,7 @@ def counted(labels: NDArray[np.uint8], found: NDArray[np.uint8], classes: int) -
     """The confusion matrix, pixel by pixel."""
     counts = [[0] * classes for _ in range(classes)]
     for label, told in zip(labels.ravel().tolist(), found.ravel().tolist(), strict=True):
-        if label != IGNORED:
+        if label != IGNORE_INDEX:
             counts[label][told] += 1
     return counts
 
@@ -50,9 +50,9 @@ def maps(draw: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8
     found = draw.integers(0, classes, sides).astype(np.uint8)
     kind = draw.integers(0, 4)
     if kind == 0:
-        labels[:] = IGNORED
+        labels[:] = IGNORE_INDEX
     elif kind == 1:
-        labels[draw.random(sides) < 0.5] = IGNORED
+        labels[draw.random(sides) < 0.5] = IGNORE_INDEX
     elif kind == 2:
         labels[labels == classes - 1] = 0
         found[found == classes - 1] = 0
@@ -114,8 +114,8 @@ def test_miou_is_that_of_torchmetrics() -> None:
     draw = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 4, (30, 40), generator=draw)
     found = torch.randint(0, 4, (30, 40), generator=draw)
-    labels[:5] = IGNORED
-    oracle = torchmetrics.JaccardIndex("multiclass", num_classes=4, ignore_index=IGNORED)
+    labels[:5] = IGNORE_INDEX
+    oracle = torchmetrics.JaccardIndex("multiclass", num_classes=4, ignore_index=IGNORE_INDEX)
     counts = confusion(labels, found, 4)
     assert float(mean_iou(intersections(counts), unions(counts))) == pytest.approx(
         100 * float(oracle(found, labels)), rel=1e-6
@@ -170,7 +170,7 @@ def test_objects_are_counted_one_by_one_without_specks_and_ignored_pixels() -> N
     mask = np.zeros((50, 50), np.uint8)
     mask[5:15, 5:15] = 1
     mask[20:24, 20:25] = mask[30:32, 30:40] = 2
-    mask[40:50] = IGNORED
+    mask[40:50] = IGNORE_INDEX
     mask[0, 0] = mask[0, 2] = 1  # below a thousandth of 2,500 pixels
     found = mask.copy()
     found[5:10, 5:15] = 0

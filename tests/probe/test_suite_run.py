@@ -11,16 +11,16 @@ import torch
 from tests.probe.made_up_rows import row
 from veca.probe.rows import Row
 from veca.probe.suite import Job, Runner, record_path, run_suite, write_suite
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
-ALONE = Workers(device=torch.device("cpu"))
+ALONE = Ranks(device=torch.device("cpu"))
 JOBS = [Job(task="knn", data="pets", model="runs/tiny", seed=seed) for seed in (0, 1, 2)]
 
 
 class Bench:
     """Runs jobs by writing them down."""
 
-    def __init__(self, workers: Workers = ALONE) -> None:
+    def __init__(self, workers: Ranks = ALONE) -> None:
         self.ran: list[Job] = []
         self.told: list[str] = []
         self.weights = "1"
@@ -120,7 +120,7 @@ def test_the_report_has_all_rows_and_the_papers_tables(tmp_path: Path) -> None:
     assert "Not rebuilt" in (tmp_path / "tables.md").read_text("utf-8")
 
 
-class Told(Workers):
+class Told(Ranks):
     """A second worker, to which the first one has said something."""
 
     said: Any = None
@@ -131,7 +131,7 @@ class Told(Workers):
 
 
 def test_of_several_workers_none_goes_on_alone_when_one_fails(tmp_path: Path) -> None:
-    second = Bench(Told(rank=1, count=2, device=torch.device("cpu")))
+    second = Bench(Told(rank=1, world_size=2, device=torch.device("cpu")))
     second.broken = {0}
     path = str(record_path(tmp_path, JOBS[0], {"weights": "1"}))
     Told.said = [{"path": path, "rows": None, "error": None}] * len(JOBS)
@@ -141,7 +141,7 @@ def test_of_several_workers_none_goes_on_alone_when_one_fails(tmp_path: Path) ->
 
 
 def test_other_workers_do_what_the_first_one_found_and_write_nothing(tmp_path: Path) -> None:
-    second = Bench(Told(rank=1, count=2, device=torch.device("cpu")))
+    second = Bench(Told(rank=1, world_size=2, device=torch.device("cpu")))
     second.absent = {0, 1, 2}  # it is not asked
     paths = [str(record_path(tmp_path, job, {"weights": "1"})) for job in JOBS]
     Told.said = [

@@ -12,7 +12,7 @@ from veca.backbone.model import VECA
 from veca.distill.feed import check_batch
 from veca.distill.run_folder import as_json, check_same_run
 from veca.recipes.distill import RECIPES
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.teacher.registry import TEACHERS
 from veca.train.schedules import ResolutionPhase, budget_weights, draw_resolution, learning_rate
 
@@ -56,7 +56,7 @@ def test_what_both_stages_of_the_paper_share(name: str, stage: int) -> None:
     images_at_once = config.batch // GPUS // efficiency.accumulate
     assert images_at_once == (64 if name == "large" else 128)
     assert efficiency.teacher_batch == images_at_once
-    check_batch(config, efficiency, Workers(count=GPUS, device=torch.device("cpu")))
+    check_batch(config, efficiency, Ranks(world_size=GPUS, device=torch.device("cpu")))
     assert config.seed == 42
     assert (config.loss.patches, config.loss.error) == (1.0, 1.0)
     assert (config.clip, config.ema) == (None, None)

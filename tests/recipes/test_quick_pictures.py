@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from veca.data.images import DataError
-from veca.data.listing import find_inputs
+from veca.data.listing import list_images
 from veca.recipes import quick_pictures as module
 from veca.recipes.quick_pictures import DESCRIPTION_NAME, SHARD_NAME, Part, quick_pictures
-from veca.runtime.files import LOCK_NAME, occupy
+from veca.runtime.files import LOCK_NAME, lock_folder
 
 TWO_COLORS = {"red": (200, 30, 30), "blue": (30, 30, 200)}
 
@@ -70,7 +70,7 @@ def test_half_are_crops_of_photographs_and_half_are_generated(tmp_path: Path) ->
 
 
 def test_the_folder_is_what_training_reads(tmp_path: Path) -> None:
-    found = find_inputs([quick_pictures(tmp_path / "made", 5)])
+    found = list_images([quick_pictures(tmp_path / "made", 5)])
     assert len(found.rows) == 5
     assert not found.problems
 
@@ -203,7 +203,7 @@ def test_processes_at_once_wait_for_the_first_and_take_its_set(
     ready, held = os.pipe()
     child = os.fork()
     if not child:
-        with occupy(folder):
+        with lock_folder(folder):
             os.write(held, b"x")
             module._make(folder, [], module._settings([], 3, 0, "training"))
             time.sleep(0.3)
@@ -223,7 +223,7 @@ def test_a_set_of_other_settings_is_made_after_the_other_process_ends(tmp_path: 
     ready, held = os.pipe()
     child = os.fork()
     if not child:
-        with occupy(folder):
+        with lock_folder(folder):
             os.write(held, b"x")
             time.sleep(0.3)
             (tmp_path / "leaves").touch()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.runtime.held_folder import held
-from veca.runtime.distributed import Company, Workers
+from veca.runtime.distributed import Company, Ranks
 
 CPU = torch.device("cpu")
 
@@ -17,7 +17,7 @@ class RefusedError(ValueError):
     """What those who ask raise."""
 
 
-class Told(Workers):
+class Told(Ranks):
     """A process to which the first one has told something."""
 
     def share(self, value: object) -> object:
@@ -26,10 +26,10 @@ class Told(Workers):
         return "no room"
 
 
-def company(workers: Workers | None = None) -> Company:
+def company(workers: Ranks | None = None) -> Company:
     """A process that raises `RefusedError`."""
     return Company(
-        workers=workers or Workers(device=CPU),
+        workers=workers or Ranks(device=CPU),
         refusal=RefusedError,
         unwritable=lambda error: f"cannot be kept ({error.strerror})",
     )
@@ -47,7 +47,7 @@ def failing(error: Exception) -> Callable[[], None]:
 def test_only_the_first_process_works() -> None:
     done: list[int] = []
     for rank in (0, 1):
-        company(Workers(rank=rank, device=CPU)).first_does(lambda: done.append(1))
+        company(Ranks(rank=rank, device=CPU)).first_does(lambda: done.append(1))
     assert done == [1]
 
 

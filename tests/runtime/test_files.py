@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.runtime.files import make_folder, replace_file, write_file
+from veca.runtime.files import make_folder, write_atomic, write_file
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def _is_folder(target: object) -> bool:
 def test_a_file_is_replaced_by_the_pieces_given(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    replace_file(path, [b"n", memoryview(b"e"), b"", b"w"])
+    write_atomic(path, [b"n", memoryview(b"e"), b"", b"w"])
     assert path.read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
 
@@ -45,7 +45,7 @@ def test_a_file_is_replaced_by_the_pieces_given(tmp_path: Path) -> None:
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
     tmp_path: Path, steps: list[str]
 ) -> None:
-    replace_file(tmp_path / "file", [b"a", b"b"])
+    write_atomic(tmp_path / "file", [b"a", b"b"])
     assert steps == ["write file", "write file", "fsync file", "replace file", "fsync folder"]
 
 
@@ -54,7 +54,7 @@ def test_a_system_that_takes_a_few_bytes_at_a_time_gets_them_all(
 ) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:3]))
-    replace_file(tmp_path / "file", [bytes(range(100))])
+    write_atomic(tmp_path / "file", [bytes(range(100))])
     assert (tmp_path / "file").read_bytes() == bytes(range(100))
 
 
@@ -66,7 +66,7 @@ def test_a_failure_while_the_pieces_are_made_leaves_the_old_file_alone(tmp_path:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt):
-        replace_file(path, pieces())
+        write_atomic(path, pieces())
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
 
@@ -74,7 +74,7 @@ def test_a_failure_while_the_pieces_are_made_leaves_the_old_file_alone(tmp_path:
 def test_a_file_has_the_permissions_that_the_user_wants(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
-    replace_file(tmp_path / "file", [b""])
+    write_atomic(tmp_path / "file", [b""])
     assert (tmp_path / "file").stat().st_mode == plain.stat().st_mode
 
 

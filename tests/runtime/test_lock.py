@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from veca.runtime.files import OccupiedError, occupy
+from veca.runtime.files import LockedError, lock_folder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from veca.runtime.lock import occupy
-with occupy(Path(sys.argv[1])):
+from veca.runtime.lock import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -32,18 +32,18 @@ def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path: Path) -
         if holder.stdout is None or holder.stdout.readline() != b"held\n":
             pytest.fail("the other process did not get the folder")
         with (
-            pytest.raises(OccupiedError, match="another process is writing into"),
-            occupy(tmp_path),
+            pytest.raises(LockedError, match="another process is writing into"),
+            lock_folder(tmp_path),
         ):
             pass
         holder.send_signal(signal.SIGKILL)
-    with occupy(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def test_a_process_that_was_forked_does_not_hold_the_folder(tmp_path: Path) -> None:
     release = os.pipe()
-    with occupy(tmp_path):
+    with lock_folder(tmp_path):
         child = os.fork()
         if not child:
             os.read(release[0], 1)  # outlives the lock of its parent
@@ -51,9 +51,9 @@ def test_a_process_that_was_forked_does_not_hold_the_folder(tmp_path: Path) -> N
     second = os.fork()
     if not second:
         try:
-            with occupy(tmp_path):
+            with lock_folder(tmp_path):
                 os._exit(0)
-        except OccupiedError:
+        except LockedError:
             os._exit(1)
     assert os.waitpid(second, 0)[1] == 0
     os.write(release[1], b"x")
@@ -69,12 +69,12 @@ def test_a_file_system_without_locks_is_used_without(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", lockf)
-    with occupy(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def test_the_folder_is_free_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), occupy(tmp_path):
+    with pytest.raises(KeyError), lock_folder(tmp_path):
         raise KeyError
-    with occupy(tmp_path):
+    with lock_folder(tmp_path):
         pass

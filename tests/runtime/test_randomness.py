@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veca.runtime.device import random_states, restore_random_states, step_seed
+from veca.runtime.device import random_states, restore_random_states, seed_for
 
 
 def draws() -> list[Any]:
@@ -76,10 +76,10 @@ def test_a_graphics_processor_draws_what_it_would_have_drawn() -> None:
 def test_seeds_are_equal_only_where_seed_step_and_purpose_are(
     one: tuple[int, int, str], other: tuple[int, int, str]
 ) -> None:
-    assert (step_seed(*one) == step_seed(*other)) == (one == other)
-    assert 0 <= step_seed(*one) < 2**63
+    assert (seed_for(*one) == seed_for(*other)) == (one == other)
+    assert 0 <= seed_for(*one) < 2**63
 
 
 def test_the_seed_of_a_step_never_changes() -> None:
-    assert step_seed(0, 0, "budget") == 3125091903214673623
-    torch.manual_seed(step_seed(1, 2, "any"))  # in range for torch
+    assert seed_for(0, 0, "budget") == 3125091903214673623
+    torch.manual_seed(seed_for(1, 2, "any"))  # in range for torch

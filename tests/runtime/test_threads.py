@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from veca.runtime import device as threads
-from veca.runtime.device import threads_beside, usable_processors
+from veca.runtime.device import cpu_threads, usable_processors
 
 
 @pytest.mark.parametrize(("beside", "expected"), [(0, 4), (1, 4), (3, 3), (5, 1), (9, 1)])
@@ -17,7 +17,7 @@ def test_threads_are_what_the_processes_leave(
     monkeypatch.setattr(threads, "usable_processors", lambda: 6)
     torch.set_num_threads(4)  # what a user has chosen is never exceeded
     try:
-        with threads_beside(beside):
+        with cpu_threads(beside):
             assert torch.get_num_threads() == expected
         assert torch.get_num_threads() == 4
     finally:

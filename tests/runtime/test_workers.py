@@ -1,4 +1,4 @@
-"""Workers agree on flags, sums and values; one worker alone talks to nobody."""
+"""Ranks agree on flags, sums and values; one worker alone talks to nobody."""
 
 import os
 import socket
@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 
 from veca.runtime import distributed as workers
-from veca.runtime.distributed import FIRST_WORKS, VARIABLES, Workers, WorkersError, join_workers
+from veca.runtime.distributed import FIRST_WORKS, VARIABLES, Ranks, RanksError, init_distributed
 
 TWO = """
 import os, torch, torch.distributed as dist
-from veca.runtime.workers import WorkersError, join_workers
+from veca.runtime.workers import RanksError, init_distributed
 
-with join_workers("cpu") as workers:
+with init_distributed("cpu") as workers:
     rank = workers.rank
     assert (workers.count, workers.first, workers.device.type) == (2, rank == 0, "cpu")
     assert workers.any(rank == 1) and workers.any(rank == 0) and workers.any(True)
@@ -52,7 +52,7 @@ with join_workers("cpu") as workers:
         os._exit(0)  # without a word
     try:
         workers.sum(torch.ones(1))
-    except WorkersError as error:
+    except RanksError as error:
         print(error, flush=True)
 assert not dist.is_initialized()
 """
@@ -99,17 +99,17 @@ def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.fixture(params=["alone", "started"])
-def single(request: pytest.FixtureRequest) -> Iterator[Workers]:
+def single(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """One worker, without and with a process group."""
     request.getfixturevalue(request.param)
-    with join_workers("cpu") as joined:
+    with init_distributed("cpu") as joined:
         assert dist.is_initialized() == (request.param == "started")
         yield joined
     assert not dist.is_initialized()
 
 
-def test_one_worker_agrees_with_itself(single: Workers) -> None:
-    assert (single.rank, single.count, single.first) == (0, 1, True)
+def test_one_worker_agrees_with_itself(single: Ranks) -> None:
+    assert (single.rank, single.world_size, single.is_main) == (0, 1, True)
     assert single.device == torch.device("cpu")
     assert (single.any(True), single.any(False)) == (True, False)
     numbers = torch.arange(6.0).reshape(2, 3).t()
@@ -124,7 +124,7 @@ def test_one_worker_agrees_with_itself(single: Workers) -> None:
 
 def test_one_worker_alone_copies_nothing(alone: None) -> None:
     numbers, value = torch.ones(3), {"a": 1}
-    with join_workers("cpu") as joined:
+    with init_distributed("cpu") as joined:
         assert joined.sum(numbers) is numbers
         assert joined.mean(numbers) is numbers
         assert joined.share(value) is value
@@ -133,7 +133,7 @@ def test_one_worker_alone_copies_nothing(alone: None) -> None:
 @pytest.mark.usefixtures("started")
 def test_the_group_is_left_also_after_an_error() -> None:
     for _ in range(2):
-        with pytest.raises(KeyError), join_workers("cpu"):
+        with pytest.raises(KeyError), init_distributed("cpu"):
             raise KeyError
         assert not dist.is_initialized()
 
@@ -143,7 +143,7 @@ def test_every_kind_of_work_is_done_before_anything_can_fork(started: pytest.Mon
     done: list[object] = []
     for name in ("all_reduce", "broadcast"):
         started.setattr(dist, name, _noted(name, getattr(dist, name), began, done))
-    with join_workers("cpu"):
+    with init_distributed("cpu"):
         kinds = {(name, kind) for name in ("all_reduce", "broadcast")
                  for kind in (torch.int32, torch.float32, torch.uint8)}  # fmt: skip
         assert {kind: began.count(kind) for kind in began} == dict.fromkeys(kinds, FIRST_WORKS)
@@ -175,7 +175,7 @@ def test_the_parts_of_a_batch_are_the_whole_batch() -> None:
     batch = list(range(12))
     for count in (1, 2, 3, 4, 6, 12):
         parts = [
-            batch[Workers(rank=rank, count=count, device=torch.device("cpu")).split(12)]
+            batch[Ranks(rank=rank, world_size=count, device=torch.device("cpu")).split(12)]
             for rank in range(count)
         ]
         assert [item for part in parts for item in part] == batch
@@ -183,7 +183,7 @@ def test_the_parts_of_a_batch_are_the_whole_batch() -> None:
 
 
 def test_a_batch_that_does_not_split_is_refused_with_one_that_does() -> None:
-    joined = Workers(rank=1, count=4, device=torch.device("cpu"))
+    joined = Ranks(rank=1, world_size=4, device=torch.device("cpu"))
     with pytest.raises(ValueError, match=r"batch of 10 .* among 4 workers; .* such as 12"):
         joined.split(10)
 
@@ -205,7 +205,7 @@ def test_an_environment_that_torchrun_did_not_make_is_refused(
             started.delenv(name)
         else:
             started.setenv(name, value)
-    with pytest.raises(WorkersError, match=words), join_workers("cpu"):
+    with pytest.raises(RanksError, match=words), init_distributed("cpu"):
         pass
 
 
@@ -216,14 +216,14 @@ def test_an_address_that_is_taken_is_told(started: pytest.MonkeyPatch) -> None:
         port = taken.getsockname()[1]
         started.setenv("MASTER_PORT", str(port))
         words = rf"the 1 workers could not meet at 127\.0\.0\.1:{port}"
-        with pytest.raises(WorkersError, match=words), join_workers("cpu"):
+        with pytest.raises(RanksError, match=words), init_distributed("cpu"):
             pass
 
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("device", ["mps", "cuda:1", "abacus"])
 def test_a_device_that_workers_cannot_share_is_refused(device: str) -> None:
-    with pytest.raises(WorkersError, match="use 'cpu', or 'cuda'"), join_workers(device):
+    with pytest.raises(RanksError, match="use 'cpu', or 'cuda'"), init_distributed(device):
         pass
 
 
@@ -237,14 +237,14 @@ def test_each_worker_has_a_graphics_processor_of_its_own(monkeypatch: pytest.Mon
         monkeypatch.setattr(torch.cuda, "is_available", lambda value=available: value)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         assert workers._own_device(name, 1) == torch.device(expected)
-    with pytest.raises(WorkersError, match=r"worker 2 .* there are 2; start at most as many"):
+    with pytest.raises(RanksError, match=r"worker 2 .* there are 2; start at most as many"):
         workers._own_device("cuda", 2)
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("started")
 def test_tensors_of_a_graphics_processor_and_of_the_cpu_both_travel() -> None:
-    with join_workers("cuda") as joined:
+    with init_distributed("cuda") as joined:
         assert joined.device == torch.device("cuda", 0)
         for device in ("cpu", "cuda"):
             assert joined.sum(torch.ones(2, device=device)).tolist() == [1, 1]

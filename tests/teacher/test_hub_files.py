@@ -15,7 +15,7 @@ from tests.teacher.test_radio_layout import in_their_names, radio
 from tests.teacher.test_radio_layout import stored as write_radio
 from tests.weights.models import same_weights
 from tests.weights.test_hub import Answers, Hub, go_offline
-from veca.teacher import TeacherError, find_teacher
+from veca.teacher import TeacherError, load_teacher
 from veca.teacher.teacher import VecaTeacher
 from veca.teacher.vit import VisionTransformerTeacher
 
@@ -38,7 +38,7 @@ def empty(folder: Path) -> Path:
 
 def test_a_short_name_means_a_model_on_the_hub_with_its_licence(hub: Hub, tmp_path: Path) -> None:
     publish(hub, tmp_path / "teacher", GATED)
-    teacher = find_teacher("dinov3-small")
+    teacher = load_teacher("dinov3-small")
     assert isinstance(teacher, VisionTransformerTeacher)
     assert same_weights(teacher.network, small_model("dinov3"))
     assert (teacher.name, teacher.licence) == (GATED, "other (dinov3-license)")
@@ -53,7 +53,7 @@ def test_a_model_of_anyone_brings_normalization_and_licence_from_its_repository(
         "README.md": b"---\nlicense: mit\n---\n",
         "preprocessor_config.json": b'{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}',
     }
-    teacher = find_teacher("owner/vit")
+    teacher = load_teacher("owner/vit")
     assert teacher.licence == "mit"
     assert isinstance(teacher, VisionTransformerTeacher)
     assert teacher.normalization.std == (1, 1, 1)
@@ -61,7 +61,7 @@ def test_a_model_of_anyone_brings_normalization_and_licence_from_its_repository(
 
 def test_a_model_in_several_files_is_fetched_whole(hub: Hub, tmp_path: Path) -> None:
     publish(hub, tmp_path / "teacher", "owner/vit", max_shard_size="30KB")
-    teacher = find_teacher("owner/vit")
+    teacher = load_teacher("owner/vit")
     assert isinstance(teacher, VisionTransformerTeacher)
     assert same_weights(teacher.network, small_model("dinov3"))
 
@@ -70,16 +70,16 @@ def test_a_model_that_was_fetched_once_needs_no_network(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(hub, tmp_path / "teacher", "owner/vit")
-    before = find_teacher("owner/vit")
+    before = load_teacher("owner/vit")
     go_offline(hub, monkeypatch)
-    again = find_teacher("owner/vit")
+    again = load_teacher("owner/vit")
     assert torch.equal(before(views(), (2, 3)).image, again(views(), (2, 3)).image)
     assert hub.asked == []
 
 
 def test_a_veca_on_the_hub_is_a_teacher(hub: Hub) -> None:
     assert hub.files
-    teacher = find_teacher("owner/model")
+    teacher = load_teacher("owner/model")
     assert isinstance(teacher, VecaTeacher)
     assert (teacher.name, teacher.licence) == ("owner/model", "mit")
     assert same_weights(teacher.network, veca.load("owner/model"))
@@ -91,12 +91,12 @@ def test_a_repository_of_open_clip_alone_is_a_teacher_also_without_a_network(
     model, folder = clip(), empty(tmp_path)
     stored(folder, in_open_clip_names(model), config_of(), "open_clip_pytorch_model.bin")
     hub.publish(folder, "apple/DFN2B-CLIP-ViT-B-16")
-    teacher = find_teacher("dfn-clip-base")
+    teacher = load_teacher("dfn-clip-base")
     assert isinstance(teacher, VisionTransformerTeacher)
     assert same_weights(teacher.network, model)
     assert teacher.licence == "apple-amlr"
     go_offline(hub, monkeypatch)
-    assert find_teacher("dfn-clip-base").digest == teacher.digest
+    assert load_teacher("dfn-clip-base").digest == teacher.digest
 
 
 def test_weights_of_open_clip_are_fetched_where_there_are_no_others_without_pickle(
@@ -106,7 +106,7 @@ def test_weights_of_open_clip_are_fetched_where_there_are_no_others_without_pick
     model.config.save_pretrained(folder)
     stored(folder, in_open_clip_names(model), config_of(), "open_clip_model.safetensors")
     hub.publish(folder, "laion/CLIP-ViT-B-16-laion2B-s34B-b88K")
-    teacher = find_teacher("openclip-base")
+    teacher = load_teacher("openclip-base")
     assert isinstance(teacher, VisionTransformerTeacher)
     assert same_weights(teacher.network, model)
     assert not any("pytorch_model.bin" in request for request in hub.asked)
@@ -119,7 +119,7 @@ def test_a_repository_of_nvidia_is_a_teacher_and_its_code_is_not_fetched(
     write_radio(folder, in_their_names(model))
     hub.publish(folder, "nvidia/C-RADIOv3-B")
     hub.files["nvidia/C-RADIOv3-B", "main"]["hf_model.py"] = b"raise SystemExit"
-    teacher = find_teacher("radio-base")
+    teacher = load_teacher("radio-base")
     wanted = VisionTransformerTeacher(model, name="own")
     assert teacher.licence == "other (nvidia-open-model-license)"
     assert torch.equal(teacher(views(), (2, 3)).image, wanted(views(), (2, 3)).image)
@@ -139,7 +139,7 @@ def test_a_gated_repository_says_how_to_get_in_and_what_needs_no_gate(
 ) -> None:
     hub.closed[GATED] = (status, code)
     with pytest.raises(TeacherError) as error:
-        find_teacher("dinov3-small")
+        load_teacher("dinov3-small")
     assert error.match(rf"accept the licence on https://huggingface\.co/{GATED} and run")
     assert error.match(rf"`hf auth login`, or give a local folder .*; {HELP}")
 
@@ -147,7 +147,7 @@ def test_a_gated_repository_says_how_to_get_in_and_what_needs_no_gate(
 def test_an_absent_repository_says_what_else_there_is(hub: Hub) -> None:
     assert hub.files
     with pytest.raises(TeacherError, match=f"owner/nothing is not on the hub, or is .*; {HELP}"):
-        find_teacher("owner/nothing")
+        load_teacher("owner/nothing")
 
 
 def test_without_a_network_an_unknown_teacher_says_what_to_do(
@@ -155,7 +155,7 @@ def test_without_a_network_an_unknown_teacher_says_what_to_do(
 ) -> None:
     go_offline(hub, monkeypatch)
     with pytest.raises(TeacherError, match=f"cannot be reached .* give that; {HELP}"):
-        find_teacher("dinov2-small")
+        load_teacher("dinov2-small")
 
 
 def test_without_a_network_a_model_whose_weights_never_came_says_what_to_do(
@@ -164,16 +164,16 @@ def test_without_a_network_a_model_whose_weights_never_came_says_what_to_do(
     publish(hub, tmp_path / "teacher", "owner/vit")
     hub.files["owner/vit", "main"].pop("model.safetensors")
     with pytest.raises(TeacherError, match=r"has no model\.safetensors"):
-        find_teacher("owner/vit")
+        load_teacher("owner/vit")
     go_offline(hub, monkeypatch)
     with pytest.raises(TeacherError, match=r"has no model|cannot be reached"):
-        find_teacher("owner/vit")
+        load_teacher("owner/vit")
 
 
 def test_an_answer_that_nobody_foresaw_is_told_with_its_number(hub: Hub) -> None:
     hub.closed["owner/model"] = (HTTPStatus.GONE, "")
     with pytest.raises(TeacherError, match="hub answered 410"):
-        find_teacher("owner/model")
+        load_teacher("owner/model")
 
 
 def test_pickled_weights_on_the_hub_are_not_read(hub: Hub) -> None:
@@ -182,7 +182,7 @@ def test_pickled_weights_on_the_hub_are_not_read(hub: Hub) -> None:
         "pytorch_model.bin": b"anything",
     }
     with pytest.raises(TeacherError, match=r"pickled weights are not read; .*save_pretrained"):
-        find_teacher("owner/old")
+        load_teacher("owner/old")
     assert not any("pytorch_model.bin" in request for request in hub.asked)
 
 
@@ -192,14 +192,14 @@ def test_the_weights_of_an_unknown_kind_are_not_even_fetched(hub: Hub) -> None:
         "model.safetensors": b"many bytes",
     }
     with pytest.raises(TeacherError, match="a model of type 'bert'; known are"):
-        find_teacher("owner/text")
+        load_teacher("owner/text")
     assert not any("model.safetensors" in request for request in hub.asked)
 
 
 def test_a_repository_without_config_is_no_teacher(hub: Hub) -> None:
     hub.files["owner/data", "main"] = {"README.md": b"words"}
     with pytest.raises(TeacherError, match=r"has no config\.json, so it is no teacher"):
-        find_teacher("owner/data")
+        load_teacher("owner/data")
 
 
 def test_a_download_that_breaks_off_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,10 +212,10 @@ def test_a_download_that_breaks_off_says_so(hub: Hub, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Answers, "send_body", break_off)
     assert hub.files
     with pytest.raises(TeacherError, match="broke off"):
-        find_teacher("owner/model")
+        load_teacher("owner/model")
 
 
 def test_a_name_that_the_hub_cannot_have_is_refused(hub: Hub) -> None:
     with pytest.raises(TeacherError, match="is no name on the hub"):
-        find_teacher("owner/a..b")
+        load_teacher("owner/a..b")
     assert hub.asked == []

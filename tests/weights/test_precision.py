@@ -172,8 +172,8 @@ def test_the_residual_stream_positions_and_tables_stay_fp32(fields: dict[str, An
             for layer in range(2):
                 state = model.advance(model.move_cores(state, layer), layer, model.config.hidden)
                 assert state.tokens.dtype == state.core_state.dtype == torch.float32
-                assert state.patch_turn.cosines.dtype == state.core_turn.sines.dtype
-                assert state.patch_turn.cosines.dtype == torch.float32
+                assert state.patch_rope.cosines.dtype == state.core_rope.sines.dtype
+                assert state.patch_rope.cosines.dtype == torch.float32
     for one, other in zip(half[:3], whole[:3], strict=True):
         assert one.dtype == torch.float32
         assert float((one - other).norm() / other.norm().clamp(min=1e-6)) < 0.02

@@ -22,7 +22,7 @@ from veca.teacher.efficientnet import EfficientNetTeacher, efficientnet_teacher
 
 SET = Path("../shared/data/segmentation/voc2012_animals")
 SCORED = (0, 8, 10, 12, 13, 15, 17)
-CLASSES, IGNORED, PATCH = 21, 255, 16
+CLASSES, IGNORE_INDEX, PATCH = 21, 255, 16
 NEIGHBOURS, BANK, TEMPERATURE = 20, 12_000, 0.1
 
 
@@ -37,8 +37,8 @@ def read(name: str, side: int) -> tuple[Tensor, Tensor]:
     classes = np.array(mask.crop(box).resize((side, side), Image.Resampling.NEAREST))
     count = side // PATCH
     cells = classes.reshape(count, PATCH, count, PATCH).swapaxes(1, 2).reshape(count**2, -1)
-    counts = [np.bincount(cell[cell != IGNORED], minlength=CLASSES) for cell in cells]
-    labels = [int(one.argmax()) if one.sum() else IGNORED for one in counts]
+    counts = [np.bincount(cell[cell != IGNORE_INDEX], minlength=CLASSES) for cell in cells]
+    labels = [int(one.argmax()) if one.sum() else IGNORE_INDEX for one in counts]
     return torch.from_numpy(np.array(shown)).permute(2, 0, 1), torch.tensor(labels)
 
 
@@ -65,7 +65,7 @@ def seen(teacher: EfficientNetTeacher, pictures: Tensor, margin: int) -> Tensor:
 
 def mean_iou(told: Tensor, truth: Tensor) -> float:
     """Percent, over the scored classes."""
-    known = truth != IGNORED
+    known = truth != IGNORE_INDEX
     told, truth = told[known], truth[known]
     ious = [
         ((told == one) & (truth == one)).sum() / ((told == one) | (truth == one)).sum().clamp(min=1)
@@ -108,7 +108,7 @@ def main(side: int, train: int, val: int) -> None:
     border = torch.ones(count, count, dtype=torch.bool)
     border[edge:-edge, edge:-edge] = False
     border = border.flatten().repeat(len(others))
-    known = (labels != IGNORED).flatten()
+    known = (labels != IGNORE_INDEX).flatten()
     kinds = [("efficientnet-lite2@16+32", margin) for margin in (0, 1, 2)]
     for name, margin in [*kinds, ("efficientnet-lite2@16+32@16", 0)]:
         teacher = efficientnet_teacher(name)

@@ -19,10 +19,10 @@ from torch.nn import functional as F
 
 from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex, image_index
-from veca.data.loader import ViewTask, batches
+from veca.data.loader import BatchSpec, batches
 from veca.distill.config import Surroundings
 from veca.distill.margin import Margin
-from veca.teacher.registry import find_teacher
+from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import Teacher
 
 LOT = 4
@@ -66,7 +66,7 @@ def over_photos(
     """Patches of photos that are spread over all of them, each from its middle."""
     numbers = np.arange(wanted.count) * len(index) // wanted.count
     tasks = [
-        ViewTask(0, 0, some, np.zeros_like(some), wanted.resolution)
+        BatchSpec(0, 0, some, np.zeros_like(some), wanted.resolution)
         for some in np.split(numbers, range(LOT, wanted.count, LOT))
     ]
     config = ViewConfig(margin=wanted.scale)
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--resolution", type=int, default=256)
     parser.add_argument("--scale", type=float, default=1.0, help="short side of photos, in views")
     wanted = parser.parse_args()
-    teacher, index = find_teacher(wanted.network), image_index(wanted.photos)
+    teacher, index = load_teacher(wanted.network), image_index(wanted.photos)
     sys.stdout.write(f"| network | margin | ring explains | rings | gray |\n{'| --- ' * 5}|\n")
     for pixels in wanted.margins:
         patches = pixels // teacher.stride

@@ -19,7 +19,7 @@ from PIL import Image
 import veca
 
 RANDOM_POINTS = 4096
-IGNORED = 255
+IGNORE_INDEX = 255
 
 
 def on_object(mask: np.ndarray, points: np.ndarray) -> float:
@@ -28,7 +28,7 @@ def on_object(mask: np.ndarray, points: np.ndarray) -> float:
     columns = np.clip(((points[:, 0] + 1) / 2 * width).astype(int), 0, width - 1)
     rows = np.clip(((points[:, 1] + 1) / 2 * height).astype(int), 0, height - 1)
     found = mask[rows, columns]
-    found = found[found != IGNORED]
+    found = found[found != IGNORE_INDEX]
     return float((found > 0).mean()) if len(found) else float("nan")
 
 

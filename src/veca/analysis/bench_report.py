@@ -15,7 +15,7 @@ from veca.analysis.bench_config import BenchConfig
 from veca.analysis.bench_findings import Growth
 from veca.analysis.bench_rows import Row
 from veca.analysis.figures import bench_panels
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.timing import Quartiles
 from veca.runtime.version import VERSION
 
@@ -126,7 +126,7 @@ def write(report: Report, folder: Path) -> list[Path]:
     if can_draw():
         files["bench.png"] = plot(report)
     for name, content in files.items():
-        replace_file(folder / name, [content])
+        write_atomic(folder / name, [content])
     return [folder / name for name in files]
 
 

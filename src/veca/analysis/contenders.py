@@ -187,7 +187,7 @@ class Lineup:
         """Whether VECA, in the form that is set, folds at this budget."""
         attention = self.veca.block_of(0).attention
         budget = contender.budget or self.veca.config.cores
-        return isinstance(attention, CorePeripheryAttention) and attention.takes_folded_form(budget)
+        return isinstance(attention, CorePeripheryAttention) and attention.is_folded(budget)
 
     def _built(self, config: BackboneConfig) -> VECA:
         """An untrained model."""

@@ -28,9 +28,9 @@ from veca.analysis.visualize import (
     Basis,
     common_basis,
     core_colors,
-    feature_colors,
     heat,
     paths_svg,
+    pca_colors,
     regions,
 )
 from veca.backbone.features import Features
@@ -157,7 +157,7 @@ def _views(model: VECA, seen: _Seen, budgets: Sequence[int], basis: Basis) -> Ph
         views.append(
             View(
                 budget,
-                feature_colors(features.patch_map[0], basis),
+                pca_colors(features.patch_map[0], basis),
                 heat(maps[0]),
                 regions(maps, colors[:budget]),
                 paths_svg(paths, colors[:budget], picture.size),

@@ -103,7 +103,7 @@ class MergedTwin:
             matching = match(keys[:, prefix:], pairs)
             patches, merged = merge(tokens[:, prefix:], merged, matching)
             tokens = torch.cat((tokens[:, :prefix], patches), dim=1)
-            state = state._replace(patch_turn=_turn_at(self.twin.config, merged.points))
+            state = state._replace(patch_rope=_turn_at(self.twin.config, merged.points))
         units = self.twin.config.hidden
         tokens = tokens + block.feedforward(block.feedforward_norm(tokens), units)
         return state._replace(tokens=tokens), merged
@@ -112,7 +112,7 @@ class MergedTwin:
         self, attention: Attention, tokens: Float[Tensor, "B T D"], state: State, merged: Merged
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T K"]]:
         """The twin's attention, with larger tokens counting more; and keys to compare tokens by."""
-        turns = _turn_at(self.twin.config, state.core_points), state.patch_turn
+        turns = _turn_at(self.twin.config, state.core_points), state.patch_rope
         key = attention.key(tokens)
         queries = attention.turned(attention.query(tokens), state.budget, *turns)
         keys = attention.turned(key, state.budget, *turns)
@@ -197,10 +197,10 @@ def _log_sizes(merged: Merged, prefix: int, dtype: torch.dtype) -> Float[Tensor,
     return logs.to(dtype)[:, None, None]
 
 
-def _turn_at(config: BackboneConfig, points: Float[Tensor, "B n 2"]) -> rotary.Turn:
+def _turn_at(config: BackboneConfig, points: Float[Tensor, "B n 2"]) -> rotary.Rope:
     """How tokens at these points are turned."""
     periods = rotary.Periods(config.head_width, config.rotary_base, config.rotary_still)
-    return rotary.turn_at(points, rotary.frequencies(periods, points.device, points.dtype))
+    return rotary.rope_at(points, rotary.frequencies(periods, points.device, points.dtype))
 
 
 def _rows(

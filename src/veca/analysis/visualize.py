@@ -49,7 +49,7 @@ def common_basis(maps: Sequence[Float[Tensor, "D _ _"]]) -> Basis:
     return Basis(mean, directions, low, high)
 
 
-def feature_colors(
+def pca_colors(
     patch_map: Float[Tensor, "D rows columns"], basis: Basis
 ) -> UInt8[Tensor, "rows columns 3"]:
     """One map in the colors of a basis."""

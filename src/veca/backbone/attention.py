@@ -35,7 +35,7 @@ from torch.nn import functional as F
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import ANCHOR_CHANNELS, folds
-from veca.backbone.rope import Turn, rotate
+from veca.backbone.rope import Rope, apply_rope
 
 Form = Literal["auto", "plain", "folded"]
 """How attention is computed: 'auto' takes the cheaper form for the budget at hand."""
@@ -104,20 +104,20 @@ class Attention(nn.Module):
         return channels.unflatten(2, (self.config.heads, self.config.head_width))
 
     def turned(
-        self, vectors: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+        self, vectors: Float[Tensor, "B T D"], budget: int, core_rope: Rope, patch_rope: Rope
     ) -> tuple[Float[Tensor, "B H C K"], Float[Tensor, "B H N K"]]:
         """Queries or keys of the cores and of the patches, each turned by its own place."""
         cores, patches = split(self.heads(vectors), budget, dim=1)
-        turned_patches = rotate(patches, patch_turn)
-        return rotate(cores, core_turn).transpose(1, 2), turned_patches.transpose(1, 2)
+        turned_patches = apply_rope(patches, patch_rope)
+        return apply_rope(cores, core_rope).transpose(1, 2), turned_patches.transpose(1, 2)
 
     def core_weights(
-        self, tokens: Float[Tensor, "B T D"], budget: int, core_turn: Turn, patch_turn: Turn
+        self, tokens: Float[Tensor, "B T D"], budget: int, core_rope: Rope, patch_rope: Rope
     ) -> Float[Tensor, "B H C T"]:
         """How much each core takes from each token; sums to one over tokens."""
         cores = self.heads(self.query(tokens.narrow(1, 0, budget)))
-        keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
-        return self.weights(rotate(cores, core_turn).transpose(1, 2), *keys)
+        keys = self.turned(self.key(tokens), budget, core_rope, patch_rope)
+        return self.weights(apply_rope(cores, core_rope).transpose(1, 2), *keys)
 
     def weights(
         self,
@@ -140,18 +140,18 @@ class CorePeripheryAttention(Attention):
         self,
         tokens: Float[Tensor, "B T D"],
         budget: int,
-        core_turn: Turn,
-        patch_turn: Turn,
+        core_rope: Rope,
+        patch_rope: Rope,
         patch_points: Float[Tensor, "N 2"] | None = None,
     ) -> Mixed:
         """Mix tokens, the first `budget` of which are cores, in the form that costs less.
 
         With `patch_points` the answer tells where each core's attention lies, too.
         """
-        form = self.folded if self.takes_folded_form(budget) else self.plain
-        return form(tokens, budget, core_turn, patch_turn, patch_points)
+        form = self.folded if self.is_folded(budget) else self.plain
+        return form(tokens, budget, core_rope, patch_rope, patch_points)
 
-    def takes_folded_form(self, budget: int) -> bool:
+    def is_folded(self, budget: int) -> bool:
         """Whether a call with this many cores is computed in the folded form.
 
         Projections that were replaced (by LoRA or quantized ones, say) are called as they are,
@@ -165,13 +165,13 @@ class CorePeripheryAttention(Attention):
         self,
         tokens: Float[Tensor, "B T D"],
         budget: int,
-        core_turn: Turn,
-        patch_turn: Turn,
+        core_rope: Rope,
+        patch_rope: Rope,
         patch_points: Float[Tensor, "N 2"] | None = None,
     ) -> Mixed:
         """The paper's form: project every token, then two ordinary attentions."""
-        queries = self.turned(self.query(tokens), budget, core_turn, patch_turn)
-        keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
+        queries = self.turned(self.query(tokens), budget, core_rope, patch_rope)
+        keys = self.turned(self.key(tokens), budget, core_rope, patch_rope)
         values = self.heads(self.value(tokens)).transpose(1, 2)
 
         if patch_points is None:
@@ -189,13 +189,13 @@ class CorePeripheryAttention(Attention):
         self,
         tokens: Float[Tensor, "B T D"],
         budget: int,
-        core_turn: Turn,
-        patch_turn: Turn,
+        core_rope: Rope,
+        patch_rope: Rope,
         patch_points: Float[Tensor, "N 2"] | None = None,
     ) -> Mixed:
         """The same numbers with no value or output projection of a patch."""
-        core_query, patch_query = self.turned(self.query(tokens), budget, core_turn, patch_turn)
-        core_key, patch_key = self.turned(self.key(tokens), budget, core_turn, patch_turn)
+        core_query, patch_query = self.turned(self.query(tokens), budget, core_rope, patch_rope)
+        core_key, patch_key = self.turned(self.key(tokens), budget, core_rope, patch_rope)
 
         taken = self.weights(core_query, core_key, patch_key)  # (B, H, C, T)
         cores = self._project_sums(taken, tokens)
@@ -259,14 +259,14 @@ class FullAttention(Attention):
         self,
         tokens: Float[Tensor, "B T D"],
         budget: int,
-        core_turn: Turn,
-        patch_turn: Turn,
+        core_rope: Rope,
+        patch_rope: Rope,
         patch_points: Float[Tensor, "N 2"] | None = None,
     ) -> Mixed:
         """Mix tokens, the first `budget` of which are prefix tokens, which stand nowhere."""
         del patch_points
-        queries = self.turned(self.query(tokens), budget, core_turn, patch_turn)
-        keys = self.turned(self.key(tokens), budget, core_turn, patch_turn)
+        queries = self.turned(self.query(tokens), budget, core_rope, patch_rope)
+        keys = self.turned(self.key(tokens), budget, core_rope, patch_rope)
         values = self.heads(self.value(tokens)).transpose(1, 2)
 
         mixed = attend(torch.cat(queries, dim=2), torch.cat(keys, dim=2), values)

@@ -45,7 +45,7 @@ from veca.backbone.cores import CORE_STEPS, AnyCoreStep, CoreBank
 from veca.backbone.cost import Cost, cost
 from veca.backbone.features import Features
 from veca.backbone.rope import jittered, patch_centers
-from veca.backbone.timm_api import FamiliarNames
+from veca.backbone.timm_api import TimmMixin
 
 
 def checked_budget(config: BackboneConfig, budget: int | None) -> int:
@@ -156,7 +156,7 @@ class State(NamedTuple):
     core_state: Float[Tensor, "B C 2"]
     """Unbounded; the cores stand at its tanh."""
     frequencies: Float[Tensor, " quarter"]
-    patch_turn: rotary.Turn
+    patch_rope: rotary.Rope
     patch_points: Float[Tensor, "N 2"] | None
     """Where patches are, for cores that follow their attention."""
     reads: Float[Tensor, "B C 2"] | None
@@ -170,9 +170,9 @@ class State(NamedTuple):
         return self.core_state.tanh()
 
     @property
-    def core_turn(self) -> rotary.Turn:
+    def core_rope(self) -> rotary.Rope:
         """How the cores' queries and keys are turned where they stand."""
-        return rotary.turn_at(self.core_points, self.frequencies)
+        return rotary.rope_at(self.core_points, self.frequencies)
 
 
 def in_precision(method: Method) -> Method:
@@ -190,7 +190,7 @@ def in_precision(method: Method) -> Method:
     return cast(Method, run)
 
 
-class VECA(FamiliarNames, nn.Module):
+class VECA(TimmMixin, nn.Module):
     """A vision backbone whose cost is linear in patches and chosen at run time."""
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -244,13 +244,13 @@ class VECA(FamiliarNames, nn.Module):
         periods = rotary.Periods(config.head_width, config.rotary_base, config.rotary_still)
         turns = rotary.frequencies(periods, images.device, dtype)
         points = self._patch_points(images, grid, dtype)
-        patch_turn = self._patch_turn(images, grid, periods, points)
+        patch_rope = self._patch_turn(images, grid, periods, points)
         followed = config.attention != "full" and config.core_motion == "attention"
         return State(
             tokens,
             core_state,
             turns,
-            patch_turn,
+            patch_rope,
             patch_points=points if followed else None,
             reads=None,
             grid=grid,
@@ -268,7 +268,7 @@ class VECA(FamiliarNames, nn.Module):
     def advance(self, state: State, layer: int, units: int) -> State:
         """Take tokens through one block."""
         block = self.block_of(layer)
-        inputs = (state.tokens, state.budget, state.core_turn, state.patch_turn, units,
+        inputs = (state.tokens, state.budget, state.core_rope, state.patch_rope, units,
                   state.grid, state.patch_points)  # fmt: skip
         if self.checkpoint_activations and torch.is_grad_enabled():
             mixed = checkpoint(block, *inputs, use_reentrant=False)
@@ -358,8 +358,7 @@ class VECA(FamiliarNames, nn.Module):
             grid_of(self.config, height, width),
             cores=cores,
             hidden=checked_units(self.config, ffn),
-            folded=isinstance(attention, CorePeripheryAttention)
-            and attention.takes_folded_form(cores),
+            folded=isinstance(attention, CorePeripheryAttention) and attention.is_folded(cores),
         )
 
     def chosen_budget(self, budget: int | None = None) -> int:
@@ -404,7 +403,7 @@ class VECA(FamiliarNames, nn.Module):
         block = self.block_of(layer)
         tokens = block.attention_norm(block.mixed_locally(state.tokens, state.budget, state.grid))
         weights = block.attention.core_weights(
-            tokens, state.budget, state.core_turn, state.patch_turn
+            tokens, state.budget, state.core_rope, state.patch_rope
         )
         return state, tokens, weights
 
@@ -423,13 +422,13 @@ class VECA(FamiliarNames, nn.Module):
         grid: tuple[int, int],
         periods: rotary.Periods,
         points: Float[Tensor, "N 2"],
-    ) -> rotary.Turn:
+    ) -> rotary.Rope:
         """How patches are turned, from the cache where it is safe: not while tracing or faking."""
         device, dtype = images.device, points.dtype
         tracing = torch.compiler.is_compiling() or type(images) is not Tensor
         if not self.training and not tracing and rotary.fits_cache(grid):
             return rotary.cached_patch_turn(grid, periods, device, dtype)
-        return rotary.turn_at(points, rotary.frequencies(periods, device, dtype))
+        return rotary.rope_at(points, rotary.frequencies(periods, device, dtype))
 
 
 class PatchEmbedding(nn.Module):
@@ -471,8 +470,8 @@ class Block(nn.Module):
         self,
         tokens: Float[Tensor, "B T D"],
         budget: int,
-        core_turn: rotary.Turn,
-        patch_turn: rotary.Turn,
+        core_rope: rotary.Rope,
+        patch_rope: rotary.Rope,
         units: int,
         grid: tuple[int, int],
         patch_points: Float[Tensor, "N 2"] | None = None,
@@ -480,7 +479,7 @@ class Block(nn.Module):
         """One layer; the first `budget` tokens are cores."""
         tokens = self.mixed_locally(tokens, budget, grid)
         mixed, reads = self.attention(
-            self.attention_norm(tokens), budget, core_turn, patch_turn, patch_points
+            self.attention_norm(tokens), budget, core_rope, patch_rope, patch_points
         )
         tokens = tokens + mixed
         return Mixed(tokens + self.feedforward(self.feedforward_norm(tokens), units), reads)

@@ -86,7 +86,7 @@ MOST_CACHED_PATCHES = 128 * 128
 below 70 MB (for heads of 64 channels)."""
 
 
-class Turn(NamedTuple):
+class Rope(NamedTuple):
     """Cosines and signed sines by which tokens are turned, shared by all heads."""
 
     cosines: Float[Tensor, "*batch T 1 K"]
@@ -114,17 +114,17 @@ def frequencies(
     return turning * periods.base ** -(order / count)
 
 
-def turn_at(points: Float[Tensor, "*batch T 2"], turns: Float[Tensor, " quarter"]) -> Turn:
+def rope_at(points: Float[Tensor, "*batch T 2"], turns: Float[Tensor, " quarter"]) -> Rope:
     """The turn of tokens that stand at these points."""
     angles = (2 * torch.pi * points.unsqueeze(-1) * turns).flatten(-2)  # x angles, then y angles
     cosines, sines = angles.cos(), angles.sin()
-    return Turn(
+    return Rope(
         torch.cat((cosines, cosines), dim=-1).unsqueeze(-2),
         torch.cat((-sines, sines), dim=-1).unsqueeze(-2),
     )
 
 
-def rotate(vectors: Float[Tensor, "B T H K"], turn: Turn) -> Float[Tensor, "B T H K"]:
+def apply_rope(vectors: Float[Tensor, "B T H K"], turn: Rope) -> Float[Tensor, "B T H K"]:
     """Queries or keys, turned."""
     cosines, sines = turn.cosines.to(vectors.dtype), turn.sines.to(vectors.dtype)
     first, second = vectors.chunk(2, dim=-1)
@@ -139,7 +139,7 @@ def fits_cache(grid: tuple[int, int]) -> bool:
 @functools.lru_cache(maxsize=CACHED_GRIDS)
 def cached_patch_turn(
     grid: tuple[int, int], periods: Periods, device: torch.device, dtype: torch.dtype
-) -> Turn:
+) -> Rope:
     """The turn of a grid of patches, built once for each image size.
 
     An ordinary tensor even when the first caller is in inference mode, since a later caller may
@@ -147,4 +147,4 @@ def cached_patch_turn(
     """
     with torch.inference_mode(mode=False), torch.no_grad():
         turns = frequencies(periods, device, dtype)
-        return turn_at(patch_centers(grid, device, dtype), turns)
+        return rope_at(patch_centers(grid, device, dtype), turns)

@@ -10,7 +10,7 @@ from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
 
 
-class FamiliarNames:
+class TimmMixin:
     """What timm and DINO call the things that a backbone does."""
 
     config: BackboneConfig

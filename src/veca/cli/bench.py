@@ -12,7 +12,7 @@ from veca.analysis.bench import Report, run_bench
 from veca.analysis.bench_config import BenchConfig
 from veca.analysis.bench_report import LEGEND, NO_PLOT, UNTRAINED, findings, tables, write
 from veca.backbone.config import SIZES, BackboneConfig
-from veca.cli.flags import as_typed, numbers, texts, whole_numbers
+from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.runtime.device import Precision
 from veca.runtime.timing import Effort
 from veca.weights.checkpoint import describe
@@ -113,7 +113,7 @@ class Flags:
 def bench(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     flags = tyro.cli(Flags, prog="veca bench", description=DESCRIPTION, args=words)
-    command = as_typed("bench", words)
+    command = command_line("bench", words)
     configs = [flags.config(name) for name in flags.names]
     for config in configs:
         out = flags.out if len(configs) == 1 else flags.out / Path(config.model).name

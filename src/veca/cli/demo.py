@@ -11,9 +11,9 @@ from rich.table import Table
 
 from veca.analysis.demo import Demo, Told, page, run_demo, sample_photos
 from veca.analysis.machine import this_machine
-from veca.cli.flags import as_typed
+from veca.cli.flags import command_line
 from veca.runtime.device import Precision
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 from veca.weights.checkpoint import NamedModel, named_model
 
 DESCRIPTION = """Show one model at several budgets: a table, and a page with pictures.
@@ -23,7 +23,7 @@ Example: veca demo holiday.jpg --budgets 8,16,64 --out build/demo"""
 
 def demo(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    command = as_typed("demo", words)
+    command = command_line("demo", words)
 
     def run(  # noqa: PLR0913 - the flags of the command
         photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
@@ -76,7 +76,7 @@ def _demo(  # noqa: PLR0913, PLR0917 - the flags of the command
     console.print(_table(shown))
     make_folder(out)
     target = out / "report.html"
-    replace_file(target, [page(shown).encode()])
+    write_atomic(target, [page(shown).encode()])
     print(f"Report: {target} ({time.perf_counter() - started:.0f} s in all)")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.flags import REGISTRY, as_typed
+from veca.cli.flags import REGISTRY, command_line
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.run import Outcome, Wishes
 from veca.distill.training import NonFiniteError
@@ -87,7 +87,7 @@ def distill(words: Sequence[str]) -> None:
         resume=flags.resume,
         cache_teacher=flags.cache_teacher,
         cache_only=flags.cache_only,
-        command=as_typed("distill", words),
+        command=command_line("distill", words),
     )
     try:
         outcome = run_recipe(Recipe(flags.config, flags.efficiency), flags.out, wishes, print)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.flags import as_typed
+from veca.cli.flags import command_line
 from veca.data.transforms import Fit
 from veca.embed.config import Efficiency, EmbedConfig, StoredType
 from veca.embed.layout import SKIPPED_NAME
@@ -39,7 +39,7 @@ Share = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hin
 
 def embed(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    command = as_typed("embed", words)
+    command = command_line("embed", words)
 
     def run(  # noqa: PLR0913 - the flags of the command
         paths: Paths,

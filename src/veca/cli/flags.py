@@ -120,7 +120,7 @@ def _spec(
     )
 
 
-def as_typed(name: str, words: Sequence[str], given: Mapping[str, str] = os.environ) -> str:
+def command_line(name: str, words: Sequence[str], given: Mapping[str, str] = os.environ) -> str:
     """A command by its name and words, behind torchrun where that started several processes.
 
     Only the number of processes is told of torchrun: where they met is no part of what they did.

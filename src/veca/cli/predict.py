@@ -10,10 +10,10 @@ import numpy as np
 import tyro
 from PIL import Image
 
-from veca.data.images import Picture, PictureError, decode
-from veca.data.listing import MEMBER_MARK, Inputs, failure, find_inputs, open_input
+from veca.data.images import ImageError, Picture, decode
+from veca.data.listing import MEMBER_MARK, Inputs, failure, list_images, open_input
 from veca.probe.label_sheet import TILE, Labeled, label_sheet
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.overlay import depth_map, segmentation_overlay
 from veca.probe.predict import (
     DENSE_TASKS,
@@ -132,7 +132,7 @@ def _predict(  # noqa: PLR0913 - the flags of the command
     if not images:
         raise ValueError("no picture is named; give files, folders, .tar shards, lists, patterns.")
     loaded = load_head(_head_folder(head))
-    found = find_inputs(images)
+    found = list_images(images)
     backbone = model_of(loaded, pick_device(device), model)
     drawings = Drawings(out or USUAL_FOLDER, labels=out is not None)
     failed = 0
@@ -172,7 +172,7 @@ def _pictures(inputs: Inputs, least: int | None) -> Iterator[tuple[str, Picture 
         try:
             with open_input(source) as file:
                 picture = decode(file, least_side=least)
-        except (PictureError, OSError, MemoryError) as error:
+        except (ImageError, OSError, MemoryError) as error:
             yield source.name, failure(error)
         else:
             yield source.name, picture
@@ -180,7 +180,7 @@ def _pictures(inputs: Inputs, least: int | None) -> Iterator[tuple[str, Picture 
 
 def _told(
     head: SavedHead,
-    model: ProbeModel,
+    model: FrozenModel,
     named: tuple[str, Picture | str],
     drawings: Drawings,
     top: int,
@@ -197,7 +197,7 @@ def _told(
 
 
 def _told_of_pixels(
-    head: SavedHead, model: ProbeModel, picture: Picture, stem: Path, top: int
+    head: SavedHead, model: FrozenModel, picture: Picture, stem: Path, top: int
 ) -> dict[str, Any]:
     """What a dense head tells of one picture, as plain values; drawings are written."""
     if head.task == "depth":

@@ -11,17 +11,17 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.flags import as_typed, numbers, texts, whole_numbers
+from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.features import Place
 from veca.probe.quality import quality_of, report_files, write_quality
 from veca.probe.report import COMPARISON_NAME, Draw, write_report
 from veca.probe.report_text import report_tables
 from veca.probe.rows import TASKS, Row, Task
-from veca.probe.run import Prober
+from veca.probe.run import Evaluator
 from veca.probe.suite import TABLES_NAME, Job, Outcome, Runner, read_suite, run_suite, write_suite
 from veca.runtime.device import Precision, resolve_precision
-from veca.runtime.distributed import Company, Workers, join_workers
+from veca.runtime.distributed import Company, Ranks, init_distributed
 from veca.weights.checkpoint import describe
 
 HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
@@ -209,7 +209,7 @@ def probe(words: Sequence[str]) -> None:
             raise SystemExit(2)
         return
     task, *rest = words
-    command = as_typed("probe", words)
+    command = command_line("probe", words)
     if task == "suite":
         described = SUITE_DESCRIPTION
         _suite(
@@ -235,27 +235,27 @@ def _task(task: Task, flags: TaskFlags, command: str) -> None:
     """Measure."""
     jobs = flags.jobs(task)
     seeds = _one_or_several("seed", flags.seed, flags.seeds, least=0) or (0,)
-    with join_workers(flags.how.device) as workers:
+    with init_distributed(flags.how.device) as workers:
         prober = _prober(flags.out, flags.how, workers, command)
         for job in jobs:  # before a folder is made, and before anything is computed
             prober.check(job)
         with _alone_in(flags.out, workers):
             rows = [row for job in jobs for row in prober.rows(job, seeds)]
-            if workers.first:
+            if workers.is_main:
                 _finish(rows, prober, flags.out)
 
 
 def _suite(flags: SuiteFlags, command: str) -> None:
     """Run a suite."""
     jobs = read_suite(flags.file)
-    with join_workers(flags.how.device) as workers:
+    with init_distributed(flags.how.device) as workers:
         prober = _prober(flags.out, flags.how, workers, command)
         with _alone_in(flags.out, workers):
             runner = Runner(
                 facts=prober.facts, run=prober.rows, workers=workers, tell=prober.place.tell
             )
             outcome = run_suite(jobs, flags.out, runner)
-            if workers.first:
+            if workers.is_main:
                 write_suite(outcome, flags.out, _draw())
                 _tell_outcome(outcome, flags.out)
     if outcome.failed:
@@ -273,7 +273,7 @@ def _quality(flags: QualityFlags) -> None:
     print(f"{flags.out}: {len(found.rows)} measurements, {sure} of them with an interval.")
 
 
-def _prober(out: Path, how: How, workers: Workers, command: str) -> Prober:
+def _prober(out: Path, how: How, workers: Ranks, command: str) -> Evaluator:
     """What runs jobs."""
     place = Place(
         folder=how.features or out / "features",
@@ -281,14 +281,14 @@ def _prober(out: Path, how: How, workers: Workers, command: str) -> Prober:
         loaders=how.workers,
         batch=how.batch,
         precision=workers.share(resolve_precision(how.precision, workers.device)),
-        tell=_tell if workers.first else _keep_still,
-        shown=workers.first,
+        tell=_tell if workers.is_main else _keep_still,
+        shown=workers.is_main,
     )
-    return Prober(place=place, out=out, command=command)
+    return Evaluator(place=place, out=out, command=command)
 
 
 @contextmanager
-def _alone_in(out: Path, workers: Workers) -> Iterator[None]:
+def _alone_in(out: Path, workers: Ranks) -> Iterator[None]:
     """Keep other runs out of the folder of a report; what fails, fails in all processes."""
 
     def unwritable(error: OSError) -> str:
@@ -299,13 +299,13 @@ def _alone_in(out: Path, workers: Workers) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            if workers.first:
+            if workers.is_main:
                 told = "Features that were computed are kept; repeat the command to go on."
                 print(told, file=sys.stderr)
             raise
 
 
-def _finish(rows: Sequence[Row], prober: Prober, out: Path) -> None:
+def _finish(rows: Sequence[Row], prober: Evaluator, out: Path) -> None:
     """Write the report, show what this run found, and say how to use it."""
     written = write_report(rows, out, _draw())
     print(f"\n{report_tables(rows)}\n")

@@ -115,7 +115,7 @@ def _translate_y(image: Image.Image, strength: float) -> Image.Image:
 
 
 def _rotate(image: Image.Image, strength: float) -> Image.Image:
-    """Turn counter-clockwise by degrees."""
+    """Rope counter-clockwise by degrees."""
     return image.rotate(strength, Image.Resampling.NEAREST, fillcolor=(0, 0, 0))
 
 

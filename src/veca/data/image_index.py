@@ -23,15 +23,15 @@ from veca.data.images import DataError, InputError
 from veca.data.listing import (
     MEMBER_MARK,
     SHARDS,
+    ImageTable,
     Input,
-    InputTable,
     absolute,
-    find_inputs,
     key,
+    list_images,
     split_member,
 )
 from veca.data.stamps import Stamps
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.tensor_files import tensor_pieces
 
 FORMAT = 1
@@ -49,7 +49,7 @@ Arrays = dict[str, NDArray[Any]]
 class ImageIndex:
     """N images, numbered from 0 in the order in which they were found."""
 
-    table: InputTable
+    table: ImageTable
     """Every input that was found, images or not."""
 
     rows: NDArray[np.int64]
@@ -94,7 +94,7 @@ def image_index(
     }
     if cache is not None and (kept := _read(cache, source)):
         return kept
-    found = find_inputs([images], leave_out)
+    found = list_images([images], leave_out)
     problems = tuple(f"{found.table[row].name}: {text}" for row, text in found.problems.items())
     rows = np.setdiff1d(found.rows, np.fromiter(found.problems, np.int64))
     if not len(rows):
@@ -143,7 +143,7 @@ def _root(word: str) -> str:
     return os.path.join(absolute(folder), "")  # noqa: PTH118
 
 
-def _keys_below(table: InputTable, rows: NDArray[np.int64], root: str) -> NDArray[np.uint64]:
+def _keys_below(table: ImageTable, rows: NDArray[np.int64], root: str) -> NDArray[np.uint64]:
     """The `key` of each name without the root."""
     names, start = table.names.tobytes(), os.fsencode(root)
     begins = np.concatenate(([0], table.ends[:-1]))[rows]
@@ -172,7 +172,7 @@ def _write(path: Path, index: ImageIndex, stamps: Stamps, source: Mapping[str, A
     text = json.dumps(facts, sort_keys=True)
     about = json.dumps({"facts": text, "sha256": _digest(text, arrays)}, sort_keys=True)
     make_folder(path.parent)
-    replace_file(path, tensor_pieces(arrays, {METADATA_KEY: about}))
+    write_atomic(path, tensor_pieces(arrays, {METADATA_KEY: about}))
 
 
 def _read(path: Path, source: Mapping[str, Any]) -> ImageIndex | None:
@@ -192,7 +192,7 @@ def _read(path: Path, source: Mapping[str, Any]) -> ImageIndex | None:
     stamps = Stamps(**_part("stamps", arrays), patterns=facts["patterns"])
     if not stamps.unchanged():
         return None
-    table = InputTable(**_part("table", arrays))
+    table = ImageTable(**_part("table", arrays))
     return ImageIndex(
         table, arrays["rows"], arrays["keys"], tuple(facts["problems"]), facts["others"]
     )

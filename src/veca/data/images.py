@@ -78,7 +78,7 @@ from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffI
 from torch import Tensor
 
 
-class PictureError(ValueError):
+class ImageError(ValueError):
     """A picture that cannot be used: what was got, what is allowed, what to do."""
 
 
@@ -186,7 +186,7 @@ def opened(source: object) -> Iterator[EncodedPicture]:
     elif hasattr(source, "read"):
         yield _identified("the open file", cast(BinaryFile, source))
     else:
-        raise PictureError(
+        raise ImageError(
             f"a picture cannot be a {type(source).__name__}; pass a path, bytes, an open binary "
             "file, a PIL image, a numpy array or a torch tensor."
         )
@@ -196,13 +196,13 @@ def check_size(name: str, image: Image.Image, most_pixels: int) -> None:
     """Refuse a picture that would take too much memory to decode."""
     for what, (width, height) in (("", image.size), ("tiles of ", _tile(image))):
         if width * height > most_pixels:
-            raise PictureError(
+            raise ImageError(
                 f"{name} has {what}{width} x {height} pixels, but at most {most_pixels:,} are "
                 "decoded, so that no file can fill the memory; shrink it, or pass a higher "
                 "most_pixels if you trust it."
             )
         if max(width, height) > MOST_SIDE:
-            raise PictureError(
+            raise ImageError(
                 f"{name} has {what}{width} x {height} pixels, but a side of at most {MOST_SIDE:,} "
                 "can be resampled; cut it into parts."
             )
@@ -213,7 +213,7 @@ def load(name: str, image: Image.Image) -> None:
     try:
         image.load()
     except Exception as error:  # decoders fail in as many ways as files are damaged
-        raise PictureError(
+        raise ImageError(
             f"{name} cannot be decoded ({reason(error)}); it is damaged or was cut short: get it "
             "again."
         ) from error
@@ -225,14 +225,14 @@ def _open_path(path: Path) -> io.BufferedReader:
         mode = path.stat().st_mode
         file = path.open("rb") if stat.S_ISREG(mode) else None
     except FileNotFoundError as error:
-        raise PictureError(f"{path} does not exist; check the path.") from error
+        raise ImageError(f"{path} does not exist; check the path.") from error
     except (OSError, ValueError) as error:
-        raise PictureError(
+        raise ImageError(
             f"{path} cannot be opened ({reason(error)}); check the path and its permissions."
         ) from error
     if file is None:
         what = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
-        raise PictureError(f"{path} is a {what}; pass the path of one picture, or its bytes.")
+        raise ImageError(f"{path} is a {what}; pass the path of one picture, or its bytes.")
     return file
 
 
@@ -247,16 +247,16 @@ def _identified(name: str, file: BinaryFile) -> EncodedPicture:
         try:
             return EncodedPicture(name, factory(cast(IO[bytes], file), ""), file)
         except Image.DecompressionBombError as error:  # WebP makes room before we can look
-            raise PictureError(
+            raise ImageError(
                 f"{name} has more pixels than can be decoded safely ({reason(error)}); shrink it."
             ) from error
         except Exception as error:  # headers are damaged in as many ways as pixels
-            raise PictureError(
+            raise ImageError(
                 f"{name} begins like a {format_} picture, but its header cannot be read "
                 f"({reason(error)}); it is damaged, cut short or of a rare kind: get it again, or "
                 "convert it to PNG."
             ) from error
-    raise PictureError(
+    raise ImageError(
         f"{name} is in none of the formats that are read ({', '.join(FORMATS)}), whatever its "
         "name ends in; convert it, for example to PNG."
     )
@@ -268,14 +268,14 @@ def _first_bytes(name: str, file: BinaryFile) -> bytes:
         file.seek(0)
         prefix = file.read(PREFIX)
     except Exception as error:  # any object may call itself a file
-        raise PictureError(
+        raise ImageError(
             f"{name} cannot be read from its start ({reason(error)}); pass its bytes, as in "
             "file.read()."
         ) from error
     if not isinstance(prefix, bytes):
-        raise PictureError(f"{name} gives {type(prefix).__name__}; open it in binary mode, 'rb'.")
+        raise ImageError(f"{name} gives {type(prefix).__name__}; open it in binary mode, 'rb'.")
     if not prefix:
-        raise PictureError(f"{name} is empty; get the file again.")
+        raise ImageError(f"{name} is empty; get the file again.")
     return prefix
 
 
@@ -399,7 +399,7 @@ def checked_floats(name: str, values: NDArray[Any]) -> NDArray[Any]:
     """Refuse floats that are no colors in 0..1."""
     low, high = float(values.min()), float(values.max())
     if not (low >= -SLACK and high <= 1 + SLACK):  # also where one of them is not a number
-        raise PictureError(
+        raise ImageError(
             f"{name} holds floats from {low:g} to {high:g}, but colors in 0..1 are needed; divide "
             "by the greatest value that a color can have."
         )
@@ -452,7 +452,7 @@ def picture_of_image(name: str, image: Image.Image) -> Picture:
     try:
         return Picture((opaque(turned),))
     except Exception as error:  # a mode without a way to RGB, or a palette that is broken
-        raise PictureError(
+        raise ImageError(
             f"{name} has colors that cannot be read (mode {image.mode}: {reason(error)}); convert "
             "it to an RGB file, for example with Pillow."
         ) from error
@@ -491,7 +491,7 @@ def _gray(name: str, image: Image.Image, facts: tuple[int, bool]) -> NDArray[Any
     else:
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > GREATEST_16_BIT:
-            raise PictureError(
+            raise ImageError(
                 f"{name} holds whole numbers from {low} to {high}, but grays of at most 16 bits, "
                 "0..65535, are needed; scale them, or store floats in 0..1."
             )
@@ -536,7 +536,7 @@ def picture_of_array(array: NDArray[Any]) -> Picture:
 def _picture(name: str, array: NDArray[Any]) -> Picture:
     """A picture from an array whose shape is right."""
     if array.size == 0:
-        raise PictureError(
+        raise ImageError(
             f"{name} has the shape {array.shape}, which holds no pixel; pass a picture with sides "
             "of at least 1."
         )
@@ -558,15 +558,15 @@ def _floats(name: str, array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(np.float32) / GREATEST_16_BIT
     if array.dtype.kind == "f":
         return checked_floats(name, array).astype(np.float32)
-    raise PictureError(
+    raise ImageError(
         f"{name} holds {array.dtype} numbers, but uint8, uint16 or floats in 0..1 are needed; "
         "convert it with astype or to."
     )
 
 
-def _wrong_shape(kind: str, shape: tuple[int, ...], allowed: str) -> PictureError:
+def _wrong_shape(kind: str, shape: tuple[int, ...], allowed: str) -> ImageError:
     """The error for what is no single picture."""
-    return PictureError(
+    return ImageError(
         f"the {kind} given has the shape {tuple(shape)}, but one picture of shape {allowed} is "
         "needed; pass pictures one by one, and move the axes to this order."
     )

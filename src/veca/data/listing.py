@@ -40,7 +40,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.images import InputError, PictureError
+from veca.data.images import ImageError, InputError
 from veca.data.stamps import StampBuilder, Stamps, matches, whole_pattern
 
 MEMBER_MARK = "#"
@@ -106,7 +106,7 @@ class Input(NamedTuple):
 
 
 @dataclass(frozen=True)
-class InputTable:
+class ImageTable:
     """N inputs in their order."""
 
     names: NDArray[np.uint8]
@@ -180,9 +180,9 @@ class TableBuilder:
         name = os.fsencode(member_name(shard, member))
         self._add(name, num_bytes, start, len(os.fsencode(shard)))
 
-    def table(self) -> InputTable:
+    def table(self) -> ImageTable:
         """The table; it shares memory with the builder, to which nothing can be added any more."""
-        return InputTable(
+        return ImageTable(
             names=np.frombuffer(self._names, np.uint8),
             ends=np.frombuffer(self._ends, np.int64),
             sizes=np.frombuffer(self._sizes, np.int64),
@@ -212,7 +212,7 @@ def open_record(path: str, start: int, num_bytes: int) -> io.BytesIO:
         numbers = file.read(num_bytes)
     side = isqrt(num_bytes // 3)
     if len(numbers) != num_bytes or 3 * side * side != num_bytes:
-        raise PictureError(
+        raise ImageError(
             f"{path} has {len(numbers):,} bytes at byte {start:,}, where a square picture of "
             f"{num_bytes:,} was expected; it was cut short or exchanged: get it again."
         )
@@ -318,7 +318,7 @@ PACKED_SHARDS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tbz2", ".tgz", 
 class Inputs(NamedTuple):
     """What was found."""
 
-    table: InputTable
+    table: ImageTable
 
     rows: NDArray[np.int64]
     """The rows of the table that are pictures, each name once, in order."""
@@ -333,7 +333,7 @@ class Inputs(NamedTuple):
     """Of every folder, shard and list that was read: while they hold, the same would be found."""
 
 
-def find_inputs(paths: Sequence[str | os.PathLike[str]], leave_out: Path | None = None) -> Inputs:
+def list_images(paths: Sequence[str | os.PathLike[str]], leave_out: Path | None = None) -> Inputs:
     """Find every picture that the paths mean; not in the folder `leave_out`, the collection's."""
     finder = _Finder(leave_out)
     for path in paths:

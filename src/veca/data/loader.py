@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from veca.data.augment import ViewConfig, center_view, inner_view, least_side, training_view
 from veca.data.image_index import ImageIndex
-from veca.data.images import DataError, Picture, PictureError, WorkerError, decode
+from veca.data.images import DataError, ImageError, Picture, WorkerError, decode
 from veca.data.listing import failure, open_input
 
 AHEAD = 2
@@ -59,7 +59,7 @@ _awaited = threading.Event()
 """Whether the main thread waits for an answer of a worker."""
 
 
-def load_tasks(
+def worker_loader(
     maker: Dataset[Answer], tasks: Iterable[Any], num_workers: int
 ) -> Generator[Answer, None, None]:
     """What `maker[task]` is for every task, in order; tasks are drawn only a few ahead.
@@ -192,7 +192,7 @@ ATTEMPTS = 32
 """Other images that are tried in the place of one that cannot be read."""
 
 
-class ViewTask(NamedTuple):
+class BatchSpec(NamedTuple):
     """A batch to make."""
 
     step: int
@@ -215,7 +215,7 @@ class ViewTask(NamedTuple):
 class Batch(NamedTuple):
     """What became of a task."""
 
-    task: ViewTask
+    task: BatchSpec
 
     images: UInt8[Tensor, "B 3 S S"]
     """Of the task's resolution, with the margin on each side where one is given."""
@@ -262,7 +262,7 @@ def _shuffle(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 def batches(  # noqa: PLR0913 - a door
     index: ImageIndex,
-    tasks: Iterable[ViewTask],
+    tasks: Iterable[BatchSpec],
     *,
     seed: int,
     config: ViewConfig,
@@ -305,7 +305,7 @@ def batches(  # noqa: PLR0913 - a door
         margin=margin,
         give_margin=give_margin,
     )
-    with closing(load_tasks(viewer, tasks, num_workers)) as answers:
+    with closing(worker_loader(viewer, tasks, num_workers)) as answers:
         try:
             for answer in answers:
                 if answer.failure is not None:
@@ -321,7 +321,7 @@ def batches(  # noqa: PLR0913 - a door
 class _Answer(NamedTuple):
     """A batch on its way to the main process."""
 
-    task: ViewTask
+    task: BatchSpec
     images: Tensor | NDArray[np.uint8]
     """An array goes through a pipe, a tensor by shared memory."""
     unreadable: dict[int, str]
@@ -342,7 +342,7 @@ class _Viewer(Dataset[_Answer]):
     margin: int
     give_margin: bool
 
-    def __getitem__(self, task: ViewTask) -> _Answer:
+    def __getitem__(self, task: BatchSpec) -> _Answer:
         """Make the views of a task."""
         resolution, unreadable = task.resolution, dict[int, str]()
         side = resolution + 2 * self.margin * self.give_margin
@@ -380,7 +380,7 @@ class _Viewer(Dataset[_Answer]):
             try:
                 with open_input(self.index[tried]) as file:
                     return decode(file, least_side=least)
-            except (PictureError, OSError, MemoryError) as error:
+            except (ImageError, OSError, MemoryError) as error:
                 unreadable[tried] = failure(error)
         raise DataError(
             f"{self.index[image].name} cannot be read ({unreadable[image]}), and none of "

@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.data.images import MOST_PIXELS, PictureError, Source, decode
+from veca.data.images import MOST_PIXELS, ImageError, Source, decode
 
 MEAN = (0.485, 0.456, 0.406)
 """Of red, green and blue in 0..1 over ImageNet; what DINO models and ours were trained with."""
@@ -270,7 +270,7 @@ def check_result(geometry: Geometry, most_pixels: int) -> None:
     """Refuse what would become too large, such as a long strip scaled by its short side."""
     height, width = geometry.height.length, geometry.width.length
     if height * width > most_pixels:
-        raise PictureError(
+        raise ImageError(
             f"a picture of {geometry.width.original} x {geometry.height.original} pixels would "
             f"become {width} x {height}, but at most {most_pixels:,} pixels are made; pass a "
             "smaller size, or fit='pad', which scales by the long side, or fit='crop'."
@@ -301,7 +301,7 @@ def _cropped(original: tuple[int, int], size: int | None, patch_size: int) -> Ge
     height, width = original
     if size is None:
         if min(original) < patch_size:
-            raise PictureError(
+            raise ImageError(
                 f"a picture of {width} x {height} pixels has no patch of {patch_size} to crop; "
                 "pass a size, or use fit='resize' or fit='pad'."
             )
@@ -382,7 +382,7 @@ def prepare(  # noqa: PLR0913 - the door, where everything can be chosen
         most_pixels: Larger pictures, before or after, are refused before they take memory.
 
     Raises:
-        PictureError: What was passed is no picture that can be used.
+        ImageError: What was passed is no picture that can be used.
     """
     picture = decode(image, most_pixels)
     geometry = fitted(picture.sides, size, fit, patch_size)

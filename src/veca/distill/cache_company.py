@@ -28,7 +28,7 @@ class Company(company.Company):
 
     def say(self, text: str) -> None:
         """Tell something once, not once for each process."""
-        if self.workers.first:
+        if self.workers.is_main:
             self.tell(text)
 
     def first_does(self, work: Callable[[], None]) -> None:

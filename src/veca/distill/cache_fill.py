@@ -18,7 +18,7 @@ from torch import Tensor
 
 from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex
-from veca.data.loader import ViewTask, batches
+from veca.data.loader import BatchSpec, batches
 from veca.distill.cache_records import RecordLayout, Records, fit_scales, mean_cosine
 from veca.distill.cache_store import CacheError, Kept, Measured
 from veca.distill.config import CacheConfig
@@ -27,7 +27,7 @@ from veca.distill.projection import Projection
 from veca.distill.targets import TEACHER_PIXELS
 from veca.distill.validation import StoppedError
 from veca.runtime.device import ResolvedPrecision, autocast
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.runtime.logging import progress
 from veca.teacher.teacher import Targets, Teacher
 
@@ -104,12 +104,12 @@ class LiveOutputs:
                 self.unreadable.update(batch.unreadable)
                 yield self._answer(batch.images, batch.task)
 
-    def _task(self, numbers: NDArray[np.int64], resolution: int) -> ViewTask:
+    def _task(self, numbers: NDArray[np.int64], resolution: int) -> BatchSpec:
         """The task of some views."""
         places, crops = np.divmod(numbers, self.config.crops)
-        return ViewTask(0, 0, self.images[places], crops, resolution)
+        return BatchSpec(0, 0, self.images[places], crops, resolution)
 
-    def _answer(self, images: Tensor, task: ViewTask) -> Targets:
+    def _answer(self, images: Tensor, task: BatchSpec) -> Targets:
         """What the teacher says, if it is all numbers."""
         with torch.no_grad(), autocast(self.device, self.precision):
             shown, grid = images.to(self.device), self.grid(task.resolution)
@@ -168,10 +168,10 @@ def fill(  # noqa: PLR0913 - what to write, where it comes from, and who watches
     *,
     resolution: int,
     projection: Projection | None,
-    workers: Workers,
+    workers: Ranks,
 ) -> None:
     """Compute and write chunks, each process its share; all leave together when one is stopped."""
-    mine = missing[workers.rank :: workers.count]
+    mine = missing[workers.rank :: workers.world_size]
     total = sum(len(kept.chunks.numbers(chunk)) for chunk in mine)
 
     def lots(chunk: int) -> list[NDArray[np.int64]]:
@@ -188,7 +188,7 @@ def fill(  # noqa: PLR0913 - what to write, where it comes from, and who watches
                 yield kept.records.pack(as_kept(targets, projection))
                 tracker.advance(len(targets.image))
 
-        for turn in range(-(-len(missing) // workers.count)):
+        for turn in range(-(-len(missing) // workers.world_size)):
             stopped = live.asked_to_stop()
             if turn < len(mine) and not stopped:
                 stopped = not _written(kept, mine[turn], records(len(lots(mine[turn]))))

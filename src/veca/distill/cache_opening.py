@@ -24,7 +24,7 @@ from veca.distill.config import CacheConfig
 from veca.distill.margin import Margin
 from veca.distill.teacher_cache import TeacherCache
 from veca.runtime.device import ResolvedPrecision
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Teacher
 
 SPARE_ROOM = 1.05
@@ -45,7 +45,7 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
     margin: Margin = Margin(),  # noqa: B008 - it is frozen
     num_workers: int,
     teacher_batch: int,
-    workers: Workers,
+    workers: Ranks,
     tell: Callable[[str], None],
     asked_to_stop: Callable[[], bool],
     shown: bool = True,
@@ -78,7 +78,7 @@ def open_teacher_cache(  # noqa: PLR0913 - a door
             device=workers.device,
             precision=precision,
             asked_to_stop=asked_to_stop,
-            shown=shown and workers.first,
+            shown=shown and workers.is_main,
         )
         found.append(TeacherOutputs.of(folder, live, sizes, company))
     return _completed(folder, found, company)

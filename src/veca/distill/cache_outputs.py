@@ -134,7 +134,7 @@ class TeacherOutputs:
         workers = self.company.workers
         flags = torch.zeros(len(chunks), dtype=torch.int32)
         shown = self.live.shown and sum(map(kept.chunks.num_bytes, chunks)) >= SHOWN_BYTES
-        mine = range(workers.rank, len(chunks), workers.count)
+        mine = range(workers.rank, len(chunks), workers.world_size)
         stopped = False
         with progress(len(mine), "chunks verified", shown=shown) as tracker:
             for place in mine:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 
 from veca.distill.cache_records import RecordLayout, Records
 from veca.distill.projection import Projection
-from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, replace_file
+from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, write_atomic
 from veca.runtime.tensor_files import read_tensors, tensor_pieces
 from veca.runtime.version import VERSION
 from veca.teacher.teacher import Targets
@@ -71,7 +71,7 @@ class TeacherFolder:
         digest = None
         if projection is not None:
             file = self.path / PROJECTION
-            replace_file(file, tensor_pieces(projection.state_dict()))
+            write_atomic(file, tensor_pieces(projection.state_dict()))
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
         content = {**self.facts, "projection_sha256": digest, "veca_version": VERSION}
         return _write_checked(self.path / MANIFEST, content)
@@ -119,7 +119,7 @@ class Kept:
                 yield piece
             yield digest.digest()
 
-        replace_file(self.path(chunk), pieces())
+        write_atomic(self.path(chunk), pieces())
 
     def problem(self, chunk: int) -> str | None:
         """What is wrong with a chunk; None if it is as it was written."""
@@ -275,7 +275,7 @@ class _Manifest(NamedTuple):
 def _write_checked(path: Path, content: dict[str, Any]) -> str:
     """Write a manifest with a hash over itself, which is returned."""
     digest = _content_digest(content)
-    replace_file(path, [json.dumps({**content, "sha256": digest}, indent=2).encode(), b"\n"])
+    write_atomic(path, [json.dumps({**content, "sha256": digest}, indent=2).encode(), b"\n"])
     return digest
 
 

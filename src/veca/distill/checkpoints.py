@@ -84,7 +84,7 @@ class Checkpoints:
     def _attempt(self, what: str, write: Callable[[], None]) -> str:
         """Write on the first process; every one learns why it failed, if it did."""
         reason = ""
-        if self.training.workers.first:
+        if self.training.workers.is_main:
             try:
                 write()
             except (OSError, SnapshotError) as error:

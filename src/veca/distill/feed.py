@@ -17,10 +17,10 @@ from torch import Tensor
 
 from veca.data.image_index import ImageIndex
 from veca.data.images import DataError
-from veca.data.loader import Batch, ViewTask, batches, global_batch
+from veca.data.loader import Batch, BatchSpec, batches, global_batch
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.margin import Margin
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.runtime.files import JsonLines, read_json_lines
 from veca.train.schedules import draw_resolution
 
@@ -47,12 +47,12 @@ def tasks(  # noqa: PLR0913 - what a batch depends on
     config: DistillConfig,
     efficiency: Efficiency,
     training: NDArray[np.int64],
-    workers: Workers,
+    workers: Ranks,
     *,
     steps: range,
     length: int,
     crops: int | None = None,
-) -> Iterator[ViewTask]:
+) -> Iterator[BatchSpec]:
     """The parts of this process's share of each step's batch; `crops` are the kept views."""
     for step in steps:
         places, epochs = global_batch(len(training), config.batch, step, config.seed)
@@ -67,22 +67,22 @@ def tasks(  # noqa: PLR0913 - what a batch depends on
             strict=True,
         )
         for part, (some, their_draws) in enumerate(parts):
-            yield ViewTask(step, part, some, their_draws, resolution)
+            yield BatchSpec(step, part, some, their_draws, resolution)
 
 
-def check_batch(config: DistillConfig, efficiency: Efficiency, workers: Workers) -> None:
+def check_batch(config: DistillConfig, efficiency: Efficiency, workers: Ranks) -> None:
     """Refuse a batch that cannot be cut into equal parts, whose mean would be another one."""
-    parts = workers.count * efficiency.accumulate
+    parts = workers.world_size * efficiency.accumulate
     if config.batch % parts:
         raise ValueError(
-            f"batch={config.batch} cannot be cut into {workers.count} processes x "
+            f"batch={config.batch} cannot be cut into {workers.world_size} processes x "
             f"{efficiency.accumulate} accumulated parts of equal size; use a multiple of {parts}."
         )
 
 
 def training_batches(  # noqa: PLR0913 - which images, and how they are seen
     pictures: Pictures,
-    found: Iterator[ViewTask],
+    found: Iterator[BatchSpec],
     config: DistillConfig,
     efficiency: Efficiency,
     seed: int,
@@ -110,7 +110,7 @@ class Unreadable:
     """Images that could not be read, over all processes."""
 
     def __init__(
-        self, index: ImageIndex, total: int, share: float, workers: Workers, path: Path
+        self, index: ImageIndex, total: int, share: float, workers: Ranks, path: Path
     ) -> None:
         self._index = index
         self._most = 0 if share == 0 else max(1, int(share * total))
@@ -143,7 +143,7 @@ class Unreadable:
         mine = self._flags.clone()
         self._flags = (self._workers.sum(mine) > 0).to(torch.int32)
         new = [image for image in self.tensor().tolist() if image not in self._told]
-        if new and self._workers.first:
+        if new and self._workers.is_main:
             self._list(new)
         if self.count > self._most:
             reason = next(iter(self._reasons.values()), UNKNOWN_REASON)

@@ -19,16 +19,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from veca.distill.config import Efficiency
 from veca.distill.student import Student
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.train.parallel import sharded_like, whole
 
 
-def spread(student: Student, workers: Workers, shard: bool) -> nn.Module:
+def spread(student: Student, workers: Ranks, shard: bool) -> nn.Module:
     """What is called in training instead of the student itself."""
     if shard:
         _shard(student, workers)
         return student
-    if workers.count == 1:
+    if workers.world_size == 1:
         return student
     # Cores beyond the budget get no gradient, on all processes alike.
     devices = [workers.device] if workers.device.type == "cuda" else None
@@ -68,21 +68,21 @@ def copy_whole(target: Tensor, source: Tensor) -> None:
         target.copy_(sharded_like(source, target))
 
 
-def _shard(student: Student, workers: Workers) -> None:
+def _shard(student: Student, workers: Ranks) -> None:
     """Split each block, and the rest, over the processes."""
-    if workers.count == 1:
+    if workers.world_size == 1:
         raise ValueError(
             "shard=True splits the student over several processes, but there is one; start with "
             "torchrun --nproc-per-node K -m -- veca distill ..., or leave it out."
         )
-    mesh = init_device_mesh(workers.device.type, (workers.count,))
+    mesh = init_device_mesh(workers.device.type, (workers.world_size,))
     for block in student.backbone.blocks:
         fully_shard(block, mesh=mesh)
     # Torch would keep the outermost part whole after a forward pass, as in validation.
     fully_shard(student, mesh=mesh, reshard_after_forward=True)
 
 
-class MovingAverage:
+class EMA:
     """Exponential average over steps; a young one forgets faster, so the start does not linger."""
 
     def __init__(self, student: Student, decay: float) -> None:

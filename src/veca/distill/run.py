@@ -33,8 +33,8 @@ from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
 from veca.distill.validation import StoppedError, Validation
 from veca.runtime.device import resolve_precision
-from veca.runtime.distributed import Workers, join_workers
-from veca.runtime.files import occupy
+from veca.runtime.distributed import Ranks, init_distributed
+from veca.runtime.files import lock_folder
 from veca.runtime.signals import StopRequest, stop_requests
 from veca.runtime.snapshots import Snapshot, Snapshots
 from veca.teacher.teacher import Teacher
@@ -87,16 +87,16 @@ def distill(
         config = dataclasses.replace(config, teacher=names)
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests())
-        workers = stack.enter_context(join_workers(efficiency.device))
+        workers = stack.enter_context(init_distributed(efficiency.device))
         # From here on it is not 'auto' any more, and the same in every process.
         precision = workers.share(resolve_precision(efficiency.precision, workers.device))
         efficiency = dataclasses.replace(efficiency, precision=precision)
         folder = RunFolder(Path(out).expanduser())
-        if workers.first:
+        if workers.is_main:
             folder.prepare(wishes.resume)
-            stack.enter_context(occupy(folder.path))
+            stack.enter_context(lock_folder(folder.path))
         workers.barrier()
-        shown = workers.first and wishes.shown
+        shown = workers.is_main and wishes.shown
         live = stack.enter_context(Live(0) if shown else SilentLive(0))
         place = Place(
             folder=folder,
@@ -128,7 +128,7 @@ class _Run:
         """The checkpoint that is continued."""
 
     @property
-    def workers(self) -> Workers:
+    def workers(self) -> Ranks:
         """The processes of the run."""
         return self.place.workers
 
@@ -168,7 +168,7 @@ class _Run:
 
     def _begin(self, stored: Stored | None) -> None:
         """Make the folder that of a run, once all that was named has been found."""
-        if not self.workers.first:
+        if not self.workers.is_main:
             return
         if stored is None:
             self.place.folder.start_logs()
@@ -176,7 +176,7 @@ class _Run:
 
     def _stored(self, snapshots: Snapshots) -> Stored | None:
         """The newest verified checkpoint, in every process."""
-        newest = self._newest(snapshots) if self.workers.first else None
+        newest = self._newest(snapshots) if self.workers.is_main else None
         stored = received(newest, self.workers)
         if stored is not None:
             check_same_run(self.config, stored.facts["config"], stored.progress.step)
@@ -292,7 +292,7 @@ class _Run:
 
     def _journal(self, training: Training, pictures: Pictures) -> Journal:
         """Where the run tells how it goes."""
-        first = self.workers.first
+        first = self.workers.is_main
         folder = self.place.folder if first else None
         teachers = training.source.teachers
         facts = {
@@ -307,7 +307,7 @@ class _Run:
             "steps": f"{training.length:,} of {self.config.batch} images",
             "seed": str(self.config.seed),
             "precision": training.precision,
-            "processes": str(self.workers.count),
+            "processes": str(self.workers.world_size),
         }
         board = None
         if first:

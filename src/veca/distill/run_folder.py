@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from veca.distill.config import DistillConfig, Efficiency
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.version import VERSION
 
 MAY_CHANGE = frozenset({"images", "validation", "validate_every", "max_unreadable", "max_skips"})
@@ -100,7 +100,7 @@ class RunFolder:
             "efficiency": as_json(efficiency),
         }
         text = json.dumps(facts, indent=2)
-        replace_file(self.config, [f"{text}\n".encode()])
+        write_atomic(self.config, [f"{text}\n".encode()])
 
     def start_logs(self) -> None:
         """Remove the logs of a run that was stopped before its first checkpoint."""

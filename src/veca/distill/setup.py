@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from veca.data.image_index import ImageIndex, held_out, image_index
-from veca.data.loader import ViewTask, batches, global_batch
+from veca.data.loader import BatchSpec, batches, global_batch
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable
 from veca.distill.margin import find_margin
 from veca.distill.memory_estimate import estimate
 from veca.distill.meter import Meter
-from veca.distill.parallel import MovingAverage, compile_blocks, spread
+from veca.distill.parallel import EMA, compile_blocks, spread
 from veca.distill.run_folder import RunError, RunFolder
 from veca.distill.student import build_student
 from veca.distill.target_scaling import Constants
@@ -27,8 +27,8 @@ from veca.distill.teacher_cache import TeacherCache
 from veca.distill.training import Training
 from veca.distill.validation import StoppedError, cells
 from veca.runtime.device import ResolvedPrecision, autocast, resolve_precision
-from veca.runtime.distributed import Workers
-from veca.teacher.registry import find_teacher
+from veca.runtime.distributed import Ranks
+from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import Targets, Teacher
 from veca.train.optimizers import Optimizers
 
@@ -40,7 +40,7 @@ class Place:
     """Where and under whose eyes a run is set up."""
 
     folder: RunFolder
-    workers: Workers
+    workers: Ranks
     say: Say
     asked_to_stop: Callable[[], bool]
     cache_folder: Path | None
@@ -57,7 +57,7 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
     if config.images is None:
         raise RunError("no images are named; give --images with a folder, shards, list or pattern.")
     workers = place.workers
-    if not workers.first:
+    if not workers.is_main:
         workers.barrier()
     index = image_index(config.images, place.folder.index("training"), leave_out=place.folder.path)
     training, validation = held_out(index, config.validation_images)
@@ -68,7 +68,7 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
         everything = np.arange(len(validation_index))
         validation = _some(validation_index, everything, config.validation_images)
         training = _without(index, training, validation_index, validation, place.say)
-    if workers.first:
+    if workers.is_main:
         workers.barrier()
     training = _some(index, training, config.most_images)
     if not len(validation) or not len(training):
@@ -121,7 +121,7 @@ def _without(
 
 def find_teachers(config: DistillConfig, given: Sequence[Teacher] | None) -> list[Teacher]:
     """The teachers by their names, or those that were given."""
-    found = list(given) if given is not None else [find_teacher(name) for name in config.teacher]
+    found = list(given) if given is not None else [load_teacher(name) for name in config.teacher]
     if config.loss.classes > 0 and not any(teacher.num_classes for teacher in found):
         raise RunError(
             f"loss.classes={config.loss.classes} needs a teacher that tells classes, but "
@@ -208,7 +208,7 @@ def build_training(
         source=source,
         cache=cache,
         optimizers=Optimizers(student, config.optimizer, precision),
-        average=None if config.ema is None else MovingAverage(student, config.ema),
+        average=None if config.ema is None else EMA(student, config.ema),
         unreadable=Unreadable(
             pictures.index,
             len(pictures.training),
@@ -230,12 +230,12 @@ def fit_to_teachers(
         for widths in source.widths
     ]
     kept: list[list[Targets]] = []
-    if workers.first:
+    if workers.is_main:
         with closing(_statistics(training, pictures)) as found:
             kept = list(itertools.takewhile(lambda _: not asked_to_stop(), found))
     if workers.any(asked_to_stop()):
         raise StoppedError
-    if workers.first:
+    if workers.is_main:
         constants = fit_targets(source, kept, config.scale_targets, config.loss)
     for tensor in source.scalings.state_dict().values():
         workers.broadcast(tensor)
@@ -246,10 +246,10 @@ def fit_to_teachers(
 
 
 def memory_lines(
-    config: DistillConfig, efficiency: Efficiency, workers: Workers, teachers: Sequence[Teacher]
+    config: DistillConfig, efficiency: Efficiency, workers: Ranks, teachers: Sequence[Teacher]
 ) -> list[str]:
     """An estimate of what one process needs, before it is needed."""
-    parts = workers.count * efficiency.accumulate
+    parts = workers.world_size * efficiency.accumulate
     found = estimate(
         config.student,
         batch=config.batch // parts,
@@ -270,7 +270,7 @@ def _statistics(training: Training, pictures: Pictures) -> Generator[list[Target
     places, _ = global_batch(len(pictures.training), count, 0, config.seed)
     images, resolution = pictures.training[places], config.sizes[0]
     tasks = [
-        ViewTask(0, part, some, np.zeros(len(some), np.int64), resolution)
+        BatchSpec(0, part, some, np.zeros(len(some), np.int64), resolution)
         for part, some in enumerate(np.array_split(images, -(-count // 32)))
     ]
     side = config.student.patch_size

@@ -16,7 +16,7 @@ from veca.runtime.device import (
     resolve_precision,
     restore_random_states,
 )
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 from veca.runtime.snapshots import Snapshot
 from veca.runtime.version import VERSION
 from veca.teacher.teacher import Teacher
@@ -112,7 +112,7 @@ class Stored:
         ]
 
 
-def received(snapshot: Snapshot | None, workers: Workers) -> Stored | None:
+def received(snapshot: Snapshot | None, workers: Ranks) -> Stored | None:
     """The first process's checkpoint in every process: they need not share a disk."""
     found = snapshot.tensors() if snapshot is not None else {}
     told = None

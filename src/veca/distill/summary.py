@@ -13,7 +13,7 @@ import numpy as np
 from veca.distill.charts import PART_NAMES, budgets_of, color, place_words, run_charts
 from veca.distill.curves import DARK, LIGHT, PLOT, draw, palette
 from veca.distill.logged import Log, Score, read_log
-from veca.runtime.files import replace_file
+from veca.runtime.files import write_atomic
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -30,7 +30,7 @@ TOLD_FIRST = ("teacher", "images")
 def write_summary(folder: Path, facts: Mapping[str, str]) -> Path:
     """Write summary.html into the folder of a run; `facts` are names and values to list."""
     path = folder / "summary.html"
-    replace_file(path, [page(read_log(folder), facts).encode()])
+    write_atomic(path, [page(read_log(folder), facts).encode()])
     return path
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from veca.data.loader import ViewTask
+from veca.data.loader import BatchSpec
 from veca.distill.cache_store import CacheError, Kept
 from veca.distill.projection import Projection
 from veca.runtime.device import ResolvedPrecision
@@ -39,12 +39,12 @@ class TeacherCache:
         self._images = images
         self._kept = kept
 
-    def lookup(self, task: ViewTask, device: torch.device) -> list[Targets]:
+    def lookup(self, task: BatchSpec, device: torch.device) -> list[Targets]:
         """Each teacher's outputs for the views of a task, in single precision."""
         views = self._places(task) * self.crops + task.draws
         return [self._at(kept, task.resolution).read(views, device) for kept in self._kept]
 
-    def _places(self, task: ViewTask) -> NDArray[np.int64]:
+    def _places(self, task: BatchSpec) -> NDArray[np.int64]:
         """Where the images of a task stand among those that are kept."""
         places = np.minimum(np.searchsorted(self._images, task.indices), len(self._images) - 1)
         strange = task.indices[self._images[places] != task.indices]

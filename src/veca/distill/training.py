@@ -19,12 +19,12 @@ from veca.distill.comparison import PAPER_COLUMNS, compare, objective, part_name
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Unreadable
 from veca.distill.meter import Meter
-from veca.distill.parallel import MovingAverage, copy_whole, gradients_synchronized
+from veca.distill.parallel import EMA, copy_whole, gradients_synchronized
 from veca.distill.student import Student
 from veca.distill.targets import TargetSource
 from veca.distill.teacher_cache import TeacherCache
-from veca.runtime.device import ResolvedPrecision, autocast, resolve_precision, step_seed
-from veca.runtime.distributed import Workers
+from veca.runtime.device import ResolvedPrecision, autocast, resolve_precision, seed_for
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets
 from veca.train.optimizers import Optimizers, clip_gradients, gradient_norm
 from veca.train.parallel import whole
@@ -72,14 +72,14 @@ class Training:
     efficiency: Efficiency
     length: int
     """Steps of the whole run."""
-    workers: Workers
+    workers: Ranks
     student: Student
     model: nn.Module
     """The student as it is called: itself, or spread over processes."""
     source: TargetSource
     cache: TeacherCache | None
     optimizers: Optimizers
-    average: MovingAverage | None
+    average: EMA | None
     unreadable: Unreadable
     meter: Meter
     progress: Progress = field(default_factory=Progress)
@@ -125,7 +125,7 @@ class Training:
             with autocast(self.workers.device, self.precision):
                 targets = self._targets(batch, images)
                 # Coordinates are jittered alike in all parts and processes, as in a large batch.
-                torch.manual_seed(step_seed(self.config.seed, self.progress.step, "coordinates"))
+                torch.manual_seed(seed_for(self.config.seed, self.progress.step, "coordinates"))
                 seen = inner_view(images, batch.task.resolution)
                 said = self.model(seen, budget, share)
                 parts = compare(said, targets, self.source, self.config.loss)
@@ -151,7 +151,7 @@ class Training:
     ) -> "_Told":
         """Means of the losses over the processes and what any of them met: one exchange."""
         flags = torch.tensor([float(stop), float(unreadable)], dtype=torch.float64)
-        both = torch.cat((parts.flatten() / self.workers.count, flags))
+        both = torch.cat((parts.flatten() / self.workers.world_size, flags))
         told = self.workers.sum(both)
         return self._Told(told[:-2].view_as(parts), bool(told[-2] > 0), bool(told[-1] > 0))
 

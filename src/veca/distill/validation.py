@@ -13,7 +13,7 @@ from torch import Tensor
 
 from veca.backbone.config import BackboneConfig
 from veca.data.augment import inner_view
-from veca.data.loader import ViewTask, batches
+from veca.data.loader import BatchSpec, batches
 from veca.distill.comparison import compare, part_names
 from veca.distill.feed import Pictures
 from veca.distill.student import Prediction
@@ -155,10 +155,10 @@ class Validation:
     def _computed(self, resolution: int) -> Iterator[Portion]:
         """The images of this process with fresh answers of the teachers."""
         training, workers = self._training, self._training.workers
-        mine, real = _dealt(self._pictures.validation, workers.rank, workers.count)
+        mine, real = _dealt(self._pictures.validation, workers.rank, workers.world_size)
         size = max(1, BATCH_PIXELS // resolution**2)
         tasks = [
-            ViewTask(0, part, some, np.zeros(len(some), np.int64), resolution)
+            BatchSpec(0, part, some, np.zeros(len(some), np.int64), resolution)
             for part, some in enumerate(np.split(mine, range(size, len(mine), size)))
         ]
         side = training.config.student.patch_size

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from veca.data.images import PictureError, WorkerError
-from veca.data.listing import InputTable, failure, open_input
-from veca.data.loader import load_tasks
+from veca.data.images import ImageError, WorkerError
+from veca.data.listing import ImageTable, failure, open_input
+from veca.data.loader import worker_loader
 from veca.data.transforms import Fit, prepare
 from veca.embed.errors import CollectionError
 from veca.embed.windows import Task
@@ -44,7 +44,7 @@ class Decoded(NamedTuple):
 class Decoder(Dataset[Decoded]):
     """Turns tasks into tensors; a copy of it lives in every worker."""
 
-    table: InputTable
+    table: ImageTable
     size: int
     fit: Fit
     patch_size: int
@@ -63,7 +63,7 @@ class Decoder(Dataset[Decoded]):
                     pixels, geometry = prepare(
                         file, self.size, self.fit, patch_size=self.patch_size
                     )
-            except (PictureError, OSError, MemoryError) as error:
+            except (ImageError, OSError, MemoryError) as error:
                 skipped[place] = failure(error)
             else:
                 found.setdefault(geometry.grid, []).append((place, pixels, geometry.original))
@@ -85,7 +85,7 @@ def decoded_batches(
 ) -> Generator[Decoded, None, None]:
     """Decode tasks in their order; they are drawn only a few ahead."""
     try:
-        yield from load_tasks(decoder, tasks, num_workers)
+        yield from worker_loader(decoder, tasks, num_workers)
     except WorkerError as error:
         raise CollectionError(
             f"a decoding process was ended from outside ({error}), perhaps because memory ran "

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from veca.backbone.features import Features
-from veca.data.listing import InputTable
+from veca.data.listing import ImageTable
 from veca.embed.config import EmbedConfig
 from veca.embed.decoding import Decoded
 from veca.embed.errors import CollectionError
@@ -20,7 +20,7 @@ from veca.embed.windows import Window
 class Gathering:
     """A window that fills up."""
 
-    def __init__(self, window: Window, table: InputTable, config: EmbedConfig, width: int) -> None:
+    def __init__(self, window: Window, table: ImageTable, config: EmbedConfig, width: int) -> None:
         num_inputs = len(window.rows)
         self._window = window
         self._table = table

@@ -8,7 +8,7 @@ import torch
 
 from veca.backbone.model import VECA
 from veca.data.listing import absolute
-from veca.weights.card import shows_training
+from veca.weights.card import is_trained
 from veca.weights.checkpoint import named_model
 from veca.weights.format import weights_hash
 
@@ -39,7 +39,7 @@ def find_model(source: ModelSource, device: torch.device) -> CollectionModel:
         return source
     if isinstance(source, VECA):
         model, state = source.to(device).eval(), source.state_dict()
-        trained = any(shows_training(name, tensor) for name, tensor in state.items())
+        trained = any(is_trained(name, tensor) for name, tensor in state.items())
         return CollectionModel(model, None, weights_hash(model.config, state), not trained)
     name = os.fspath(source)
     found = named_model(name, device=device)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.listing import UNKNOWN, Inputs, InputTable, KeyedRows, exists, key
+from veca.data.listing import UNKNOWN, ImageTable, Inputs, KeyedRows, exists, key
 from veca.embed.errors import CollectionError
 from veca.embed.layout import Entry
 from veca.embed.store import CollectionWriter, Known
@@ -67,7 +67,7 @@ def _check_same_inputs(
             )
 
 
-def _shards(table: InputTable, rows: NDArray[np.int64]) -> set[str]:
+def _shards(table: ImageTable, rows: NDArray[np.int64]) -> set[str]:
     """Paths of the tar shards among the inputs."""
     return {shard for row in rows if (shard := table[int(row)].shard) is not None}
 

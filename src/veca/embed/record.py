@@ -15,7 +15,7 @@ from veca.backbone.config import BackboneConfig
 from veca.embed.config import EmbedConfig
 from veca.embed.errors import CollectionError
 from veca.runtime.device import ResolvedPrecision
-from veca.runtime.files import replace_file
+from veca.runtime.files import write_atomic
 from veca.runtime.version import VERSION
 from veca.weights.format import config_from_json
 
@@ -100,7 +100,7 @@ def write_record(folder: Path, record: Record) -> None:
         "index_bytes": record.index_bytes,
         "skipped_bytes": record.skipped_bytes,
     }
-    replace_file(folder / RECORD_NAME, [json.dumps(content, indent=2).encode(), b"\n"])
+    write_atomic(folder / RECORD_NAME, [json.dumps(content, indent=2).encode(), b"\n"])
 
 
 def read_record(folder: Path) -> Record:

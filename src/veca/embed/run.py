@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
 from veca.backbone.model import VECA, checked_budget, checked_units
-from veca.data.listing import Inputs, find_inputs
+from veca.data.listing import Inputs, list_images
 from veca.data.loader import has_shared_memory
 from veca.data.transforms import fitted
 from veca.embed.config import Efficiency, EmbedConfig
@@ -36,11 +36,11 @@ from veca.embed.windows import LENGTHY, Planner, Task
 from veca.runtime.device import (
     Precision,
     ResolvedPrecision,
+    cpu_threads,
     pick_device,
     resolve_precision,
-    threads_beside,
 )
-from veca.runtime.files import make_folder, occupy
+from veca.runtime.files import lock_folder, make_folder
 from veca.runtime.logging import progress
 
 USUAL_BUDGET = 16
@@ -95,12 +95,12 @@ def embed_collection(  # noqa: PLR0913 - the door
     efficiency = efficiency or Efficiency()
     folder = Path(out).expanduser()
     check_folder(folder)
-    inputs = find_inputs(paths, leave_out=folder)
+    inputs = list_images(paths, leave_out=folder)
     chosen = find_model(model, pick_device(efficiency.device))
     config = _checked(config or EmbedConfig(), chosen.model.config)
 
     make_folder(folder)
-    with occupy(folder):
+    with lock_folder(folder):
         precision = _precision(folder, config.precision, chosen.model)
         config = dataclasses.replace(config, precision=precision)
         chosen.model.precision = precision
@@ -147,7 +147,7 @@ class _Run:
         total = len(self.inputs.rows)
         tracker = progress(total, "images", done=total - len(rows), shown=show_progress)
         batches = decoded_batches(self._decoder(), self._tasks(rows), self.efficiency.workers)
-        threads = threads_beside(self.efficiency.workers)
+        threads = cpu_threads(self.efficiency.workers)
         with threads, tracker as told, contextlib.closing(batches):
             for decoded in batches:
                 gathering = self.gatherings[decoded.window]

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from veca.data.images import PictureError, decode
+from veca.data.images import ImageError, decode
 from veca.data.listing import Input, exists, open_input
 from veca.embed.errors import CollectionError
 from veca.embed.neighbours import Neighbour
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 
 TILE = 224
 """Side of a tile in pixels; pictures keep their proportions within it."""
@@ -87,7 +87,7 @@ def write_sheet(sheet: Image.Image, path: Path) -> None:
     encoded = io.BytesIO()
     sheet.save(encoded, "PNG")
     make_folder(path.parent)
-    replace_file(path, [encoded.getbuffer()])
+    write_atomic(path, [encoded.getbuffer()])
 
 
 def _draw_tile(
@@ -98,7 +98,7 @@ def _draw_tile(
     box = (left, top, left + TILE - 1, top + TILE - 1)
     try:
         picture = _thumbnail(source)
-    except (PictureError, OSError):
+    except (ImageError, OSError):
         draw.rectangle(box, MISSING_COLOUR)
         words = "unreadable" if exists(source) else "missing"
         draw.text((left + TILE / 2, top + TILE / 2), words, PALE_INK, _font(15), anchor="mm")

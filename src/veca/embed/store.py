@@ -32,7 +32,7 @@ from veca.embed.layout import (
 )
 from veca.embed.record import RECORD_NAME, ModelRecord, Record, read_record, write_record
 from veca.embed.shard_file import shard_pieces
-from veca.runtime.files import LOCK_NAME, TEMPORARY_SUFFIX, replace_file, sync_folder
+from veca.runtime.files import LOCK_NAME, TEMPORARY_SUFFIX, fsync_dir, write_atomic
 
 SHARD_FILE = re.compile(r"(?:vectors|patches)-(\d{5,})\.safetensors")
 
@@ -101,20 +101,20 @@ class CollectionWriter:
             for line in self._lines(SKIPPED_NAME)
             if key(skipped_of(line).path) not in forgotten
         ]
-        replace_file(self.folder / SKIPPED_NAME, kept)
+        write_atomic(self.folder / SKIPPED_NAME, kept)
         self._write(skipped=len(kept), skipped_bytes=sum(map(len, kept)))
 
     def commit(self, content: ShardContent) -> None:
         """Add a shard; when this returns, it is on the disk to stay."""
         record, number = self.record, len(self.record.shards)
         if len(content.entries):
-            replace_file(
+            write_atomic(
                 self.folder / vectors_name(number), shard_pieces({VECTORS: content.vectors})
             )
         if content.maps:
             named = zip(content.entries, content.maps, strict=True)
             maps = {str(entry.index): patch_map for entry, patch_map in named}
-            replace_file(self.folder / patches_name(number), shard_pieces(maps))
+            write_atomic(self.folder / patches_name(number), shard_pieces(maps))
         index = b"".join(entry.line() for entry in content.entries)
         skipped = b"".join(skipped.line() for skipped in content.skipped)
         _append(self.folder / INDEX_NAME, record.index_bytes, index)
@@ -236,7 +236,7 @@ def _append(path: Path, length: int, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     if not exists:
-        sync_folder(path.parent)
+        fsync_dir(path.parent)
 
 
 def _cut(path: Path, length: int) -> int:

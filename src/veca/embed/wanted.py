@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 
 from veca.backbone.model import VECA
-from veca.data.listing import UNKNOWN, Input, absolute, find_inputs, open_input, split_member
+from veca.data.listing import UNKNOWN, Input, absolute, list_images, open_input, split_member
 from veca.data.transforms import prepare
 from veca.embed.collection import Collection
 from veca.embed.errors import CollectionError
@@ -63,7 +63,7 @@ def _source(image: str | os.PathLike[str]) -> Input:
     """Where a picture lies that is not in the collection."""
     path = absolute(image)
     if not os.path.lexists(path) and split_member(os.fspath(image)):
-        return find_inputs([image]).table[0]
+        return list_images([image]).table[0]
     return Input(path, UNKNOWN, None, UNKNOWN)
 
 

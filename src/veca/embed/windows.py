@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.images import PictureError, read_size
-from veca.data.listing import Input, InputTable, failure, open_input
+from veca.data.images import ImageError, read_size
+from veca.data.listing import ImageTable, Input, failure, open_input
 from veca.data.transforms import Fit, fitted
 
 WINDOW = 4096
@@ -81,7 +81,7 @@ class Window:
 class Planner:
     """Cuts inputs into windows, and windows into batches."""
 
-    table: InputTable
+    table: ImageTable
     problems: Mapping[int, str]
     """Rows that are known to be no pictures."""
 
@@ -158,7 +158,7 @@ class Planner:
             with open_input(source) as file:
                 width, height = read_size(file)
             grid = fitted((height, width), self.size, self.fit, self.patch_size).grid
-        except (PictureError, OSError) as error:
+        except (ImageError, OSError) as error:
             return failure(error)
         if grid[0] * grid[1] > MOST_PATCHES:
             return (

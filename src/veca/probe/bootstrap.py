@@ -41,7 +41,7 @@ from torch import Tensor
 
 from veca.probe.report_text import Section, Who, line_place, sections
 from veca.probe.rows import Average, Row, Task, averages, reference_of, row_from_json
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 from veca.runtime.files import plain_json
 from veca.runtime.tensor_files import read_tensors
 
@@ -106,7 +106,7 @@ def _means(
     How often each distinct value comes is drawn, instead of every picture: the same chances, and
     for right and wrong two draws a round instead of N.
     """
-    generator = np.random.default_rng(step_seed(seed, 0, "probe/bootstrap"))
+    generator = np.random.default_rng(seed_for(seed, 0, "probe/bootstrap"))
     total = int(counts.sum())
     size = max(1, DRAWS // len(numbers))
     blocks = [
@@ -207,7 +207,7 @@ def drawn_again(
             "set, which has at least one picture."
         )
     (pictures,) = sizes
-    generator = np.random.default_rng(step_seed(seed, 0, f"probe/retained/{name}"))
+    generator = np.random.default_rng(seed_for(seed, 0, f"probe/retained/{name}"))
     found = np.empty((len(statistics), rounds))
     size = max(1, RETAINED_DRAWS // pictures)
     for start in range(0, rounds, size):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import LabeledSet, Split
+from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.features import Place, Vectors, ViewPlan, image_features
 from veca.probe.heads import LinearHead
 from veca.probe.knn import knn
@@ -15,7 +15,7 @@ from veca.probe.linear import Judges, LinearFit, fit_linear
 from veca.probe.logistic import choose_logistic
 from veca.probe.measured import FittedHead, Measured
 from veca.probe.metrics import Interpolation, correct, mean_average_precision, metrics
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.protocols import Feature, KnnProtocol, LinearProtocol, logistic_protocol
 from veca.probe.rows import Setting
 from veca.runtime.logging import progress
@@ -40,13 +40,13 @@ INTERPOLATIONS: Mapping[str, Interpolation] = {
 class ClassProbe:
     """A model on a set of classes."""
 
-    model: ProbeModel
+    model: FrozenModel
 
     settings: Sequence[Setting]
 
-    data: LabeledSet
+    data: LabeledDataset
 
-    also: Sequence[LabeledSet] = ()
+    also: Sequence[LabeledDataset] = ()
     """Sets without a training part, on which the same heads are measured."""
 
     resolution: int
@@ -76,7 +76,7 @@ class ClassProbe:
         return self.data.train
 
     @property
-    def tests(self) -> list[LabeledSet]:
+    def tests(self) -> list[LabeledDataset]:
         """All sets that are measured."""
         return [self.data, *self.also]
 
@@ -86,7 +86,9 @@ class ClassProbe:
         found = image_features(self.model, self.settings, split, plan, self.place)
         return Vectors(found, self.feature)
 
-    def measured(self, data: LabeledSet, setting: Setting, seed: int, protocol: str) -> Measured:
+    def measured(
+        self, data: LabeledDataset, setting: Setting, seed: int, protocol: str
+    ) -> Measured:
         """What is known of a measurement before its numbers."""
         return Measured(
             setting=setting,
@@ -213,7 +215,7 @@ def labels_of(split: Split) -> Tensor:
     return torch.from_numpy(split.labels)
 
 
-def class_numbers(scores: Tensor, labels: Tensor, data: LabeledSet) -> dict[str, float]:
+def class_numbers(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[str, float]:
     """The metrics that suit a set."""
     if data.head_of is not None and labels.dtype == torch.bool:
         return metrics(scores, labels, ("top1",))
@@ -225,7 +227,7 @@ def class_numbers(scores: Tensor, labels: Tensor, data: LabeledSet) -> dict[str,
     return found
 
 
-def _check_shared(other: LabeledSet, data: LabeledSet) -> None:
+def _check_shared(other: LabeledDataset, data: LabeledDataset) -> None:
     """Refuse a set whose classes are not those of the head that is to be measured on it."""
     if other.kind != "classes":
         raise DataError(
@@ -260,7 +262,7 @@ def _with_counts(found: Measured, fitted_on: int, aside: Split | None) -> Measur
 
 def _judged(  # noqa: PLR0913, PLR0917 - what is known of a head
     probe: ClassProbe,
-    data: LabeledSet,
+    data: LabeledDataset,
     head: LinearHead,
     test: Tensor,
     who: tuple[Setting, int, str, float],
@@ -285,7 +287,7 @@ def _votes(
 ) -> dict[int, Tensor]:
     """Votes of all test pictures, of which each worker has a part counted."""
     workers, num_classes = probe.place.workers, len(probe.data.classes)
-    mine = torch.arange(workers.rank, len(test), workers.count)
+    mine = torch.arange(workers.rank, len(test), workers.world_size)
     shown = probe.place.shown and len(mine) * len(train) >= SHOWN_PAIRS
     with progress(len(mine), "pictures", shown=shown) as tracker:
         found = knn(

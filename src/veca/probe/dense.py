@@ -36,8 +36,8 @@ from torch.optim import AdamW
 
 from veca.probe.protocols import DenseProtocol
 from veca.probe.rows import Setting
-from veca.runtime.device import step_seed
-from veca.runtime.distributed import Workers
+from veca.runtime.device import seed_for
+from veca.runtime.distributed import Ranks
 from veca.runtime.logging import progress
 
 WARMUP_START = 1e-6
@@ -170,25 +170,25 @@ class Seen(NamedTuple):
 class FeatureNorm:
     """Normalizes the channels of a setting's features over the batch, on all workers alike."""
 
-    def __init__(self, width: int, norm: str, workers: Workers) -> None:
+    def __init__(self, width: int, norm: str, workers: Ranks) -> None:
         self.mean = torch.zeros(width, device=workers.device)
         self.variance = torch.ones(width, device=workers.device)
         self._normalizes = norm == "batch"
         self._workers = workers
 
     def __call__(
-        self, observed: Observed, append_image: bool, kept: Float[Tensor, "b D"] | None
+        self, observed: Observed, append_image_feature: bool, kept: Float[Tensor, "b D"] | None
     ) -> Seen:
         """The features of this worker's part of a batch.
 
         Args:
             observed: the features as the model gave them.
-            append_image: whether heads see the image feature too.
+            append_image_feature: whether heads see the image feature too.
             kept: factors of each channel of each picture, 0 where it is dropped.
         """
         rows, columns = observed.patches.shape[2:]
         patches = observed.patches.flatten(2).transpose(0, 1).float()
-        image = observed.image.T.float() if append_image else observed.image.new_zeros(0, 1)
+        image = observed.image.T.float() if append_image_feature else observed.image.new_zeros(0, 1)
         image = image.expand(-1, patches.shape[1])
         if kept is not None:
             patches = patches * kept.T[: len(patches), :, None]
@@ -320,14 +320,14 @@ class Fit(NamedTuple):
 
 
 def fit_heads(
-    fit: Fit, batches: Iterable[DenseBatch], loss: Loss, workers: Workers, shown: bool = True
+    fit: Fit, batches: Iterable[DenseBatch], loss: Loss, workers: Ranks, shown: bool = True
 ) -> dict[Candidate, DenseHead]:
     """Fit a head for every setting and rate; each is kept at the protocol's steps."""
     protocol = fit.protocol
     learners = _Learners(fit, workers)
     found: dict[Candidate, DenseHead] = {}
     kept_at = frozenset(protocol.checked_steps())
-    with progress(protocol.steps, "steps", shown=shown and workers.first) as tracker:
+    with progress(protocol.steps, "steps", shown=shown and workers.is_main) as tracker:
         for step, batch in zip(range(protocol.steps), batches, strict=False):
             learners.learn(batch, loss, step)
             if step + 1 in kept_at:
@@ -341,16 +341,16 @@ def fit_heads(
 class _Learners:
     """All heads in training, with their norms and their optimizer."""
 
-    def __init__(self, fit: Fit, workers: Workers) -> None:
+    def __init__(self, fit: Fit, workers: Ranks) -> None:
         self._fit = fit
         self._workers = workers
         protocol, width = fit.protocol, fit.widths[0]
-        width += fit.widths[1] if protocol.append_image else 0
+        width += fit.widths[1] if protocol.append_image_feature else 0
         self._width = width
         self._norms = {
             setting: FeatureNorm(width, protocol.norm, workers) for setting in fit.settings
         }
-        first = step_seed(fit.seed, 0, "dense head")
+        first = seed_for(fit.seed, 0, "dense head")
         self._heads = {
             (setting, rate): LearningHead(fit.outputs, width, protocol.norm == "batch", first).to(
                 workers.device
@@ -401,11 +401,11 @@ class _Learners:
         """The features as heads see them; the same channels are dropped for all settings."""
         protocol, kept = self._fit.protocol, None
         if protocol.dropout:
-            seed = step_seed(self._fit.seed, step, "dense dropout")
+            seed = seed_for(self._fit.seed, step, "dense dropout")
             kept = drop_channels(protocol.batch, self._width, protocol.dropout, seed)
             kept = kept[batch.part].to(self._workers.device)
         return {
-            setting: self._norms[setting](observed, protocol.append_image, kept)
+            setting: self._norms[setting](observed, protocol.append_image_feature, kept)
             for setting, observed in batch.features.items()
         }
 

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from veca.data.sets.dataset import IGNORED, DepthFacts
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
 from veca.probe.dense import Backward, DenseBatch, Maps
 from veca.probe.depth_scale import DepthScale
 from veca.probe.protocols import DepthProtocol, SegmentationProtocol
 from veca.probe.sliding_window import bilinear
-from veca.runtime.device import step_seed
-from veca.runtime.distributed import Workers
+from veca.runtime.device import seed_for
+from veca.runtime.distributed import Ranks
 
 MOST_NUMBERS = 1 << 26
 """Of logits of pixels that are in memory at once; pictures beyond come one after the other."""
@@ -34,7 +34,7 @@ class _Pixels:
     """The pixels of a step's loss: every so many-th row and column, from a random one on."""
 
     def __init__(self, batch: DenseBatch, stride: int, seed: int, step: int) -> None:
-        number = step_seed(seed, step, "dense loss") if stride > 1 else 0
+        number = seed_for(seed, step, "dense loss") if stride > 1 else 0
         self._top, self._left, self._stride = number % stride, number // stride % stride, stride
         self._sides = batch.targets.shape[1:]
         self.targets: Shaped[Tensor, "b h w"] = batch.targets[
@@ -55,7 +55,7 @@ class CrossEntropy:
     """Cross-entropy of the pixels' classes."""
 
     def __init__(
-        self, protocol: SegmentationProtocol, num_classes: int, seed: int, workers: Workers
+        self, protocol: SegmentationProtocol, num_classes: int, seed: int, workers: Ranks
     ) -> None:
         self._protocol, self._num_classes = protocol, num_classes
         self._seed, self._workers = seed, workers
@@ -64,7 +64,7 @@ class CrossEntropy:
         """What to do with each head."""
         pixels = _Pixels(batch, self._protocol.loss_stride, self._seed, step)
         targets = pixels.targets.long()
-        counts = targets != IGNORED if self._protocol.denominator == "valid" else targets >= 0
+        counts = targets != IGNORE_INDEX if self._protocol.denominator == "valid" else targets >= 0
         total = self._workers.sum(counts.sum()).clamp(min=1)
 
         at_once = max(1, MOST_NUMBERS // (targets[:1].numel() * self._num_classes))
@@ -73,13 +73,15 @@ class CrossEntropy:
             for first in range(0, len(targets), at_once):
                 some = slice(first, first + at_once)
                 logits = pixels.of(maps(some))
-                loss = F.cross_entropy(logits, targets[some], ignore_index=IGNORED, reduction="sum")
+                loss = F.cross_entropy(
+                    logits, targets[some], ignore_index=IGNORE_INDEX, reduction="sum"
+                )
                 (loss / total).backward()
 
         return backward
 
 
-class ScaledLogError:
+class SigLoss:
     """The root of variance plus weighted squared mean of the errors of the logarithm ('SigLoss').
 
     In its first steps the mean alone counts, so that depths come into range before shapes do.
@@ -89,9 +91,9 @@ class ScaledLogError:
         self,
         protocol: DepthProtocol,
         scale: DepthScale,
-        facts: DepthFacts,
+        facts: DepthRange,
         seed: int,
-        workers: Workers,
+        workers: Ranks,
     ) -> None:
         self._protocol, self._scale, self._facts = protocol, scale, facts
         self._seed, self._workers = seed, workers

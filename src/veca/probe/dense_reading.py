@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from veca.data.images import DataError, Picture, WorkerError, decode
 from veca.data.listing import TableBuilder, failure, open_input
-from veca.data.loader import load_tasks
+from veca.data.loader import worker_loader
 from veca.data.sets.dataset import Split, Target
 from veca.probe.feature_cache import FEWER_WORKERS, unreadable
 
@@ -76,7 +76,7 @@ def read_all(
     make: Callable[[Task], Answer], tasks: Iterable[Task], loaders: int
 ) -> Generator[Answer, None, None]:
     """What `make` makes of every task, in order; a failure is raised here in its own words."""
-    with closing(load_tasks(_Maker(make), tasks, loaders)) as answers:
+    with closing(worker_loader(_Maker(make), tasks, loaders)) as answers:
         try:
             for answer, problem in answers:
                 if problem is not None:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import Kind as SetKind
-from veca.data.sets.dataset import LabeledSet, Split
+from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.dense import Candidate, DenseBatch, DenseHead, Fit, Loss, fit_heads
 from veca.probe.dense_reading import part_of
 from veca.probe.features import Place
 from veca.probe.held_out import hold_out
 from veca.probe.kept_views import Batches, KeptViews, Source, ViewRecipe, live_batches
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.protocols import DenseProtocol
 from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
@@ -84,9 +84,9 @@ class Chosen(Generic[Judged]):
     """Pictures that it was fitted on."""
 
 
-def showing_of(model: ProbeModel, protocol: DenseProtocol, kb_crop: bool = False) -> Showing:
+def showing_of(model: FrozenModel, protocol: DenseProtocol, kb_crop: bool = False) -> Showing:
     """How a protocol shows pictures to a model."""
-    side = model.fitted_side(protocol.resolution)
+    side = model.round_down_to_patch(protocol.resolution)
     return Showing(
         short=side,
         inference=protocol.inference,
@@ -96,7 +96,7 @@ def showing_of(model: ProbeModel, protocol: DenseProtocol, kb_crop: bool = False
     )
 
 
-def training_split(data: LabeledSet, kind: SetKind) -> Split:
+def training_split(data: LabeledDataset, kind: SetKind) -> Split:
     """The training pictures of a set of that kind, or an error."""
     if data.kind != kind or data.train is None:
         raise DataError(
@@ -112,8 +112,8 @@ class DenseRun(Generic[Judged]):
     def __init__(
         self,
         task: DenseTask[Judged],
-        model: ProbeModel,
-        data: LabeledSet,
+        model: FrozenModel,
+        data: LabeledDataset,
         protocol: DenseProtocol,
         place: Place,
     ) -> None:

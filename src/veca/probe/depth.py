@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import DepthFacts, LabeledSet, Split
+from veca.data.sets.dataset import DepthRange, LabeledDataset, Split
 from veca.probe.dense import DenseHead, Observed
-from veca.probe.dense_losses import ScaledLogError
+from veca.probe.dense_losses import SigLoss
 from veca.probe.dense_reading import Pair, load_target, naming
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
 from veca.probe.depth_scale import DepthScale, depth_scale
 from veca.probe.features import Place
 from veca.probe.kept_views import ViewRecipe
 from veca.probe.metrics import PER_PICTURE, counted, depth_metrics, picture_errors
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.protocols import DepthAugment, DepthProtocol
 from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, ShownFeatures
@@ -54,7 +54,7 @@ class DepthResult:
     """Errors of each test picture by the names of metrics, not a number where no pixel counts."""
 
 
-def told_depth(
+def predict_depth_map(
     head: DenseHead, scale: DepthScale, views: Sequence[tuple[Observed, bool]], layout: Layout
 ) -> Float[Tensor, "height width"]:
     """Meters of each pixel of a picture: the mean over its views, which may be mirrored."""
@@ -68,8 +68,8 @@ def told_depth(
 class DepthTask(DenseTask[NDArray[np.float64]]):
     """What depth adds to a dense task."""
 
-    def __init__(self, data: LabeledSet, protocol: DepthProtocol) -> None:
-        self._depth = data.depth or DepthFacts()
+    def __init__(self, data: LabeledDataset, protocol: DepthProtocol) -> None:
+        self._depth = data.depth or DepthRange()
         self._protocol = protocol
         self.scale = depth_scale(protocol, self._depth)
         self.outputs = protocol.bins
@@ -89,16 +89,16 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
         }
         return ViewRecipe(facts, partial(_view, (side, multiple), augment, self._depth))
 
-    def loss(self, seed: int, place: Place) -> ScaledLogError:
+    def loss(self, seed: int, place: Place) -> SigLoss:
         """Errors of the logarithm."""
-        return ScaledLogError(self._protocol, self.scale, self._depth, seed, place.workers)
+        return SigLoss(self._protocol, self.scale, self._depth, seed, place.workers)
 
     def judge(
         self, heads: Sequence[Head], split: Split, features: ShownFeatures, place: Place
     ) -> list[NDArray[np.float64]]:
         """The errors of every picture for every head."""
         errors = np.zeros((len(heads), len(split), len(PER_PICTURE) + 2))
-        for index in range(place.workers.rank, len(split), place.workers.count):
+        for index in range(place.workers.rank, len(split), place.workers.world_size):
             depth = self._target(split, index, place)
             with naming(split.targets[index]):
                 mask = counted(depth, self._depth)
@@ -112,7 +112,7 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
                 views = [(observed, flip) for (observed, _), flip in shown]
                 for number, head in enumerate(heads):
                     if head.setting == setting:
-                        found = told_depth(head.head, self.scale, views, layout)
+                        found = predict_depth_map(head.head, self.scale, views, layout)
                         errors[number, index] = picture_errors(found, depth, mask)
         return list(place.workers.sum(torch.from_numpy(errors)).numpy())
 
@@ -130,9 +130,9 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
 
 
 def run_depth(  # noqa: PLR0913, PLR0917 - the door of a task
-    model: ProbeModel,
+    model: FrozenModel,
     settings: Sequence[Setting],
-    data: LabeledSet,
+    data: LabeledDataset,
     protocol: DepthProtocol,
     seeds: Sequence[int],
     place: Place,
@@ -154,7 +154,7 @@ def run_depth(  # noqa: PLR0913, PLR0917 - the door of a task
 def _view(
     short_and_multiple: tuple[int, int],
     augment: DepthAugment,
-    depth: DepthFacts,
+    depth: DepthRange,
     pair: Pair,
     draw: random.Random,
 ) -> DenseView:
@@ -172,7 +172,7 @@ def _view(
 
 
 def _result(
-    chosen: Chosen[NDArray[np.float64]], data: LabeledSet, facts: dict[str, Any]
+    chosen: Chosen[NDArray[np.float64]], data: LabeledDataset, facts: dict[str, Any]
 ) -> DepthResult:
     """The outcome for one setting and seed."""
     errors = chosen.judged

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from veca.data.sets.dataset import DepthFacts
+from veca.data.sets.dataset import DepthRange
 from veca.probe.protocols import DepthProtocol
 from veca.probe.sliding_window import bilinear
 
@@ -61,7 +61,7 @@ class DepthScale:
         return asdict(self)
 
 
-def depth_scale(protocol: DepthProtocol, facts: DepthFacts) -> DepthScale:
+def depth_scale(protocol: DepthProtocol, facts: DepthRange) -> DepthScale:
     """The scale of a protocol on a set."""
     return DepthScale(
         least=facts.least,

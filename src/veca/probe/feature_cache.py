@@ -40,12 +40,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from veca.data.images import DataError, PictureError
+from veca.data.images import DataError, ImageError
 from veca.data.listing import Input, failure, open_input
 from veca.data.sets.dataset import Split
-from veca.probe.models import ProbeModel
-from veca.runtime.distributed import Company, Workers
-from veca.runtime.files import TEMPORARY_SUFFIX, plain_json, replace_file
+from veca.probe.models import FrozenModel
+from veca.runtime.distributed import Company, Ranks
+from veca.runtime.files import TEMPORARY_SUFFIX, plain_json, write_atomic
 from veca.runtime.logging import progress
 from veca.runtime.tensor_files import DTYPES, METADATA, read_tensors, tensor_pieces
 
@@ -70,7 +70,7 @@ def write_block(path: Path, seal: str, content: Mapping[str, Sequence[Tensor]]) 
         tensors[name], tensors[name + SHAPE] = _end_to_end(name, content[name])
     digest = _digest(seal, tensors)
     try:
-        replace_file(path, tensor_pieces(tensors, {DIGEST: digest}))
+        write_atomic(path, tensor_pieces(tensors, {DIGEST: digest}))
     except OSError as error:
         raise StoreError(
             f"{path} cannot be written ({error.strerror}); what was finished is kept: make room or "
@@ -238,7 +238,7 @@ FEWER_WORKERS = "repeat the command with fewer --workers; what is kept is used a
 """What to do when a process that decodes pictures was ended from outside."""
 
 
-def model_facts(model: ProbeModel) -> dict[str, Any]:
+def model_facts(model: FrozenModel) -> dict[str, Any]:
     """What tells a model from another, wherever it lies and whatever it is called.
 
     A model without a digest is refused: what was kept of it could be that of another.
@@ -266,7 +266,7 @@ def picture_facts(split: Split) -> dict[str, Any]:
         source = split.picture(place * len(split) // count)
         try:
             sample.update(hashlib.sha256(_first_bytes(source)).digest())
-        except (OSError, PictureError) as error:
+        except (OSError, ImageError) as error:
             raise unreadable(source, failure(error)) from error
     return {"names_and_sizes": split.fingerprint(), "sample": sample.hexdigest()}
 
@@ -354,7 +354,7 @@ class BlockFolder:
         """Remove what a killed process had not finished, and say in clear text what this is."""
         for path in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
             path.unlink()
-        replace_file(self.folder / FACTS, [f"{json.dumps(self._told, indent=2)}\n".encode()])
+        write_atomic(self.folder / FACTS, [f"{json.dumps(self._told, indent=2)}\n".encode()])
 
     def confirm(self) -> None:
         """Note that every block is there, after a look."""
@@ -398,7 +398,7 @@ in parts none of which goes beyond a block. What a store does not lack is not lo
 def fill_stores(
     stores: Sequence[BlockFolder],
     compute: ComputeAll,
-    workers: Workers,
+    workers: Ranks,
     tell: Callable[[str], None],
     *,
     shown: bool = True,
@@ -414,17 +414,20 @@ def fill_stores(
     """
     if len({(store.count, store.block) for store in stores}) != 1:
         raise StoreError("stores that are filled together must have the same items and blocks.")
-    shown = shown and workers.first
+    shown = shown and workers.is_main
     every = torch.ones((len(stores), stores[0].num_blocks), dtype=torch.int32)
     lacking = _lacking(stores, every, workers, shown)
     if lacking.any():
         with _alone_in([stores[row] for row in _rows(lacking.any(1))], workers):
             # Another run may have been at it meanwhile.
             lacking = _lacking(stores, lacking, workers, shown)
-            if workers.first:
+            if workers.is_main:
                 _tell_damage(stores, lacking, tell)
             _compute(
-                stores, _missing(stores, lacking)[workers.rank :: workers.count], compute, shown
+                stores,
+                _missing(stores, lacking)[workers.rank :: workers.world_size],
+                compute,
+                shown,
             )
             workers.barrier()  # before anyone else may write
     for store in stores:
@@ -434,11 +437,11 @@ def fill_stores(
 def _lacking(
     stores: Sequence[BlockFolder],
     suspects: Int32[Tensor, "stores blocks"],
-    workers: Workers,
+    workers: Ranks,
     shown: bool,
 ) -> Int32[Tensor, "stores blocks"]:
     """Which of these blocks are not as they were written; each process looks at some of them."""
-    mine = suspects.nonzero()[workers.rank :: workers.count].tolist()
+    mine = suspects.nonzero()[workers.rank :: workers.world_size].tolist()
     found = torch.zeros_like(suspects)
     paths = (stores[row].path(block) for row, block in mine)
     size = sum(path.stat().st_size for path in paths if path.exists())
@@ -510,7 +513,7 @@ def _add(held: dict[str, list[Tensor]], content: Content, count: int) -> None:
 
 
 @contextmanager
-def _alone_in(stores: Sequence[BlockFolder], workers: Workers) -> Iterator[None]:
+def _alone_in(stores: Sequence[BlockFolder], workers: Ranks) -> Iterator[None]:
     """Keep other runs out of stores, or be kept out by them, and begin to fill them."""
     company = Company(workers=workers, refusal=StoreError, unwritable=_unwritable)
 
@@ -558,7 +561,7 @@ class ArrayStore(BlockFolder):
     def fill(
         self,
         compute: Compute,
-        workers: Workers,
+        workers: Ranks,
         tell: Callable[[str], None],
         *,
         shown: bool = True,

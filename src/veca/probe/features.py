@@ -31,7 +31,7 @@ from torch import Tensor
 
 from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex
-from veca.data.loader import Batch, ViewTask, batches
+from veca.data.loader import Batch, BatchSpec, batches
 from veca.data.sets.dataset import Split
 from veca.probe.feature_cache import (
     FEWER_WORKERS,
@@ -44,11 +44,11 @@ from veca.probe.feature_cache import (
     picture_facts,
     unreadable,
 )
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.protocols import Feature
 from veca.probe.rows import Setting
 from veca.runtime.device import ResolvedPrecision, usable_processors
-from veca.runtime.distributed import Workers
+from veca.runtime.distributed import Ranks
 
 MOST = 4
 """Settings that are computed at the same time, each of which takes its own memory."""
@@ -70,7 +70,7 @@ class AtOnce:
 
 
 @contextmanager
-def settings_at_once(model: ProbeModel, num_settings: int, loaders: int) -> Iterator[AtOnce]:
+def settings_at_once(model: FrozenModel, num_settings: int, loaders: int) -> Iterator[AtOnce]:
     """Threads for so many settings, beside processes that decode pictures."""
     count = _at_once(model, num_settings)
     before, left = torch.get_num_threads(), usable_processors() - loaders
@@ -82,7 +82,7 @@ def settings_at_once(model: ProbeModel, num_settings: int, loaders: int) -> Iter
         torch.set_num_threads(before)
 
 
-def _at_once(model: ProbeModel, num_settings: int) -> int:
+def _at_once(model: FrozenModel, num_settings: int) -> int:
     """How many settings are computed at the same time.
 
     Of networks that are not ours it is not known whether several threads may go through them.
@@ -152,7 +152,7 @@ class Place:
     folder: Path
     """Of the stores."""
 
-    workers: Workers
+    workers: Ranks
 
     loaders: int = 2
     """Processes that decode pictures for each worker; 0 decodes in the worker itself."""
@@ -222,7 +222,7 @@ class KeptFeatures:
 
 
 def image_features(
-    model: ProbeModel,
+    model: FrozenModel,
     settings: Sequence[Setting],
     split: Split,
     plan: ViewPlan,
@@ -238,13 +238,13 @@ def image_features(
 class _Pass:
     """One way through the pictures of a split, for the settings of a model that lack them."""
 
-    def __init__(self, model: ProbeModel, split: Split, plan: ViewPlan, place: Place) -> None:
+    def __init__(self, model: FrozenModel, split: Split, plan: ViewPlan, place: Place) -> None:
         """Plan it."""
         self.model = model
         self.split = split
         self.plan = plan
         self.place = place
-        self.side = model.fitted_side(plan.resolution)
+        self.side = model.round_down_to_patch(plan.resolution)
         self.views = max(1, plan.views)
         """Views of a picture."""
         together = max(1, min(IMAGE_BLOCK, place.batch // self.views))
@@ -315,9 +315,9 @@ class _Pass:
                 )
                 yield items, dict(zip(wanted.stores, content, strict=True))
 
-    def _task(self, turn: int, items: range) -> ViewTask:
+    def _task(self, turn: int, items: range) -> BatchSpec:
         """The views of some pictures, picture by picture."""
-        return ViewTask(
+        return BatchSpec(
             turn,
             0,
             np.repeat(np.asarray(items, np.int64), self.views),

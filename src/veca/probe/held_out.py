@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 
 
 class Parts(NamedTuple):
@@ -28,7 +28,7 @@ def hold_out(count: int, share: float, seed: int) -> Parts:
         )
     if not 0 < share < 1:
         raise ValueError(f"share={share} of the pictures cannot be put aside; use 0 < share < 1.")
-    generator = torch.Generator().manual_seed(step_seed(seed, 0, "probe/held-out"))
+    generator = torch.Generator().manual_seed(seed_for(seed, 0, "probe/held-out"))
     order = torch.randperm(count, generator=generator)
     aside = min(max(1, round(share * count)), count - 1)
     return Parts(order[aside:].sort().values, order[:aside].sort().values)

@@ -33,10 +33,10 @@ from veca.probe.feature_cache import (
     picture_facts,
 )
 from veca.probe.features import Place, settings_at_once
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.rows import Setting
 from veca.probe.transforms import DenseView
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 
 FORMAT = 1
 """Rises when the same facts would give other views or features."""
@@ -102,17 +102,19 @@ class Batches(NamedTuple):
 def part_of_batch(size: int, place: Place) -> slice:
     """The pictures of a batch that are this worker's."""
     workers = place.workers
-    if size < workers.count:
+    if size < workers.world_size:
         raise DataError(
-            f"a batch of {size} pictures cannot be shared by {workers.count} workers; start fewer."
+            f"a batch of {size} pictures cannot be shared by {workers.world_size} workers; start fewer."
         )
-    return slice(workers.rank * size // workers.count, (workers.rank + 1) * size // workers.count)
+    return slice(
+        workers.rank * size // workers.world_size, (workers.rank + 1) * size // workers.world_size
+    )
 
 
 class Source(NamedTuple):
     """Where training views come from, and what looks at them."""
 
-    model: ProbeModel
+    model: FrozenModel
 
     settings: Sequence[Setting]
 
@@ -147,7 +149,7 @@ def live_batches(source: Source, wanted: Batches, steps: int) -> Iterator[DenseB
             places, epochs = global_batch(len(wanted.pictures), wanted.size, step, wanted.seed)
             drawn = zip(wanted.pictures[places][part].tolist(), epochs[part].tolist(), strict=True)
             yield [
-                Drawn(index, step_seed(wanted.seed, epoch * len(source.split) + index, "view"))
+                Drawn(index, seed_for(wanted.seed, epoch * len(source.split) + index, "view"))
                 for index, epoch in drawn
             ]
 
@@ -250,7 +252,7 @@ class KeptViews:
 
     def _drawn(self, item: int) -> Drawn:
         """The view that an item is."""
-        return Drawn(item % len(self._source.split), step_seed(0, item, "kept view"))
+        return Drawn(item % len(self._source.split), seed_for(0, item, "kept view"))
 
 
 def halved(values: Tensor) -> Tensor:

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import IGNORED, LabeledSet, Split
+from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
 from veca.probe.dense import Observed
 from veca.probe.dense_reading import load_target, part_of
 from veca.probe.dense_run import training_split
 from veca.probe.features import Place
 from veca.probe.metrics import Labels, MaskObjects, check_labels, confusion, segmentation_metrics
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.rows import Setting
 from veca.probe.segmentation import (
@@ -48,7 +48,7 @@ from veca.probe.segmentation import (
 )
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
 from veca.probe.sliding_window import Layout, strongest
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 
 GRID = 2.0**26
 """Steps in which the numbers of a unit vector are rounded, for each 1."""
@@ -194,7 +194,7 @@ CELLS_AT_ONCE = 512
 """Patches that look for their neighbors together, which bounds memory."""
 
 
-class PatchBank(NamedTuple):
+class MemoryBank(NamedTuple):
     """M labeled patches."""
 
     features: Float[Tensor, "M D"]
@@ -227,7 +227,7 @@ def class_shares(
         for side, cells in zip(mask.shape, grid, strict=True)
     )
     cells = rows[:, None] * grid[1] + columns
-    counts = mask != IGNORED
+    counts = mask != IGNORE_INDEX
     if counts.any() and int(mask[counts].max()) >= num_classes:
         raise DataError(
             f"a mask has the class {int(mask[counts].max())}, but there are {num_classes} classes, "
@@ -241,11 +241,11 @@ def class_shares(
 
 def build_bank(
     split: Split, features: ShownFeatures, kind: Kind, wanted: Wanted, place: Place
-) -> PatchBank:
+) -> MemoryBank:
     """The bank of a split for one setting."""
     chosen = _chosen(split, features, kind, wanted, place)
     first = features(0, kind)[0].patches
-    found = PatchBank(
+    found = MemoryBank(
         first.new_zeros(len(chosen), first.shape[1]),
         first.new_zeros(len(chosen), wanted.num_classes),
     )
@@ -254,7 +254,7 @@ def build_bank(
         shares = _shares(split, index, observed, layout, wanted.num_classes)
         found.features[rows] = unit_patches(observed)[cells]
         found.shares[rows] = torch.from_numpy(shares).to(first)[cells]
-    return PatchBank(place.workers.sum(found.features), place.workers.sum(found.shares))
+    return MemoryBank(place.workers.sum(found.features), place.workers.sum(found.shares))
 
 
 def unit_patches(observed: Observed) -> Float[Tensor, "cells D"]:
@@ -264,7 +264,7 @@ def unit_patches(observed: Observed) -> Float[Tensor, "cells D"]:
 
 def votes(
     cells: Float[Tensor, "n D"],
-    bank: PatchBank,
+    bank: MemoryBank,
     neighbors: tuple[int, ...],
     temperature: float,
 ) -> dict[int, Float[Tensor, "n K"]]:
@@ -290,7 +290,7 @@ def _chosen(
     """Picture and patch of each row of the bank (M, 2), the same on every worker."""
     mine: dict[int, NDArray[np.int64]] = {}
     lengths = torch.zeros(len(split), dtype=torch.int64)
-    for index in range(place.workers.rank, len(split), place.workers.count):
+    for index in range(place.workers.rank, len(split), place.workers.world_size):
         observed, layout = features(index, kind)
         shares = _shares(split, index, observed, layout, wanted.num_classes)
         mine[index] = np.flatnonzero(shares.any(1))
@@ -300,7 +300,7 @@ def _chosen(
     total = int(ends[-1])
     if not total:
         raise DataError(f"no pixel of {split.name} counts; check its masks.")
-    generator = torch.Generator().manual_seed(step_seed(wanted.seed, 0, "patch bank"))
+    generator = torch.Generator().manual_seed(seed_for(wanted.seed, 0, "patch bank"))
     order = torch.randperm(total, generator=generator)[: wanted.most].sort().values
     pictures = torch.searchsorted(ends, order, right=True)
     places = order - (ends - lengths)[pictures]
@@ -314,7 +314,7 @@ def _chosen(
 def _by_picture(chosen: NDArray[np.int64], place: Place) -> Iterator[tuple[int, Tensor, Tensor]]:
     """This worker's pictures, with the rows of the bank that are from them, and their patches."""
     for index in np.unique(chosen[:, 0]).tolist():
-        if index % place.workers.count == place.workers.rank:
+        if index % place.workers.world_size == place.workers.rank:
             rows = np.flatnonzero(chosen[:, 0] == index)
             yield index, torch.from_numpy(rows), torch.from_numpy(chosen[rows, 1])
 
@@ -334,9 +334,9 @@ def _shares(
 
 
 def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
-    model: ProbeModel,
+    model: FrozenModel,
     settings: Sequence[Setting],
-    data: LabeledSet,
+    data: LabeledDataset,
     protocol: DenseKnnProtocol,
     seeds: Sequence[int],
     place: Place,
@@ -347,7 +347,7 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
     """
     train = training_split(data, "masks")
     num_classes(data)
-    showing = Showing(short=model.fitted_side(protocol.resolution), multiple=model.stride)
+    showing = Showing(short=model.round_down_to_patch(protocol.resolution), multiple=model.stride)
     kinds = [Kind(setting) for setting in dict.fromkeys(settings)]
     test = ShownFeatures(model, kinds, data.test, showing, place)
     found: dict[tuple[Setting, int], SegmentationResult] = {}
@@ -368,7 +368,7 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
 
 
 def voted_maps(
-    observed: Observed, bank: PatchBank, neighbors: tuple[int, ...], temperature: float
+    observed: Observed, bank: MemoryBank, neighbors: tuple[int, ...], temperature: float
 ) -> dict[int, Float[Tensor, "1 K rows columns"]]:
     """Shares of the classes in each patch of a whole picture, for each count of neighbors."""
     grid = observed.patches.shape[2:]
@@ -380,15 +380,15 @@ def _drawn_pictures(train: Split, protocol: DenseKnnProtocol, seed: int) -> Spli
     """The training pictures that patches are taken from."""
     if len(train) <= protocol.pictures:
         return train
-    generator = torch.Generator().manual_seed(step_seed(seed, 0, "patch bank pictures"))
+    generator = torch.Generator().manual_seed(seed_for(seed, 0, "patch bank pictures"))
     rows = torch.randperm(len(train), generator=generator)[: protocol.pictures].sort().values
     return part_of(train, rows.numpy().astype(np.int64), f"{train.name}, drawn by seed {seed}")
 
 
 def _judged(
-    bank: PatchBank,
+    bank: MemoryBank,
     protocol: DenseKnnProtocol,
-    data: LabeledSet,
+    data: LabeledDataset,
     features: tuple[ShownFeatures, Kind],
     place: Place,
 ) -> dict[int, JudgedClasses]:
@@ -396,7 +396,7 @@ def _judged(
     shown, kind = features
     classes, split = len(data.classes), data.test
     judged = {count: JudgedClasses(len(split), classes) for count in protocol.neighbors}
-    for index in range(place.workers.rank, len(split), place.workers.count):
+    for index in range(place.workers.rank, len(split), place.workers.world_size):
         labels = class_target(split, index, place)
         observed, layout = shown(index, kind)
         check_size(split, index, labels, layout.original)
@@ -410,8 +410,8 @@ def _judged(
 
 def _result(
     judged: dict[int, JudgedClasses],
-    bank: PatchBank,
-    data: LabeledSet,
+    bank: MemoryBank,
+    data: LabeledDataset,
     protocol: DenseKnnProtocol,
     trained_on: int,
 ) -> SegmentationResult:

@@ -21,7 +21,7 @@ from veca.probe.heads import LinearHead
 from veca.probe.held_out import hold_out
 from veca.probe.metrics import Labels, check_labels, correct, labeled_rows, target_shares
 from veca.probe.protocols import LinearProtocol, ProtocolError
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 
 SCORES = 2**24
 """Scores that are computed at once to judge heads; 64 MiB."""
@@ -204,7 +204,7 @@ class _Run:
         self.groups: list[tuple[list[Any], HeadStack]] = []
         for width in sorted({feature.shape[1] for feature in features.values()}):
             keys = [key for key, feature in features.items() if feature.shape[1] == width]
-            generator = torch.Generator().manual_seed(step_seed(seed, 0, "probe/linear/start"))
+            generator = torch.Generator().manual_seed(seed_for(seed, 0, "probe/linear/start"))
             start = torch.randn(num_classes, width, generator=generator) * protocol.init_std
             start = start.to(device or features[keys[0]].device)
             self.groups.append((keys, HeadStack(start, len(keys), len(protocol.rates))))
@@ -270,7 +270,7 @@ def _batches(
     shuffles = 0
     for _ in range(protocol.steps):
         while len(order) < protocol.batch:
-            number = step_seed(seed, shuffles, "probe/linear/order")
+            number = seed_for(seed, shuffles, "probe/linear/order")
             generator = torch.Generator().manual_seed(number)
             shuffled = pictures[torch.randperm(len(pictures), generator=generator)]
             drawn = torch.randint(max(1, protocol.views), (len(pictures),), generator=generator)

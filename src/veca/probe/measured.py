@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from veca.data.sets.dataset import LabeledSet
-from veca.probe.models import ProbeModel
+from veca.data.sets.dataset import LabeledDataset
+from veca.probe.models import FrozenModel
 from veca.probe.rows import Role, Setting
 
 
@@ -28,7 +28,7 @@ class Measured:
 
     seed: int
 
-    data: LabeledSet
+    data: LabeledDataset
     """Whose test part was measured: the set of the head, or one that borrows it."""
 
     metrics: Mapping[str, float]
@@ -61,7 +61,7 @@ class Measurement(NamedTuple):
     asked: str
     """As it was named."""
 
-    model: ProbeModel
+    model: FrozenModel
 
 
 class Found(NamedTuple):

@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.data.sets.dataset import IGNORED, DepthFacts
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
 from veca.probe.sliding_window import Sides
 
 Labels = Int[Tensor, " N"] | Bool[Tensor, "N K"]
@@ -280,9 +280,9 @@ def confusion(
 ) -> Int64[Tensor, "{num_classes} {num_classes}"]:
     """How many pixels of each class (row) were told to be of each class (column).
 
-    Pixels whose class is `IGNORED` do not count, whatever was told of them.
+    Pixels whose class is `IGNORE_INDEX` do not count, whatever was told of them.
     """
-    counts = labels.flatten() != IGNORED
+    counts = labels.flatten() != IGNORE_INDEX
     labels, found = labels.flatten()[counts].long(), found.flatten()[counts].long()
     if len(labels) and int(torch.maximum(labels.max(), found.max())) >= num_classes:
         raise ValueError(
@@ -351,7 +351,7 @@ class MaskObjects:
         self._classes = np.empty_like(self._areas)
         self._classes[self._parts] = self._labels.reshape(-1)
         big = self._areas >= SPECK * self._labels.size
-        self._counted = big & (self._classes != IGNORED)
+        self._counted = big & (self._classes != IGNORE_INDEX)
 
     def told(self, found: Shaped[Tensor, "H W"]) -> Int64[Tensor, "O 4"]:
         """Class, pixels, pixels told rightly and pixels of the whole picture, object by object."""
@@ -468,7 +468,7 @@ def crop_mask(sides: Sides, crop: str) -> Bool[Tensor, "height width"]:
 
 
 def counted(
-    depth: Float[Tensor, "height width"], facts: DepthFacts
+    depth: Float[Tensor, "height width"], facts: DepthRange
 ) -> Bool[Tensor, "height width"]:
     """The pixels whose depth is known, in range and within the crop."""
     height, width = depth.shape

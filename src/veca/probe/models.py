@@ -34,10 +34,10 @@ from veca.backbone.model import VECA, checked_budget, checked_units
 from veca.data.transforms import IMAGENET
 from veca.probe.rows import Setting
 from veca.runtime.device import ResolvedPrecision, autocast
-from veca.teacher.registry import PREFIX, TEACHERS, find_teacher
+from veca.teacher.registry import PREFIX, TEACHERS, load_teacher
 from veca.teacher.teacher import Teacher, VecaTeacher
 from veca.teacher.vit import VisionTransformerTeacher
-from veca.weights.card import shows_training
+from veca.weights.card import is_trained
 from veca.weights.checkpoint import named_model
 from veca.weights.hub import bundled_names, existing_path, missing_path
 
@@ -99,7 +99,7 @@ class ModelFacts:
     which has no class token."""
 
 
-class ProbeModel:
+class FrozenModel:
     """The base of all models; `look` is what each one must define."""
 
     def __init__(self, facts: ModelFacts, device: torch.device) -> None:
@@ -127,7 +127,7 @@ class ProbeModel:
         del budgets, shares
         return (Setting(),)
 
-    def fitted_side(self, pixels: int) -> int:
+    def round_down_to_patch(self, pixels: int) -> int:
         """The greatest multiple of the stride that is not above `pixels`, at least one stride."""
         return max(pixels // self.stride, 1) * self.stride
 
@@ -156,7 +156,7 @@ class ProbeModel:
             if side < 1 or side % self.stride:
                 raise ProbeModelError(
                     f"{self.name} cannot see images of {sides[0]} x {sides[1]} pixels, which are "
-                    f"no multiples of its stride {self.stride}; use {self.fitted_side(side)} in "
+                    f"no multiples of its stride {self.stride}; use {self.round_down_to_patch(side)} in "
                     f"place of {side}."
                 )
         return sides[0] // self.stride, sides[1] // self.stride
@@ -171,7 +171,7 @@ MOST_SECONDS = 60.0
 
 
 def milliseconds(
-    models: Sequence[tuple[ProbeModel, Setting]],
+    models: Sequence[tuple[FrozenModel, Setting]],
     sides: tuple[int, int],
     rounds: int = 7,
     *,
@@ -202,9 +202,9 @@ def milliseconds(
     return [statistics.median(found) for found in samples]
 
 
-def _call(model: ProbeModel, sides: tuple[int, int], setting: Setting) -> Callable[[], None]:
+def _call(model: FrozenModel, sides: tuple[int, int], setting: Setting) -> Callable[[], None]:
     """A function that returns when the features of one image are there."""
-    height, width = (model.fitted_side(side) for side in sides)
+    height, width = (model.round_down_to_patch(side) for side in sides)
     draw = torch.Generator().manual_seed(0)
     image = torch.randint(0, 256, (1, 3, height, width), dtype=torch.uint8, generator=draw)
     image = image.to(model.device)
@@ -228,7 +228,7 @@ PATCH_CELLS = 4
 """Rows and columns of means that a patch is summed up by."""
 
 
-class RawPixels(ProbeModel):
+class PixelModel(FrozenModel):
     """Mean colors of 16 x 16 cells of the image, and of 4 x 4 cells of each patch.
 
     In ImageNet's normalization: about zero and of unit size, so that cosines and steps of a
@@ -264,7 +264,7 @@ class RawPixels(ProbeModel):
 
 __all__ = [
     "Frozen",
-    "ProbeModel",
+    "FrozenModel",
     "ProbeModelError",
     "TeacherModel",
     "VecaModel",
@@ -279,7 +279,7 @@ WITHOUT_CLASS_TOKEN = {"siglip_vision_model", "siglip2_vision_model"}
 """Kinds whose dense heads see patches alone in the paper, SigLIP 2 of one size and of any."""
 
 
-class VecaModel(ProbeModel):
+class VecaModel(FrozenModel):
     """A VECA, or its full-attention twin: the first core, and the patches."""
 
     def __init__(
@@ -298,7 +298,7 @@ class VecaModel(ProbeModel):
             kind="veca",
             digest=digest,
             licence=licence,
-            trained=any(shows_training(key, item) for key, item in model.state_dict().items()),
+            trained=any(is_trained(key, item) for key, item in model.state_dict().items()),
             stride=config.patch_size,
             image_width=config.width,
             patch_width=config.width,
@@ -348,7 +348,7 @@ class VecaModel(ProbeModel):
         return self.model.cost(*sides, setting.budget, setting.ffn).flops / 1e9
 
 
-class TeacherModel(ProbeModel):
+class TeacherModel(FrozenModel):
     """Any teacher of the distillation package, at its own stride."""
 
     def __init__(self, teacher: Teacher, device: torch.device) -> None:
@@ -377,17 +377,17 @@ class TeacherModel(ProbeModel):
         return Frozen(targets.image, targets.patches.transpose(1, 2).unflatten(2, grid))
 
 
-def find_probe_model(name: str, device: torch.device) -> ProbeModel:
+def find_probe_model(name: str, device: torch.device) -> FrozenModel:
     """The model that a name means.
 
     Args:
         name: a VECA (folder, file, bundled name, name on the hub; that of a size means an untrained
-            one, always the same), any teacher that `find_teacher` knows, or 'pixels'.
+            one, always the same), any teacher that `load_teacher` knows, or 'pixels'.
         device: where it is to run.
     """
     exists = existing_path(name) is not None
     if not exists and name == NAME:
-        return RawPixels(device)
+        return PixelModel(device)
     if not exists and name in SIZES:
         found = named_model(name)
         return VecaModel(found.model, device, name=name, digest=found.digest)
@@ -400,7 +400,7 @@ def find_probe_model(name: str, device: torch.device) -> ProbeModel:
             f"{', '.join((*TEACHERS, *bundled_names()))}, a folder or .safetensors file that "
             "exists, a name on the hub such as 'owner/name', or 'module:attribute'."
         )
-    teacher = find_teacher(name)
+    teacher = load_teacher(name)
     if not isinstance(teacher, VecaTeacher):
         return TeacherModel(teacher, device)
     return VecaModel(

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float32, Float64, UInt8
 from numpy import ndarray
 from PIL import Image, ImageDraw, ImageFont
 
-from veca.data.sets.dataset import IGNORED
+from veca.data.sets.dataset import IGNORE_INDEX
 
 LIGHTNESSES = np.linspace(0.45, 0.87, 8)
 HUES = np.deg2rad(np.arange(25, 385, 10))
@@ -152,11 +152,11 @@ def segmentation_overlay(
 ) -> Image.Image:
     """The picture with tinted classes and their borders, and a legend to its right.
 
-    Pixels of the class `IGNORED` stay as they are and are told as not counted.
+    Pixels of the class `IGNORE_INDEX` stay as they are and are told as not counted.
     """
     _check_sides(picture, classes.shape)
     numbers, counts = np.unique(classes, return_counts=True)
-    if unknown := [int(item) for item in numbers if item >= len(names) and item != IGNORED]:
+    if unknown := [int(item) for item in numbers if item >= len(names) and item != IGNORE_INDEX]:
         raise ValueError(
             f"class {unknown[0]} has no name among the {len(names)} that were given; give the "
             "names of all classes of the head."
@@ -211,7 +211,7 @@ def _tinted(
     palette[: len(names)] = class_colors(len(names))
     strengths = np.zeros((256, 1))
     strengths[: len(names)] = [[0.0 if name == PLAIN_CLASS else STRENGTH] for name in names]
-    strengths[IGNORED] = 0.0
+    strengths[IGNORE_INDEX] = 0.0
     pixels = np.asarray(picture.convert("RGB"), np.float64)
     strength = strengths[classes]
     mixed = (1 - strength) * pixels + strength * palette[classes]
@@ -239,8 +239,8 @@ def _with_legend(
     for line, (number, share) in enumerate(entries):
         middle = MARGIN + LINE * line + LINE // 2
         box = (left, middle - SWATCH // 2, left + SWATCH, middle + SWATCH // 2)
-        name = "not counted" if number == IGNORED else names[number]
-        plain = number == IGNORED or name == PLAIN_CLASS
+        name = "not counted" if number == IGNORE_INDEX else names[number]
+        plain = number == IGNORE_INDEX or name == PLAIN_CLASS
         fill = None if plain else tuple(int(part) for part in colors[number])
         draw.rectangle(box, fill, PALE_INK if plain else fill)
         told = f"{100 * share:.1f} %" if share >= 0.0005 else "< 0.1 %"

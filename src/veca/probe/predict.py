@@ -38,18 +38,18 @@ from veca.data.images import Picture
 from veca.data.listing import absolute
 from veca.probe.bootstrap import CASES_FOLDER, case_facts
 from veca.probe.dense import head_from
-from veca.probe.depth import told_depth
+from veca.probe.depth import predict_depth_map
 from veca.probe.depth_scale import scale_from
 from veca.probe.features import ImageFeatures, side_by_side
 from veca.probe.heads import LinearHead
-from veca.probe.knn import PatchBank, knn, voted_maps
+from veca.probe.knn import MemoryBank, knn, voted_maps
 from veca.probe.measured import Found
-from veca.probe.models import ProbeModel, find_probe_model
+from veca.probe.models import FrozenModel, find_probe_model
 from veca.probe.rows import Row, Setting, Task
 from veca.probe.shown_features import Kind, Showing, observe_shown
 from veca.probe.sliding_window import strongest
 from veca.runtime.device import ResolvedPrecision
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.tensor_files import read_tensors, tensor_pieces
 
 FACTS_NAME = "head.json"
@@ -112,8 +112,8 @@ def save_head(head: SavedHead, folder: Path) -> None:
     facts["setting"] = head.setting._asdict()
     facts["classes"] = list(head.classes)
     whole = {"format": FORMAT, "tensors": hashlib.sha256(pieces).hexdigest(), **facts}
-    replace_file(folder / TENSORS_NAME, [pieces])
-    replace_file(folder / FACTS_NAME, [(json.dumps(whole, indent=2) + "\n").encode()])
+    write_atomic(folder / TENSORS_NAME, [pieces])
+    write_atomic(folder / FACTS_NAME, [(json.dumps(whole, indent=2) + "\n").encode()])
 
 
 def load_head(folder: Path) -> SavedHead:
@@ -196,7 +196,7 @@ def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
     if origin.row is not None:
         metadata |= case_facts(origin.row, measured.data.scored)
     make_folder(out / CASES_FOLDER)
-    replace_file(_cases(out / CASES_FOLDER, name), tensor_pieces(measured.cases, metadata))
+    write_atomic(_cases(out / CASES_FOLDER, name), tensor_pieces(measured.cases, metadata))
     if measured.head is None:
         return None
     head = SavedHead(
@@ -270,7 +270,7 @@ class Told(NamedTuple):
     share: float
 
 
-def model_of(head: SavedHead, device: torch.device, moved: str | None = None) -> ProbeModel:
+def model_of(head: SavedHead, device: torch.device, moved: str | None = None) -> FrozenModel:
     """The backbone of a head, known by its hash; `moved` says where it is now."""
     name = moved or head.model
     try:
@@ -292,21 +292,21 @@ def model_of(head: SavedHead, device: torch.device, moved: str | None = None) ->
     return model
 
 
-def shown_least_side(head: SavedHead, model: ProbeModel) -> int | None:
+def shown_least_side(head: SavedHead, model: FrozenModel) -> int | None:
     """The `least_side` to decode new pictures with, so that they are shown as test pictures were.
 
     None for dense heads, whose pictures are decoded whole.
     """
     if head.task in DENSE_TASKS:
         return None
-    return least_side(model.fitted_side(head.resolution), _views(head))
+    return least_side(model.round_down_to_patch(head.resolution), _views(head))
 
 
 def predict_labels(
-    model: ProbeModel, head: SavedHead, picture: Picture, top: int = 5
+    model: FrozenModel, head: SavedHead, picture: Picture, top: int = 5
 ) -> list[Told]:
     """The likeliest classes of a picture, the first the likeliest."""
-    side = model.fitted_side(head.resolution)
+    side = model.round_down_to_patch(head.resolution)
     view = center_view(picture, side, _views(head))
     frozen = model.observe(view[None], head.setting)
     shares = _shares(head, ImageFeatures(frozen.image, frozen.patches.flatten(2).mean(2)))
@@ -344,7 +344,7 @@ def heads_below(folder: Path) -> list[Path]:
 
 @torch.no_grad()
 def predict_classes(
-    model: ProbeModel, head: SavedHead, picture: Picture
+    model: FrozenModel, head: SavedHead, picture: Picture
 ) -> UInt8[Tensor, "height width"]:
     """The class of each pixel of a picture, at its own size, by a number of `head.classes`."""
     _check_task(head, ("segmentation", "dense-knn"))
@@ -352,7 +352,7 @@ def predict_classes(
     if head.task == "segmentation":
         maps = head_from(head.tensors, head.facts).to(model.device).maps(observed)
     else:
-        bank = PatchBank(
+        bank = MemoryBank(
             *(head.tensors[name].to(model.device).float() for name in ("features", "shares"))
         )
         count = int(head.facts["neighbors"])
@@ -362,7 +362,7 @@ def predict_classes(
 
 @torch.no_grad()
 def predict_depth(
-    model: ProbeModel, head: SavedHead, picture: Picture
+    model: FrozenModel, head: SavedHead, picture: Picture
 ) -> Float[Tensor, "height width"]:
     """The meters of each pixel of a picture, at its own size."""
     _check_task(head, ("depth",))
@@ -371,7 +371,7 @@ def predict_depth(
     shown = [observe_shown(model, picture, showing, Kind(head.setting, flip)) for flip in flips]
     views = [(observed, flip) for (observed, _), flip in zip(shown, flips, strict=True)]
     fitted = head_from(head.tensors, head.facts).to(model.device)
-    return told_depth(fitted, scale_from(head.facts["scale"]), views, shown[0][1]).cpu()
+    return predict_depth_map(fitted, scale_from(head.facts["scale"]), views, shown[0][1]).cpu()
 
 
 def _check_task(head: SavedHead, tasks: tuple[str, ...]) -> None:
@@ -382,7 +382,7 @@ def _check_task(head: SavedHead, tasks: tuple[str, ...]) -> None:
         )
 
 
-def _showing(model: ProbeModel, head: SavedHead) -> Showing:
+def _showing(model: FrozenModel, head: SavedHead) -> Showing:
     """How pictures are shown, which must fit the model."""
     showing = Showing(**head.facts["showing"])
     if showing.multiple != model.stride:

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from veca.data.sets.dataset import LabeledSet
+from veca.data.sets.dataset import LabeledDataset
 from veca.probe.logistic import LogisticConfig
-from veca.probe.models import ProbeModel, paper_side
+from veca.probe.models import FrozenModel, paper_side
 
 Feature = Literal["image", "image+patch-mean", "patch-mean"]
 """What a head sees: the image feature, the mean of the patches, or both side by side."""
@@ -214,7 +214,7 @@ LOGISTIC: Mapping[str, LogisticProtocol] = {"dinov2": LogisticProtocol(name="din
 own part or on a tenth of the training pictures, then fitted on both; features as they are."""
 
 
-def linear_protocol(name: str, data: LabeledSet) -> LinearProtocol:
+def linear_protocol(name: str, data: LabeledDataset) -> LinearProtocol:
     """A protocol by name; the long ones with new views for every epoch, as far as is kept."""
     found = LINEAR[_checked(name, LINEAR)]
     if not found.views or name.endswith("-small") or data.train is None:
@@ -228,7 +228,7 @@ def knn_protocol(name: str) -> KnnProtocol:
     return KNN[_checked(name, KNN)]
 
 
-def logistic_protocol(name: str, data: LabeledSet, seed: int) -> LogisticProtocol:
+def logistic_protocol(name: str, data: LabeledDataset, seed: int) -> LogisticProtocol:
     """A protocol by name; C is chosen by what the set is known for."""
     found = LOGISTIC[_checked(name, LOGISTIC)]
     several = data.test.labels is not None and data.test.labels.ndim > 1
@@ -355,7 +355,7 @@ class DenseProtocol:
     clip: float | None = None
     """Greatest norm of the gradient of a head; None lets it be."""
 
-    append_image: bool
+    append_image_feature: bool
     """Whether each patch feature is followed by the image feature."""
 
     norm: Literal["batch", "none"] = "batch"
@@ -509,7 +509,7 @@ DENSE_PROTOCOLS_PAPER = SegmentationProtocol(
     schedule="poly",
     power=0.9,
     floor=1e-4,
-    append_image=True,
+    append_image_feature=True,
     inference="slide",
     selection="test-best-step",
     checks=10,
@@ -533,7 +533,7 @@ DENSE_PROTOCOLS_DINOV3 = SegmentationProtocol(
     decay=1e-3,
     schedule="warmup-cosine",
     warmup=1_500,
-    append_image=False,
+    append_image_feature=False,
     dropout=0.1,
     inference="slide",
     augment=SegmentationAugment(hue=0.5),
@@ -585,7 +585,7 @@ PAPER_DEPTH = DepthProtocol(
     schedule="poly",
     power=0.9,
     floor=1e-4,
-    append_image=True,
+    append_image_feature=True,
     selection="test-best-step",
     checks=10,
 )
@@ -604,7 +604,7 @@ DINOV3_DEPTH = DepthProtocol(
     schedule="one-cycle",
     warmup=12_800,
     clip=35.0,
-    append_image=False,
+    append_image_feature=False,
     augment=DepthAugment(crop=(416 / 480, 416 / 480)),
 )
 """DINOv3, `config-nyu.yaml`: BatchNorm and a linear layer to 256 depths, fourfold upsampled as in
@@ -648,7 +648,7 @@ DENSE_KNN: Mapping[str, DenseKnnProtocol] = {
 the classes in it, from at most 32,768 patches of at most 2,000 training pictures."""
 
 
-def segmentation_protocol(name: str, data: LabeledSet) -> SegmentationProtocol:
+def segmentation_protocol(name: str, data: LabeledDataset) -> SegmentationProtocol:
     """A protocol by name, with the paper's number of steps for the set."""
     _check(name, SEGMENTATION)
     found = SEGMENTATION[name]
@@ -657,7 +657,7 @@ def segmentation_protocol(name: str, data: LabeledSet) -> SegmentationProtocol:
     )
 
 
-def depth_protocol(name: str, data: LabeledSet) -> DepthProtocol:
+def depth_protocol(name: str, data: LabeledDataset) -> DepthProtocol:
     """A protocol by name, with the views that are usual for NYU and KITTI."""
     _check(name, DEPTH)
     found = DEPTH[name]
@@ -671,7 +671,7 @@ def depth_protocol(name: str, data: LabeledSet) -> DepthProtocol:
     return found
 
 
-def for_model(protocol: Fitted, model: ProbeModel) -> Fitted:
+def for_model(protocol: Fitted, model: FrozenModel) -> Fitted:
     """A protocol as its source has it for a kind of model.
 
     The paper shows patches of 14 pixels pictures of other sizes, and heads on SigLIP 2 see patches
@@ -682,7 +682,7 @@ def for_model(protocol: Fitted, model: ProbeModel) -> Fitted:
     return replace(
         protocol,
         resolution=paper_side(protocol.resolution, model.stride),
-        append_image=protocol.append_image and model.facts.appended,
+        append_image_feature=protocol.append_image_feature and model.facts.appended,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from veca.probe.bootstrap import CASES_FOLDER, LEVEL, ROUNDS, CasesError, Draws, KeptCases
 from veca.probe.report import JSON_NAME, rows_from_json
 from veca.probe.rows import Average, Row, averages, merge_rows
-from veca.runtime.files import plain_json, replace_file
+from veca.runtime.files import plain_json, write_atomic
 
 QUALITY_NAME = "quality.json"
 
@@ -163,7 +163,7 @@ def quality_as_json(quality: Quality) -> str:
 
 def write_quality(quality: Quality, path: Path) -> None:
     """Write the file in one step."""
-    replace_file(path, [quality_as_json(quality).encode()])
+    write_atomic(path, [quality_as_json(quality).encode()])
 
 
 def read_quality(path: Path, weights: str | None = None) -> Quality:

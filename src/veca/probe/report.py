@@ -38,7 +38,7 @@ from veca.probe.report_text import (
     without_empty,
 )
 from veca.probe.rows import Row, RowError, merge_rows, row_from_json
-from veca.runtime.files import make_folder, plain_json, replace_file
+from veca.runtime.files import make_folder, plain_json, write_atomic
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
@@ -293,7 +293,7 @@ def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) ->
         if content is None:
             (folder / name).unlink(missing_ok=True)
         else:
-            replace_file(folder / name, [content])
+            write_atomic(folder / name, [content])
     return Written(merged, [folder / name for name, it in files.items() if it is not None])
 
 

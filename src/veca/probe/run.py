@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 import torch
 from torch import Tensor
 
-from veca.data.sets.dataset import Kind, LabeledSet, Split
+from veca.data.sets.dataset import Kind, LabeledDataset, Split
 from veca.data.sets.registry import SETS, read_set
 from veca.probe.classification import ClassProbe, run_knn, run_linear, run_logistic
 from veca.probe.depth import DepthResult, run_depth
@@ -34,7 +34,7 @@ from veca.probe.features import Place
 from veca.probe.knn import run_dense_knn
 from veca.probe.measured import FittedHead, Found, Measured, Measurement
 from veca.probe.metrics import UNITS
-from veca.probe.models import ProbeModel, find_probe_model, milliseconds
+from veca.probe.models import FrozenModel, find_probe_model, milliseconds
 from veca.probe.predict import Origin, keep_result
 from veca.probe.protocols import (
     DenseProtocol,
@@ -59,7 +59,9 @@ CHOSEN_ON = {
 """By the selection of a protocol; what chooses nothing is not here."""
 
 
-def protocol_hash(task: Task, name: str, data: LabeledSet, model: ProbeModel | None = None) -> str:
+def protocol_hash(
+    task: Task, name: str, data: LabeledDataset, model: FrozenModel | None = None
+) -> str:
     """SHA-256 over every number of a protocol as it is for a set, since names outlive numbers.
 
     With a model it is over the numbers for that one, which a row tells as resolution and feature.
@@ -71,14 +73,14 @@ def protocol_hash(task: Task, name: str, data: LabeledSet, model: ProbeModel | N
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def chosen_on(task: Task, name: str, data: LabeledSet) -> str | None:
+def chosen_on(task: Task, name: str, data: LabeledDataset) -> str | None:
     """What a protocol chooses on: the reported part is a mild optimism; None chooses nothing."""
     if task == "logistic":
         return CHOSEN_ON["held-out"]
     return CHOSEN_ON.get(getattr(_protocol(task, name, data), "selection", "none"))
 
 
-def _protocol(task: Task, name: str, data: LabeledSet) -> Any:  # noqa: ANN401 - of six kinds
+def _protocol(task: Task, name: str, data: LabeledDataset) -> Any:  # noqa: ANN401 - of six kinds
     """The protocol of a name."""
     if task == "knn":
         return knn_protocol(name)
@@ -98,13 +100,13 @@ SAMPLED = 64
 """Files of a larger part that are."""
 
 
-def pictures_hash(data: LabeledSet) -> str:
+def pictures_hash(data: LabeledDataset) -> str:
     """SHA-256 over names and sizes of the pictures of a set, part by part."""
     text = "\n".join(f"{part.name} {part.fingerprint()}" for part in _parts(data))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def labels_hash(data: LabeledSet) -> str:
+def labels_hash(data: LabeledDataset) -> str:
     """SHA-256 over what is told of the pictures, and what of it counts.
 
     Files of masks and depth are read where they are few, and known by their sizes and a sample of
@@ -123,14 +125,14 @@ def labels_hash(data: LabeledSet) -> str:
     return found.hexdigest()
 
 
-def said_of(data: LabeledSet) -> dict[str, Any]:
+def said_of(data: LabeledDataset) -> dict[str, Any]:
     """What a report should say of a set besides its name: which list, which classes count."""
     if data.scored is None:
         return dict(data.facts)
     return {**data.facts, "scored": [data.classes[number] for number in data.scored]}
 
 
-def _parts(data: LabeledSet) -> list[Split]:
+def _parts(data: LabeledDataset) -> list[Split]:
     """The parts that a set has."""
     return [part for part in (data.train, data.held_out, data.test) if part is not None]
 
@@ -156,7 +158,7 @@ def costs_of(found: Sequence[Found], rounds: int) -> dict[tuple[str, int, Settin
         if rounds:
             times = milliseconds(pairs, (resolution, resolution), rounds)
         for (key, model), time in zip(wanted.items(), times, strict=True):
-            side = model.fitted_side(resolution)
+            side = model.round_down_to_patch(resolution)
             costs[key] = Cost(time, model.gflops((side, side), key[2]))
     return costs
 
@@ -175,11 +177,11 @@ Results = (
 class DenseProbe:
     """A model on a set of masks or depth."""
 
-    model: ProbeModel
+    model: FrozenModel
 
     settings: Sequence[Setting]
 
-    data: LabeledSet
+    data: LabeledDataset
 
     resolution: int | None
     """Short side of test pictures; None leaves it to protocol and model."""
@@ -232,12 +234,12 @@ def _adjusted(protocol: Chosen, probe: DenseProbe) -> Chosen:
         protocol = replace(protocol, resolution=probe.resolution)
     if probe.feature is None:
         return protocol
-    return replace(protocol, append_image=probe.feature == "patches+image")
+    return replace(protocol, append_image_feature=probe.feature == "patches+image")
 
 
 def _feature(protocol: DenseProtocol) -> DenseFeature:
     """What the heads of a protocol see."""
-    return "patches+image" if protocol.append_image else "patches"
+    return "patches+image" if protocol.append_image_feature else "patches"
 
 
 def _all(
@@ -285,7 +287,7 @@ PROTOCOLS: Mapping[Task, tuple[str, str]] = {
 }
 """The protocols where none is named: of published sets, and of folders of one's own."""
 
-Hash = Callable[[LabeledSet], str]
+Hash = Callable[[LabeledDataset], str]
 
 MOST_MODELS = 4
 """Models that are held in memory; a suite may have many."""
@@ -294,10 +296,10 @@ MOST_MODELS = 4
 class Sets(NamedTuple):
     """The sets of a job."""
 
-    data: LabeledSet
+    data: LabeledDataset
     """To fit and to measure on."""
 
-    also: Sequence[LabeledSet]
+    also: Sequence[LabeledDataset]
     """To measure on."""
 
 
@@ -316,7 +318,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Prober:
+class Evaluator:
     """Runs jobs one after the other."""
 
     place: Place
@@ -332,8 +334,8 @@ class Prober:
     heads: list[tuple[Role, Path]] = field(default_factory=list)
     """Whose heads were written, and where."""
 
-    models: dict[str, ProbeModel] = field(default_factory=dict)
-    sets: dict[tuple[str, bool], LabeledSet] = field(default_factory=dict)
+    models: dict[str, FrozenModel] = field(default_factory=dict)
+    sets: dict[tuple[str, bool], LabeledDataset] = field(default_factory=dict)
     hashes: dict[tuple[int, Hash], str] = field(default_factory=dict)
     """Of sets, each made once: their pictures may be millions."""
 
@@ -352,7 +354,7 @@ class Prober:
             self.place.tell(f"knn leaves nothing to chance: seed {seeds[0]} stands for all.")
         found = self._found(job, sets, plans)
         # Times are measured in one go so that they can be compared.
-        rounds = self.rounds if self.place.workers.first else 0
+        rounds = self.rounds if self.place.workers.is_main else 0
         costs = costs_of([one for one, _ in found], rounds)
         return [
             replace(row, milliseconds=cost.milliseconds, gflops=cost.gflops)
@@ -409,14 +411,14 @@ class Prober:
             )
         return Sets(data, [self._set(text, job.allow_partial) for text in job.also])
 
-    def _set(self, text: str, allow_partial: bool) -> LabeledSet:
+    def _set(self, text: str, allow_partial: bool) -> LabeledDataset:
         """A set, read once."""
         key = (text, allow_partial)
         if key not in self.sets:
             self.sets[key] = read_set(text, allow_partial=allow_partial)
         return self.sets[key]
 
-    def _model(self, name: str) -> ProbeModel:
+    def _model(self, name: str) -> FrozenModel:
         """A model; those asked for last stay in memory."""
         found = self.models.pop(name, None)
         if found is None:
@@ -456,7 +458,7 @@ class Prober:
             resolution, found = DENSE[job.task](dense, name, seeds)
         words = (
             f"{job.task} of {who.asked} on {sets.data.name} at "
-            f"{who.model.fitted_side(resolution)} px "
+            f"{who.model.round_down_to_patch(resolution)} px "
             f"({', '.join(setting.label for setting in settings)}), protocol {name}."
         )
         return Plan(who, resolution, words, found)
@@ -464,7 +466,7 @@ class Prober:
     def _classes(
         self,
         job: Job,
-        model: tuple[ProbeModel, Sequence[Setting]],
+        model: tuple[FrozenModel, Sequence[Setting]],
         sets: Sets,
         name: str,
         seeds: Sequence[int],
@@ -491,7 +493,7 @@ class Prober:
 
     def _keep(self, found: Found, job: Job, sets: Sets, rows: Sequence[Row]) -> None:
         """Write what can be used later; by the first worker alone."""
-        if self.out is None or not self.place.workers.first:
+        if self.out is None or not self.place.workers.is_main:
             return
         origin = Origin(
             task=job.task,
@@ -511,7 +513,7 @@ class Prober:
         name = job.protocol or usual_protocol(job.task, job.data)
         content = protocol_hash(job.task, name, sets.data)
         part = chosen_on(job.task, name, sets.data)
-        side = model.fitted_side(one.resolution)
+        side = model.round_down_to_patch(one.resolution)
         budget, patches = measured.setting.budget, (side // model.stride) ** 2
         return [
             Row(
@@ -545,7 +547,7 @@ class Prober:
             for metric, value in measured.metrics.items()
         ]
 
-    def _hash(self, data: LabeledSet, hash_of: Hash = pictures_hash) -> str:
+    def _hash(self, data: LabeledDataset, hash_of: Hash = pictures_hash) -> str:
         """A hash of a set that `sets` holds."""
         key = (id(data), hash_of)
         if key not in self.hashes:

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import IGNORED, LabeledSet, Split
+from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
 from veca.probe.dense_losses import CrossEntropy
 from veca.probe.dense_reading import Pair, load_target
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
@@ -27,7 +27,7 @@ from veca.probe.metrics import (
     size_recalls,
     unions,
 )
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.protocols import SegmentationAugment, SegmentationProtocol
 from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, ShownFeatures
@@ -85,7 +85,7 @@ class JudgedClasses:
         self.intersections[index] = intersections(counts)
         self.unions[index] = unions(counts)
 
-    def metrics(self, data: LabeledSet) -> dict[str, float]:
+    def metrics(self, data: LabeledDataset) -> dict[str, float]:
         """What is made of the counts."""
         pixels = segmentation_metrics(self.confusion, data.classes, data.scored)
         return pixels | size_recalls(self.objects, data.classes, data.scored)
@@ -113,7 +113,7 @@ class JudgedClasses:
 class SegmentationTask(DenseTask[JudgedClasses]):
     """What segmentation adds to a dense task."""
 
-    def __init__(self, data: LabeledSet, protocol: SegmentationProtocol) -> None:
+    def __init__(self, data: LabeledDataset, protocol: SegmentationProtocol) -> None:
         self.outputs = num_classes(data)
         self._data, self._protocol = data, protocol
 
@@ -133,7 +133,7 @@ class SegmentationTask(DenseTask[JudgedClasses]):
     ) -> list[JudgedClasses]:
         """Count the pixels of every picture for every head."""
         judged = [JudgedClasses(len(split), self.outputs) for _ in heads]
-        for index in range(place.workers.rank, len(split), place.workers.count):
+        for index in range(place.workers.rank, len(split), place.workers.world_size):
             labels = class_target(split, index, place)
             objects = MaskObjects(labels)
             for setting in dict.fromkeys(head.setting for head in heads):
@@ -153,9 +153,9 @@ class SegmentationTask(DenseTask[JudgedClasses]):
 
 
 def run_segmentation(  # noqa: PLR0913, PLR0917 - the door of a task
-    model: ProbeModel,
+    model: FrozenModel,
     settings: Sequence[Setting],
-    data: LabeledSet,
+    data: LabeledDataset,
     protocol: SegmentationProtocol,
     seeds: Sequence[int],
     place: Place,
@@ -170,11 +170,11 @@ def run_segmentation(  # noqa: PLR0913, PLR0917 - the door of a task
     }
 
 
-def num_classes(data: LabeledSet) -> int:
+def num_classes(data: LabeledDataset) -> int:
     """Classes of a set with masks."""
-    if not 1 < len(data.classes) <= IGNORED:
+    if not 1 < len(data.classes) <= IGNORE_INDEX:
         raise DataError(
-            f"{data.name} has {len(data.classes)} classes; masks of 8 bits have 2 to {IGNORED}."
+            f"{data.name} has {len(data.classes)} classes; masks of 8 bits have 2 to {IGNORE_INDEX}."
         )
     return len(data.classes)
 
@@ -201,7 +201,7 @@ def _view(side: int, augment: SegmentationAugment, pair: Pair, draw: random.Rand
 
 
 def _result(
-    chosen: Chosen[JudgedClasses], data: LabeledSet, showing: dict[str, Any]
+    chosen: Chosen[JudgedClasses], data: LabeledDataset, showing: dict[str, Any]
 ) -> SegmentationResult:
     """The outcome for one setting and seed."""
     judged = chosen.judged

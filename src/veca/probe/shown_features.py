@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from veca.data.images import Picture
-from veca.data.sets.dataset import DepthFacts, Split
+from veca.data.sets.dataset import DepthRange, Split
 from veca.probe.dense import Observed
 from veca.probe.dense_reading import load_picture, naming, read_all
 from veca.probe.feature_cache import (
@@ -30,7 +30,7 @@ from veca.probe.feature_cache import (
 )
 from veca.probe.features import Place, settings_at_once
 from veca.probe.kept_views import halved
-from veca.probe.models import ProbeModel
+from veca.probe.models import FrozenModel
 from veca.probe.protocols import Inference
 from veca.probe.rows import Setting
 from veca.probe.sliding_window import Layout, Sides, shown, sliding, whole
@@ -77,7 +77,7 @@ class Showing:
         """The picture, cut."""
         if not self.kb_crop:
             return picture
-        return cut_picture(picture, used_cut(picture.sides, DepthFacts(kb_crop=True)))
+        return cut_picture(picture, used_cut(picture.sides, DepthRange(kb_crop=True)))
 
 
 class Kind(NamedTuple):
@@ -90,7 +90,7 @@ class Kind(NamedTuple):
 
 
 def observe_shown(
-    model: ProbeModel, picture: Picture, showing: Showing, kind: Kind
+    model: FrozenModel, picture: Picture, showing: Showing, kind: Kind
 ) -> tuple[Observed, Layout]:
     """The features of one picture, where nothing is kept."""
     picture = showing.picture(picture)
@@ -103,7 +103,7 @@ class ShownFeatures:
 
     def __init__(
         self,
-        model: ProbeModel,
+        model: FrozenModel,
         kinds: Sequence[Kind],
         split: Split,
         showing: Showing,
@@ -199,7 +199,7 @@ def _windows(split: Split, showing: Showing, flips: Sequence[bool], index: int) 
     return _Windows(picture.sides, {flipped: shown(picture, layout, flipped) for flipped in flips})
 
 
-def _observed(model: ProbeModel, images: UInt8[Tensor, "G 3 h w"], setting: Setting) -> Observed:
+def _observed(model: FrozenModel, images: UInt8[Tensor, "G 3 h w"], setting: Setting) -> Observed:
     """What a model says of the windows of a picture."""
     lots = [model.observe(lot, setting) for lot in images.split(WINDOWS_AT_ONCE)]
     return Observed(

@@ -39,8 +39,8 @@ from typing import Any
 from veca.probe.report import Draw, Written, rows_as_json, rows_from_json, write_report
 from veca.probe.rows import TASKS, Row, Task, merge_rows
 from veca.probe.tables import rebuild_tables
-from veca.runtime.distributed import Workers
-from veca.runtime.files import make_folder, plain_json, replace_file
+from veca.runtime.distributed import Ranks
+from veca.runtime.files import make_folder, plain_json, write_atomic
 from veca.runtime.version import VERSION
 
 LISTS = ("task", "data", "model", "protocol", "resolution", "seed")
@@ -271,7 +271,7 @@ class Runner:
     run: Callable[[Job], Sequence[Row]]
     """Runs a job on all workers; the rows of the first one count."""
 
-    workers: Workers
+    workers: Ranks
 
     tell: Callable[[str], None]
     """Shows a line to a person."""
@@ -311,7 +311,7 @@ def run_suite(jobs: Sequence[Job], folder: Path, runner: Runner) -> Outcome:
 def write_suite(outcome: Outcome, folder: Path, draw: Draw | None = None) -> Written:
     """Write the report of all jobs, and the paper's tables as far as their sets were measured."""
     written = write_report(outcome.rows, folder, draw)
-    replace_file(folder / TABLES_NAME, [rebuild_tables(written.rows).encode()])
+    write_atomic(folder / TABLES_NAME, [rebuild_tables(written.rows).encode()])
     return Written(written.rows, [*written.files, folder / TABLES_NAME])
 
 
@@ -325,7 +325,7 @@ def _states(jobs: Sequence[Job], folder: Path, runner: Runner) -> list[dict[str,
 
     The first worker looks and tells the others, so that all of them run the same jobs.
     """
-    if not runner.workers.first:
+    if not runner.workers.is_main:
         return runner.workers.share(None)
     return runner.workers.share([_state(job, folder, runner) for job in jobs])
 
@@ -362,14 +362,14 @@ def _run(job: Job, path: Path, runner: Runner, outcome: Outcome) -> None:
     try:
         rows = list(runner.run(job))
     except (ValueError, OSError) as error:
-        if runner.workers.count > 1:
+        if runner.workers.world_size > 1:
             raise  # the others may wait in the middle of the job; what is done is on disk
         runner.tell(f"{job.name}: failed: {error}")
         outcome.failed[job] = str(error)
         return
-    if runner.workers.first:
+    if runner.workers.is_main:
         make_folder(path.parent)
         head = plain_json(job.as_json(), "job")
-        replace_file(path, [f'{{"job": {head},\n"rows": {rows_as_json(rows)}}}\n'.encode()])
+        write_atomic(path, [f'{{"job": {head},\n"rows": {rows_as_json(rows)}}}\n'.encode()])
     outcome.ran.append(job)
     outcome.rows[:] = merge_rows(outcome.rows, rows)

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from veca.data.images import Box, Picture
-from veca.data.sets.dataset import IGNORED, DepthFacts, Target
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, Target
 from veca.probe.protocols import DepthAugment, SegmentationAugment
 from veca.probe.sliding_window import Sides, eight_bit
 
@@ -65,7 +65,7 @@ def segmentation_view(
     pixels = np.empty((side, side, 3), np.uint8)
     pixels[:] = PADDING
     pixels[: part.shape[0], : part.shape[1]] = np.asarray(distorted(image, draw, augment))
-    target = np.full((side, side), IGNORED, np.uint8)
+    target = np.full((side, side), IGNORE_INDEX, np.uint8)
     target[: part.shape[0], : part.shape[1]] = part
     return DenseView(
         torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), torch.from_numpy(target)
@@ -147,7 +147,7 @@ def _drawn_part(
     for _ in range(max(1, augment.tries)):
         corner = drawn_corner(scaled, sides, draw)
         part = nearest_part(mask, scaled, corner, sides)
-        pixels = np.bincount(part.ravel(), minlength=IGNORED + 1)[:IGNORED]
+        pixels = np.bincount(part.ravel(), minlength=IGNORE_INDEX + 1)[:IGNORE_INDEX]
         if pixels.max() < augment.category_share * pixels.sum():
             break
     return corner, part.astype(np.uint8, copy=False)
@@ -176,7 +176,7 @@ NYU_FRAME: Cut = (43, 45, 608, 472)
 """What is within the white frame of an NYU picture."""
 
 
-def used_cut(sides: Sides, facts: DepthFacts) -> Cut:
+def used_cut(sides: Sides, facts: DepthRange) -> Cut:
     """What of a picture is used at all."""
     height, width = sides
     if not facts.kb_crop:
@@ -191,7 +191,7 @@ def used_cut(sides: Sides, facts: DepthFacts) -> Cut:
     return left, height - down, left + across, height
 
 
-def training_cut(sides: Sides, facts: DepthFacts) -> Cut:
+def training_cut(sides: Sides, facts: DepthRange) -> Cut:
     """What of a picture training views are taken from."""
     if not facts.nyu_crop:
         return used_cut(sides, facts)
@@ -222,7 +222,7 @@ def depth_view(  # noqa: PLR0913 - a picture, its depth, and what is made of the
     short: int,
     multiple: int,
     augment: DepthAugment,
-    facts: DepthFacts,
+    facts: DepthRange,
 ) -> DenseView:
     """A part of the picture, turned a little, mirrored and colored at random.
 

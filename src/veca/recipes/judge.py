@@ -18,7 +18,7 @@ from veca.backbone.model import VECA
 from veca.data.generated import generated_picture
 from veca.data.transforms import prepare
 from veca.recipes.quick_pictures import SIDE
-from veca.runtime.device import step_seed
+from veca.runtime.device import seed_for
 
 PIXELS_SIDE = 32
 """Side in pixels at which raw pixels are compared."""
@@ -62,7 +62,7 @@ def judge(models: Mapping[str, VECA], *, resolution: int, seed: int, count: int 
 
 def judged_pictures(seed: int, count: int) -> Judged:
     """The labeled pictures of a seed; those to train on are drawn from other series."""
-    series = step_seed(seed, 0, "judged pictures")
+    series = seed_for(seed, 0, "judged pictures")
     made = [generated_picture(series, number, SIDE) for number in range(count)]
     return Judged([picture for picture, _ in made], torch.tensor([label for _, label in made]))
 

@@ -22,8 +22,8 @@ from veca.data.generated import LABELS, generated_picture
 from veca.data.images import Box, DataError, decode
 from veca.data.listing import BLOCK
 from veca.recipes.photographs import shipped_photographs
-from veca.runtime.device import step_seed
-from veca.runtime.files import TEMPORARY_SUFFIX, OccupiedError, make_folder, occupy, replace_file
+from veca.runtime.device import seed_for
+from veca.runtime.files import TEMPORARY_SUFFIX, LockedError, lock_folder, make_folder, write_atomic
 
 SIDE = 160
 """Width and height of a picture in pixels."""
@@ -59,17 +59,17 @@ def quick_pictures(folder: Path, count: int, seed: int = 0, *, part: Part = "tra
     while not _is_complete(folder, settings):
         make_folder(folder)
         try:
-            with occupy(folder):
+            with lock_folder(folder):
                 if not _is_complete(folder, settings):
                     _make(folder, photographs, settings)
-        except OccupiedError:
+        except LockedError:
             time.sleep(0.1)
     return folder
 
 
 def _settings(photographs: list[Path], count: int, seed: int, part: Part) -> dict[str, Any]:
     """All that the bytes of the shard depend on, as JSON holds it."""
-    drawn = step_seed(seed, 0, f"{part} pictures of quick")
+    drawn = seed_for(seed, 0, f"{part} pictures of quick")
     sample = hashlib.sha256()
     for number in range(len(LABELS)):
         sample.update(generated_picture(drawn, number, 32)[0].tobytes())
@@ -110,10 +110,10 @@ def _make(folder: Path, photographs: list[Path], settings: dict[str, Any]) -> No
             digest.update(piece)
             yield piece
 
-    replace_file(folder / SHARD_NAME, pieces())
+    write_atomic(folder / SHARD_NAME, pieces())
     description = {"settings": settings, "sha256": digest.hexdigest()}
     text = json.dumps(description, indent=2) + "\n"
-    replace_file(folder / DESCRIPTION_NAME, [text.encode()])
+    write_atomic(folder / DESCRIPTION_NAME, [text.encode()])
 
 
 def _clear(folder: Path) -> None:

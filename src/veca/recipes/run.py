@@ -14,8 +14,8 @@ from veca.recipes.distill import Recipe
 from veca.recipes.judge import judge
 from veca.recipes.quick_pictures import quick_pictures
 from veca.runtime.distributed import is_first_worker
-from veca.runtime.files import read_json_lines, replace_file
-from veca.teacher.registry import find_teacher
+from veca.runtime.files import read_json_lines, write_atomic
+from veca.teacher.registry import load_teacher
 from veca.weights.checkpoint import load
 
 QUICK_PICTURES, QUICK_VALIDATION = 2800, 128
@@ -34,7 +34,7 @@ def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], 
         RunFolder(out).prepare(wishes.resume)
     if config.images is None:
         config = _with_pictures(config, out)
-    teachers = [find_teacher(name) for name in config.teacher]
+    teachers = [load_teacher(name) for name in config.teacher]
     if wishes.cache_teacher is None and config.cache.crops and all(t.digest for t in teachers):
         wishes = replace(wishes, cache_teacher=out / "teacher")
     outcome = distill(config, out, efficiency, wishes, teachers)
@@ -53,7 +53,7 @@ def judged(config: DistillConfig, out: Path) -> list[str]:
     rows = judge(models, resolution=config.sizes[-1], seed=config.seed)
     margins = _margins(out)
     facts = {"below_best_constant": margins, "nearest_neighbor": rows}
-    replace_file(out / JUDGMENT_NAME, [json.dumps(facts, indent=2).encode(), b"\n"])
+    write_atomic(out / JUDGMENT_NAME, [json.dumps(facts, indent=2).encode(), b"\n"])
     lines = [
         f"Validation loss below the constant predictor: {row['below']:.1f} %{_way(row)}"
         for row in margins

@@ -94,7 +94,7 @@ def usable_processors() -> int:
 
 
 @contextmanager
-def threads_beside(num_processes: int) -> Iterator[None]:
+def cpu_threads(num_processes: int) -> Iterator[None]:
     """Compute with the threads that so many busy processes leave room for, at least one."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, min(before, usable_processors() - num_processes)))
@@ -108,7 +108,7 @@ PREFIX = "random/"
 """Begins the names of the tensors, so that they can lie among others."""
 
 
-def step_seed(seed: int, step: int, purpose: str) -> int:
+def seed_for(seed: int, step: int, purpose: str) -> int:
     """A seed for one purpose at one step, from 0 to 2**63 - 1, unrelated to all others."""
     digest = hashlib.sha256(f"{purpose}/{seed}/{step}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from veca.runtime.device import pick_device
-from veca.runtime.files import OccupiedError, make_folder, occupy, plain_json
+from veca.runtime.files import LockedError, lock_folder, make_folder, plain_json
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells each process through its environment."""
@@ -38,24 +38,24 @@ FIRST_WORKS = 4
 """Of each kind, enough at once to keep all threads of a group busy."""
 
 
-class WorkersError(ValueError):
-    """Workers that cannot be started as asked, or have lost each other."""
+class RanksError(ValueError):
+    """Ranks that cannot be started as asked, or have lost each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
+class Ranks:
     """This process among those of the run."""
 
     rank: int = 0
     """Its number, from 0."""
-    count: int = 1
+    world_size: int = 1
     device: torch.device
     """Where it computes, alone."""
     cpu_group: Any = None
     """The group in which tensors of the CPU travel; None where there is nobody to talk to."""
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the one that writes files and speaks to people."""
         return self.rank == 0
 
@@ -79,7 +79,7 @@ class Workers:
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the workers, the same bits on each of them; `values` stays as it is."""
-        return values if self.cpu_group is None else self.sum(values) / self.count
+        return values if self.cpu_group is None else self.sum(values) / self.world_size
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Overwrite the tensor with the first worker's, of any type, and return it."""
@@ -97,9 +97,9 @@ class Workers:
         """The first worker's value on every worker; what the others give is not looked at."""
         if self.cpu_group is None:
             return value
-        text = plain_json(value, "the shared value").encode() if self.first else b""
+        text = plain_json(value, "the shared value").encode() if self.is_main else b""
         size = int(self.broadcast(torch.tensor([len(text)])))
-        content = bytearray(text) if self.first else bytearray(size)
+        content = bytearray(text) if self.is_main else bytearray(size)
         self.broadcast(torch.frombuffer(content, dtype=torch.uint8))
         return json.loads(content)
 
@@ -111,12 +111,12 @@ class Workers:
 
     def split(self, count: int) -> slice:
         """The part of a batch of `count` that is this worker's."""
-        if count % self.count:
+        if count % self.world_size:
             raise ValueError(
-                f"a batch of {count} does not split evenly among {self.count} workers; use a "
-                f"multiple of {self.count}, such as {-(-count // self.count) * self.count}."
+                f"a batch of {count} does not split evenly among {self.world_size} workers; use a "
+                f"multiple of {self.world_size}, such as {-(-count // self.world_size) * self.world_size}."
             )
-        size = count // self.count
+        size = count // self.world_size
         return slice(self.rank * size, (self.rank + 1) * size)
 
     def _group(self, tensor: Tensor) -> Any:  # noqa: ANN401 - torch names no type for both
@@ -130,7 +130,7 @@ def is_first_worker() -> bool:
 
 
 @contextmanager
-def join_workers(device: str = "auto") -> Iterator[Workers]:
+def init_distributed(device: str = "auto") -> Iterator[Ranks]:
     """Join the workers that torchrun started, or be the only one; leave them at the end.
 
     Under torchrun on graphics processors each worker gets one of its own. Torchrun lets torch
@@ -138,7 +138,7 @@ def join_workers(device: str = "auto") -> Iterator[Workers]:
     """
     given = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     if not given.keys() & {"RANK", "WORLD_SIZE", "LOCAL_RANK"}:
-        yield Workers(device=pick_device(device))
+        yield Ranks(device=pick_device(device))
         return
     rank, count, local_rank = _numbers(given)
     chosen = _own_device(device, local_rank)
@@ -147,7 +147,7 @@ def join_workers(device: str = "auto") -> Iterator[Workers]:
     try:
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
     except RuntimeError as error:
-        raise WorkersError(
+        raise RanksError(
             f"the {count} workers could not meet at {given['MASTER_ADDR']}:{given['MASTER_PORT']} "
             f"({error}); check that this address is free and can be reached from every machine."
         ) from error
@@ -155,7 +155,7 @@ def join_workers(device: str = "auto") -> Iterator[Workers]:
         cpu = chosen.type == "cpu"
         group = dist.group.WORLD if cpu else dist.new_group(timeout=TIMEOUT, backend="gloo")
         _warm_up(group)
-        yield Workers(rank=rank, count=count, device=chosen, cpu_group=group)
+        yield Ranks(rank=rank, world_size=count, device=chosen, cpu_group=group)
     finally:
         dist.destroy_process_group()
 
@@ -181,16 +181,16 @@ def _numbers(given: dict[str, str]) -> tuple[int, int, int]:
     """Rank, number of workers, and rank on this machine."""
     missing = [name for name in VARIABLES if name not in given]
     if missing:
-        raise WorkersError(
+        raise RanksError(
             f"of the environment variables that torchrun sets, {', '.join(given)} are there but "
             f"{', '.join(missing)} are not; start with torchrun, or unset them to use one process."
         )
     try:
         rank, count, local_rank = (int(given[name]) for name in VARIABLES[:3])
     except ValueError as error:
-        raise WorkersError(f"{error}: RANK, WORLD_SIZE and LOCAL_RANK are numbers.") from error
+        raise RanksError(f"{error}: RANK, WORLD_SIZE and LOCAL_RANK are numbers.") from error
     if not (0 <= rank < count and 0 <= local_rank < count):
-        raise WorkersError(
+        raise RanksError(
             f"RANK={rank} and LOCAL_RANK={local_rank} are outside 0..{count - 1}, the ranks of "
             f"WORLD_SIZE={count}; start with torchrun, which sets them."
         )
@@ -202,12 +202,12 @@ def _own_device(name: str, local_rank: int) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in {"cpu", "cuda"}:
-        raise WorkersError(
+        raise RanksError(
             f"device={name!r} cannot be given to several workers; use 'cpu', or 'cuda', which "
             "gives each worker a graphics processor of its own."
         )
     if name == "cuda" and local_rank >= torch.cuda.device_count():
-        raise WorkersError(
+        raise RanksError(
             f"worker {local_rank} of this machine has no graphics processor of its own, since "
             f"there are {torch.cuda.device_count()}; start at most as many with --nproc-per-node, "
             "or use the CPU."
@@ -221,7 +221,7 @@ def _speaking() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise WorkersError(
+        raise RanksError(
             f"the other workers do not answer ({error}); one of them has ended or hangs, and its "
             "own last words say why: start the run again, and resume it."
         ) from error
@@ -231,7 +231,7 @@ def _speaking() -> Iterator[None]:
 class Company:
     """The processes of a run, which write into folders together."""
 
-    workers: Workers
+    workers: Ranks
 
     refusal: type[ValueError]
     """What is raised in every process; of this kind are also the mistakes that work may tell."""
@@ -242,10 +242,10 @@ class Company:
     def first_does(self, work: Callable[[], None]) -> None:
         """Let the first process do something; if that fails, it fails in all of them."""
         reason = None
-        if self.workers.first:
+        if self.workers.is_main:
             try:
                 work()
-            except (self.refusal, OccupiedError) as error:
+            except (self.refusal, LockedError) as error:
                 reason = str(error)
             except OSError as error:
                 reason = self.unwritable(error)
@@ -261,7 +261,7 @@ class Company:
             def enter() -> None:
                 for folder in folders:
                     make_folder(folder)
-                    stack.enter_context(occupy(folder))
+                    stack.enter_context(lock_folder(folder))
 
             self.first_does(enter)
             yield

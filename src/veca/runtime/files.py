@@ -33,7 +33,7 @@ TEMPORARY_SUFFIX = ".tmp"
 """How the name of a file ends that was not finished."""
 
 
-def replace_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+def write_atomic(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write a file in one step: nobody ever sees a part of it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
@@ -42,7 +42,7 @@ def replace_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    fsync_dir(path.parent)
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
@@ -64,10 +64,10 @@ def make_folder(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):
-        sync_folder(path.parent)
+        fsync_dir(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_dir(folder: Path) -> None:
     """Bring the entries of a folder to the disk, where the system can."""
     if os.name == "nt":  # Windows opens no folders
         return
@@ -82,12 +82,12 @@ LOCK_NAME = ".lock"
 """An empty file that stays in the folder; only the lock on it means anything."""
 
 
-class OccupiedError(ValueError):
+class LockedError(ValueError):
     """A folder that another process writes into."""
 
 
 @contextmanager
-def occupy(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder; a killed process leaves it free.
 
     The lock belongs to this process and not to those that it starts, so a worker that outlives a
@@ -104,7 +104,7 @@ def occupy(folder: Path) -> Iterator[None]:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in {errno.EACCES, errno.EAGAIN}:
-                raise OccupiedError(
+                raise LockedError(
                     f"another process is writing into {folder}; wait until it ends, or choose "
                     "another folder."
                 ) from error

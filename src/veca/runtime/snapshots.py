@@ -28,9 +28,9 @@ from torch import Tensor
 from veca.runtime.files import (
     TEMPORARY_SUFFIX,
     PlainJsonError,
+    fsync_dir,
     make_folder,
     plain_json,
-    sync_folder,
     write_file,
 )
 from veca.runtime.tensor_files import read_tensors, tensor_pieces
@@ -189,12 +189,12 @@ class Snapshots:
                 write_file(hidden / file, summed.passing(pieces))
                 entries[file] = summed.entry()
             write_file(hidden / MANIFEST, [_manifest(name.step, entries)])
-            sync_folder(hidden)
+            fsync_dir(hidden)
             hidden.rename(self.folder / str(name))
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
-        sync_folder(self.folder)
+        fsync_dir(self.folder)
 
     def _prune(self, saved: _Name) -> None:
         """Delete what is older than the newest `keep` whole ones; what cannot be deleted stays."""

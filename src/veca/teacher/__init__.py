@@ -1,7 +1,7 @@
 """Teachers: frozen networks whose features a student learns."""
 
 from veca.teacher.registry import TEACHERS as TEACHERS
-from veca.teacher.registry import find_teacher as find_teacher
+from veca.teacher.registry import load_teacher as load_teacher
 from veca.teacher.registry import random_teacher as random_teacher
 from veca.teacher.teacher import FunctionTeacher as FunctionTeacher
 from veca.teacher.teacher import Targets as Targets

@@ -189,7 +189,7 @@ def random_teacher(name: str, seed: int = 0) -> VisionTransformerTeacher:
     return VisionTransformerTeacher(model, name=f"{PREFIX}{name}")
 
 
-__all__ = ["TEACHERS", "find_teacher"]
+__all__ = ["TEACHERS", "load_teacher"]
 
 PACKAGES: Mapping[str, Callable[[str], Teacher]] = {
     efficientnet.NAME: efficientnet_teacher,
@@ -198,7 +198,7 @@ PACKAGES: Mapping[str, Callable[[str], Teacher]] = {
 """Teachers from PyPI by name, what may stand after an '@' apart."""
 
 
-def find_teacher(name: str) -> Teacher:
+def load_teacher(name: str) -> Teacher:
     """The teacher that a name means.
 
     Args:

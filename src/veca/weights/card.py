@@ -181,7 +181,7 @@ def size_name(config: BackboneConfig) -> str | None:
     return None
 
 
-def shows_training(name: str, tensor: Tensor) -> bool:
+def is_trained(name: str, tensor: Tensor) -> bool:
     """Whether a weight was trained: biases are drawn as zeros, and one step moves them."""
     return name.endswith(".bias") and bool(tensor.any())
 

@@ -33,14 +33,14 @@ from torch.nn import functional as F
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.model import VECA, build
 from veca.runtime.device import Precision, resolve_precision
-from veca.runtime.files import make_folder, replace_file
+from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.version import VERSION
 from veca.weights.card import (
     Facts,
     Provenance,
     card,
+    is_trained,
     provenance_from_json,
-    shows_training,
     size_name,
 )
 from veca.weights.format import (
@@ -171,18 +171,18 @@ def save(  # noqa: PLR0913 - what a card may tell
     tensors = _storable(model, dtype)
     digest = weights_hash(model.config, tensors)
     make_folder(target)
-    replace_file(target / WEIGHTS_NAME, file_pieces(model.config, tensors, digest))
+    write_atomic(target / WEIGHTS_NAME, file_pieces(model.config, tensors, digest))
     facts = Facts(
         config=model.config,
         path=target / WEIGHTS_NAME,
         dtype=names_of_types(tensor.dtype for tensor in tensors.values()),
         file_bytes=(target / WEIGHTS_NAME).stat().st_size,
         digest=digest,
-        untrained=not any(shows_training(name, tensor) for name, tensor in tensors.items()),
+        untrained=not any(is_trained(name, tensor) for name, tensor in tensors.items()),
         provenance=provenance or _provenance_of(model),
     )
-    replace_file(target / CONFIG_NAME, [_config_json(facts).encode()])
-    replace_file(target / CARD_NAME, [card(facts, results, name).encode()])
+    write_atomic(target / CONFIG_NAME, [_config_json(facts).encode()])
+    write_atomic(target / CARD_NAME, [card(facts, results, name).encode()])
 
 
 def load(  # noqa: PLR0913 - what a loaded model may differ in
@@ -396,7 +396,7 @@ def describe(source: Source, revision: str | None = None) -> Facts:
         found = WeightsHash(identity.config)
         for name, tensor in file.tensors():
             found.add(name, tensor)
-            untrained = untrained and not shows_training(name, tensor)
+            untrained = untrained and not is_trained(name, tensor)
         dtype = names_of_types(file.dtypes.values())
     check_hash(found.text(), identity, place.weights)
     return Facts(
@@ -459,5 +459,5 @@ def named_model(
     else:
         model, digest = load_with_digest(name, device=device)
     model.precision = resolve_precision(precision, device)
-    trained = any(shows_training(key, tensor) for key, tensor in model.state_dict().items())
+    trained = any(is_trained(key, tensor) for key, tensor in model.state_dict().items())
     return NamedModel(model, name, trained, digest)

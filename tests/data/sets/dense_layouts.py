@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from veca.data.sets.dataset import LabeledSet, Split
+from veca.data.sets.dataset import LabeledDataset, Split
 
 WIDTH, HEIGHT = 16, 12
 
@@ -63,7 +63,7 @@ def pixels(numbers: Iterable[int]) -> NDArray[Any]:
     return np.resize(np.array(list(numbers)), (HEIGHT, WIDTH))
 
 
-def parts(found: LabeledSet) -> tuple[Split, Split]:
+def parts(found: LabeledDataset) -> tuple[Split, Split]:
     """The part to train on, which is there, and the part to test on."""
     assert found.train is not None
     return found.train, found.test

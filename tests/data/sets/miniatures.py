@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veca.data.sets.dataset import Checker, LabeledSet, SetError, Split
+from veca.data.sets.dataset import DatasetChecks, DatasetError, LabeledDataset, Split
 
-Reader = Callable[[Path, Checker], LabeledSet]
+Reader = Callable[[Path, DatasetChecks], LabeledDataset]
 Maker = Callable[[Path], Path]
 
 
@@ -26,15 +26,15 @@ def touch(folder: Path, *names: str) -> Path:
     return write(folder, {name: b"x" * (place + 1) for place, name in enumerate(names)})
 
 
-def part(reader: Reader, folder: Path) -> LabeledSet:
+def part(reader: Reader, folder: Path) -> LabeledDataset:
     """What is read of a copy that is allowed to be partial."""
-    checker = Checker("the set", allow_partial=True)
+    checker = DatasetChecks("the set", allow_partial=True)
     return checker.finish(reader(folder, checker))
 
 
-def complete(reader: Reader, folder: Path, counts: Mapping[str, int]) -> LabeledSet:
+def complete(reader: Reader, folder: Path, counts: Mapping[str, int]) -> LabeledDataset:
     """What is read of a copy that holds all it has to by other counts than the makers'."""
-    checker = Checker("the set", instead=counts)
+    checker = DatasetChecks("the set", instead=counts)
     found = checker.finish(reader(folder, checker))
     assert found.missing == ()
     return found
@@ -42,8 +42,8 @@ def complete(reader: Reader, folder: Path, counts: Mapping[str, int]) -> Labeled
 
 def complaint(reader: Reader, folder: Path) -> str:
     """What is said of a copy that has to be as its makers published the set."""
-    checker = Checker("the set")
-    with pytest.raises(SetError) as told:
+    checker = DatasetChecks("the set")
+    with pytest.raises(DatasetError) as told:
         checker.finish(reader(folder, checker))
     return str(told.value)
 

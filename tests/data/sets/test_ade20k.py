@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_mask, write_picture
-from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError
 from veca.data.sets.segmentation import ADE20K_CLASSES as CLASSES
 from veca.data.sets.segmentation import ade20k
 
@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("given", [".", ".."])
 def test_150_classes_start_after_what_is_ignored(home: Path, given: str) -> None:
-    checker = Checker("ade20k", instead=COUNTS)
+    checker = DatasetChecks("ade20k", instead=COUNTS)
     found = checker.finish(ade20k((home / given).resolve(), checker))
     train, val = parts(found)
     assert (found.name, found.kind) == ("ade20k", "masks")
@@ -42,20 +42,20 @@ def test_150_classes_start_after_what_is_ignored(home: Path, given: str) -> None
 
 
 def test_the_published_numbers_are_asked_for(home: Path) -> None:
-    checker = Checker("ade20k")
-    with pytest.raises(SetError, match=r"(?s)2 were found, 20,210 .* 1 were found, 2,000"):
+    checker = DatasetChecks("ade20k")
+    with pytest.raises(DatasetError, match=r"(?s)2 were found, 20,210 .* 1 were found, 2,000"):
         checker.finish(ade20k(home, checker))
 
 
 def test_a_picture_without_a_mask_is_told_of(home: Path) -> None:
     (home / "annotations/training/ADE_train_00000001.png").unlink()
-    checker = Checker("ade20k", instead=COUNTS)
-    with pytest.raises(SetError, match=r"of 1 of 2 pictures .*ADE_train_00000001\.png"):
+    checker = DatasetChecks("ade20k", instead=COUNTS)
+    with pytest.raises(DatasetError, match=r"of 1 of 2 pictures .*ADE_train_00000001\.png"):
         checker.finish(ade20k(home, checker))
 
 
 def test_a_part_that_is_missing_is_named(home: Path) -> None:
     (home / "annotations/validation/ADE_val_00000001.png").unlink()
     (home / "annotations/validation").rmdir()
-    with pytest.raises(SetError, match="annotations/validation is missing"):
-        ade20k(home, Checker("ade20k"))
+    with pytest.raises(DatasetError, match="annotations/validation is missing"):
+        ade20k(home, DatasetChecks("ade20k"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_mask, write_picture
-from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError
 from veca.data.sets.segmentation import CITYSCAPES_CLASSES as CLASSES
 from veca.data.sets.segmentation import cityscapes
 
@@ -33,7 +33,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_19_classes_are_read_from_the_published_ids(home: Path) -> None:
-    checker = Checker("cityscapes", instead=COUNTS)
+    checker = DatasetChecks("cityscapes", instead=COUNTS)
     found = checker.finish(cityscapes(home, checker))
     train, val = parts(found)
     assert (found.name, len(found.classes)) == ("cityscapes", 19)
@@ -48,14 +48,14 @@ def test_19_classes_are_read_from_the_published_ids(home: Path) -> None:
 
 
 def test_the_published_numbers_are_asked_for(home: Path) -> None:
-    checker = Checker("cityscapes")
-    with pytest.raises(SetError, match=r"(?s)2 were found, 2,975 .* 1 were found, 500"):
+    checker = DatasetChecks("cityscapes")
+    with pytest.raises(DatasetError, match=r"(?s)2 were found, 2,975 .* 1 were found, 500"):
         checker.finish(cityscapes(home, checker))
 
 
 def test_a_city_without_masks_is_told_of(home: Path) -> None:
     (home / "gtFine/train/aachen/aachen_000000_000019_gtFine_labelIds.png").unlink()
-    checker = Checker("cityscapes", instead=COUNTS, allow_partial=True)
+    checker = DatasetChecks("cityscapes", instead=COUNTS, allow_partial=True)
     found = checker.finish(cityscapes(home, checker))
     assert len(parts(found)[0]) == 1
     assert "aachen_000000_000019_gtFine_labelIds.png" in found.missing[0]

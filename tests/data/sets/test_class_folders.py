@@ -9,7 +9,7 @@ from tests.data.pictures import encoded, write_shard
 from tests.data.sets.miniatures import complaint, complete, labels, part, touch
 from veca.data.images import decode
 from veca.data.listing import open_input
-from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError
 from veca.data.sets.folders import class_folders, is_class_folders
 
 
@@ -88,8 +88,8 @@ def test_a_damaged_shard_makes_a_set_partial(tmp_path: Path) -> None:
 def test_pictures_without_any_to_measure_on_are_refused_with_advice(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg")
     assert is_class_folders(tmp_path)
-    with pytest.raises(SetError, match=r"neither val/ nor test/ .* move some pictures"):
-        class_folders(tmp_path, Checker("the set", allow_partial=True))
+    with pytest.raises(DatasetError, match=r"neither val/ nor test/ .* move some pictures"):
+        class_folders(tmp_path, DatasetChecks("the set", allow_partial=True))
 
 
 def test_a_part_without_pictures_is_refused(tmp_path: Path) -> None:

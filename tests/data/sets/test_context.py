@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_lines, write_mask, write_picture
-from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError
 from veca.data.sets.segmentation import CLASSES as VOC_CLASSES
 from veca.data.sets.segmentation import CONTEXT_CLASSES as CLASSES
 from veca.data.sets.segmentation import context_59, context_60
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_sixty_classes_count_the_background(home: Path) -> None:
-    checker = Checker("pascal-context-60", instead=COUNTS)
+    checker = DatasetChecks("pascal-context-60", instead=COUNTS)
     found = checker.finish(context_60(home.parent, checker))
     train, val = parts(found)
     assert (found.name, len(found.classes), found.classes[0]) == (
@@ -45,7 +45,7 @@ def test_sixty_classes_count_the_background(home: Path) -> None:
 
 
 def test_fifty_nine_classes_ignore_it(home: Path) -> None:
-    checker = Checker("pascal-context-59", instead=COUNTS)
+    checker = DatasetChecks("pascal-context-59", instead=COUNTS)
     found = checker.finish(context_59(home, checker))
     _, val = parts(found)
     assert (found.name, len(found.classes), found.classes[0]) == (
@@ -63,13 +63,13 @@ def test_names_follow_the_alphabet_as_the_raw_ids_do() -> None:
 
 
 def test_the_published_numbers_are_asked_for(home: Path) -> None:
-    checker = Checker("pascal-context-60")
-    with pytest.raises(SetError, match=r"(?s)2 were found, 4,998 .* 1 were found, 5,105"):
+    checker = DatasetChecks("pascal-context-60")
+    with pytest.raises(DatasetError, match=r"(?s)2 were found, 4,998 .* 1 were found, 5,105"):
         checker.finish(context_60(home, checker))
 
 
 def test_a_number_beyond_the_classes_is_an_error(home: Path) -> None:
     write_mask(home / "SegmentationClassContext/2008_2.png", (0, 255))
-    found = context_60(home, Checker("pascal-context-60"))
+    found = context_60(home, DatasetChecks("pascal-context-60"))
     with pytest.raises(ValueError, match="numbers 255"):
         found.test.target(0)

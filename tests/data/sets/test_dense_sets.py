@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from veca.data.sets.dataset import Checker, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError
 from veca.data.sets.registry import DENSE_SETS
 
 
@@ -19,5 +19,5 @@ def test_all_sets_of_the_paper_have_names() -> None:
 def test_an_empty_folder_is_an_error_that_names_the_set_and_what_is_missing(
     name: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SetError, match=rf"(?s)^{name} .*is missing"):
-        DENSE_SETS[name](tmp_path, Checker(name))
+    with pytest.raises(DatasetError, match=rf"(?s)^{name} .*is missing"):
+        DENSE_SETS[name](tmp_path, DatasetChecks(name))

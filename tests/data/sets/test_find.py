@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.data.sets.miniatures import touch, write
-from veca.data.sets.dataset import SetError
+from veca.data.sets.dataset import DatasetError
 from veca.data.sets.registry import SETS, read_set
 
 CLASSIFICATION = (
@@ -33,7 +33,7 @@ def test_all_sets_of_the_paper_are_known() -> None:
 @pytest.mark.parametrize("name", sorted(SETS))
 def test_every_set_says_what_is_missing_in_an_empty_folder(tmp_path: Path, name: str) -> None:
     for allow_partial in (False, True):
-        with pytest.raises(SetError, match="missing") as told:
+        with pytest.raises(DatasetError, match="missing") as told:
             read_set(f"{name}={tmp_path}", allow_partial=allow_partial)
         assert name in str(told.value)
         assert str(tmp_path) in str(told.value)
@@ -41,7 +41,7 @@ def test_every_set_says_what_is_missing_in_an_empty_folder(tmp_path: Path, name:
 
 def test_a_known_set_is_read_in_its_folder(tmp_path: Path) -> None:
     text = f"oxford-pets={pets(tmp_path)}"
-    with pytest.raises(SetError, match="3,680"):
+    with pytest.raises(DatasetError, match="3,680"):
         read_set(text)
     found = read_set(text, allow_partial=True)
     assert found.name == "oxford-pets"
@@ -59,7 +59,7 @@ def test_a_picture_to_train_and_to_test_on_is_refused_even_in_a_partial_set(
 ) -> None:
     pets(tmp_path)
     write(tmp_path, {"annotations/test.txt": "beagle_2 2 2 1\n"})
-    with pytest.raises(SetError, match="1 pictures are in 'trainval' and in 'test' too"):
+    with pytest.raises(DatasetError, match="1 pictures are in 'trainval' and in 'test' too"):
         read_set(f"oxford-pets={tmp_path}", allow_partial=True)
 
 
@@ -68,10 +68,10 @@ def test_a_copy_of_a_training_picture_is_refused_where_parts_are_folders(tmp_pat
     write(tmp_path, {**files, "val/b/1.jpg": b"six"})
     assert read_set(str(tmp_path)).held_out is not None
     write(tmp_path, {"val/b/1.jpg": b"one"})
-    with pytest.raises(SetError, match=r"val/b/1\.jpg is a copy of train/a/1\.jpg"):
+    with pytest.raises(DatasetError, match=r"val/b/1\.jpg is a copy of train/a/1\.jpg"):
         read_set(str(tmp_path), allow_partial=True)
     write(tmp_path, {"val/b/1.jpg": b"six", "test/a/1.jpg": b"six"})
-    with pytest.raises(SetError, match=r"test/a/1\.jpg is a copy of val/b/1\.jpg"):
+    with pytest.raises(DatasetError, match=r"test/a/1\.jpg is a copy of val/b/1\.jpg"):
         read_set(str(tmp_path), allow_partial=True)
 
 
@@ -79,7 +79,7 @@ def test_a_picture_to_choose_and_to_test_on_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, *(f"images/dots/dots_{number}.jpg" for number in range(3)))
     lists = {"train": 0, "val": 1, "test": 1}
     write(tmp_path, {f"labels/{it}1.txt": f"dots/dots_{n}.jpg\n" for it, n in lists.items()})
-    with pytest.raises(SetError, match="1 pictures are in 'val' and in 'test' too"):
+    with pytest.raises(DatasetError, match="1 pictures are in 'val' and in 'test' too"):
         read_set(f"dtd={tmp_path}", allow_partial=True)
 
 
@@ -112,7 +112,7 @@ def test_masks_and_depth_are_known_by_their_layout(tmp_path: Path, kind: str, fo
 
 def test_a_folder_without_a_split_is_told_what_to_do(tmp_path: Path) -> None:
     touch(tmp_path, "cat/1.jpg", "dog/2.jpg")
-    with pytest.raises(SetError, match="train/<class>/ with val/<class>/") as told:
+    with pytest.raises(DatasetError, match="train/<class>/ with val/<class>/") as told:
         read_set(str(tmp_path))
     assert "split its pictures so" in str(told.value)
     assert "food101" in str(told.value)
@@ -129,7 +129,7 @@ def test_a_folder_without_a_split_is_told_what_to_do(tmp_path: Path) -> None:
     ],
 )
 def test_a_text_that_means_nothing_is_answered_with_what_is_allowed(text: str, told: str) -> None:
-    with pytest.raises(SetError) as error:
+    with pytest.raises(DatasetError) as error:
         read_set(text)
     assert told in str(error.value)
     assert "food101" in str(error.value)

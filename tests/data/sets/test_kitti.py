@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_depth, write_lines, write_picture
-from veca.data.sets.dataset import Checker, DepthFacts, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError, DepthRange
 from veca.data.sets.depth import kitti
 
 COUNTS = {
@@ -45,25 +45,25 @@ def test_eigens_parts_are_found_and_pictures_without_depth_left_out(
     tmp_path: Path, pictures: str, depth: tuple[str, str], lists: str
 ) -> None:
     write_kitti(tmp_path, pictures, depth, lists)
-    checker = Checker("kitti", instead=COUNTS)
+    checker = DatasetChecks("kitti", instead=COUNTS)
     found = checker.finish(kitti(tmp_path, checker))
     train, test = parts(found)
     assert (found.name, found.kind) == ("kitti", "depth")
     assert [key.split("_drive_")[1][:4] for key in train.keys] == ["0057", "0061"]
     assert test.target(0)[0, :3].tolist() == [0, 1, 80]
-    assert found.depth == DepthFacts(least=1e-3, most=80.0, crop="garg-kitti", kb_crop=True)
+    assert found.depth == DepthRange(least=1e-3, most=80.0, crop="garg-kitti", kb_crop=True)
     assert found.facts["test_pictures_without_depth"] == 1
 
 
 def test_the_published_numbers_are_asked_for(tmp_path: Path) -> None:
     write_kitti(tmp_path, *LAYOUTS[0])
-    checker = Checker("kitti")
-    with pytest.raises(SetError, match=r"(?s)23,158 are .* 652 are .* 1 were found, 45 are"):
+    checker = DatasetChecks("kitti")
+    with pytest.raises(DatasetError, match=r"(?s)23,158 are .* 652 are .* 1 were found, 45 are"):
         checker.finish(kitti(tmp_path, checker))
 
 
 def test_drives_that_are_not_there_are_named(tmp_path: Path) -> None:
     write_kitti(tmp_path, "input", ("gt_depth", "elsewhere"), "kitti_eigen_{}.txt")
-    checker = Checker("kitti", instead=COUNTS)
-    with pytest.raises(SetError, match="gt_depth/2011_09_26_drive_0002_sync/proj_depth"):
+    checker = DatasetChecks("kitti", instead=COUNTS)
+    with pytest.raises(DatasetError, match="gt_depth/2011_09_26_drive_0002_sync/proj_depth"):
         checker.finish(kitti(tmp_path, checker))

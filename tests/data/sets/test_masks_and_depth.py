@@ -16,7 +16,7 @@ from tests.data.sets.dense_layouts import (
 )
 from tests.rules import ROOT
 from veca.data.images import read_size
-from veca.data.sets.dataset import Checker, DepthFacts, LabeledSet, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError, DepthRange, LabeledDataset
 from veca.data.sets.folders import (
     ANIMALS_SCORED,
     is_plain_depth,
@@ -43,8 +43,8 @@ def write_masks(folder: Path, classes: tuple[str, ...] = ("other", "cat", "dog")
     return folder
 
 
-def masks(folder: Path) -> LabeledSet:
-    checker = Checker(folder.name)
+def masks(folder: Path) -> LabeledDataset:
+    checker = DatasetChecks(folder.name)
     return checker.finish(plain_masks(folder, checker))
 
 
@@ -73,7 +73,7 @@ def test_scored_classes_are_named_in_a_file(tmp_path: Path) -> None:
 def test_scored_classes_must_be_classes(tmp_path: Path, names: list[str]) -> None:
     folder = write_masks(tmp_path)
     write_lines(folder / "scored.txt", names)
-    with pytest.raises(SetError, match=r"must name classes of classes\.txt"):
+    with pytest.raises(DatasetError, match=r"must name classes of classes\.txt"):
         masks(folder)
 
 
@@ -92,28 +92,28 @@ def test_a_class_beyond_the_list_is_an_error_when_it_is_met(tmp_path: Path) -> N
 
 
 def test_a_class_named_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetError, match="names a class twice"):
+    with pytest.raises(DatasetError, match="names a class twice"):
         masks(write_masks(tmp_path, ("cat", "dog", "cat")))
 
 
 def test_two_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
     folder = write_masks(tmp_path)
     write_picture(folder / "images" / "one.png")
-    with pytest.raises(SetError, match=r"both one\.jpg and one\.png"):
+    with pytest.raises(DatasetError, match=r"both one\.jpg and one\.png"):
         masks(folder)
 
 
 def test_a_listed_picture_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     folder = write_masks(tmp_path)
     write_lines(folder / "train.txt", ["one", "four"])
-    with pytest.raises(SetError, match=r"of 1 of 2 pictures .*images/four"):
+    with pytest.raises(DatasetError, match=r"of 1 of 2 pictures .*images/four"):
         masks(folder)
 
 
 def test_a_picture_in_both_lists_is_refused(tmp_path: Path) -> None:
     folder = write_masks(tmp_path)
     write_lines(folder / "val.txt", ["three", "one"])
-    with pytest.raises(SetError, match=r"such as images/one\.jpg"):
+    with pytest.raises(DatasetError, match=r"such as images/one\.jpg"):
         masks(folder)
 
 
@@ -121,7 +121,7 @@ def test_a_picture_in_both_lists_is_refused(tmp_path: Path) -> None:
 def test_a_list_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
     folder = write_masks(tmp_path)
     (folder / name).unlink()
-    with pytest.raises(SetError, match=rf"{name} is missing"):
+    with pytest.raises(DatasetError, match=rf"{name} is missing"):
         masks(folder)
 
 
@@ -133,9 +133,9 @@ def test_depth_is_read_in_meters(tmp_path: Path) -> None:
     write_lines(tmp_path / "val.txt", ["b"])
     assert is_plain_depth(tmp_path)
     assert not is_plain_masks(tmp_path)
-    checker = Checker("mine")
+    checker = DatasetChecks("mine")
     found = checker.finish(plain_depth(tmp_path, checker))
-    assert (found.kind, found.depth) == ("depth", DepthFacts())
+    assert (found.kind, found.depth) == ("depth", DepthRange())
     assert found.test.target(0)[0, :2].tolist() == [0, 2.5]
     assert found.test.target(0).shape == (HEIGHT, WIDTH)
 
@@ -153,7 +153,7 @@ def test_the_animals_are_whole_and_their_masks_fit_their_pictures() -> None:
 
 @pytest.mark.skipif(not TASKONOMY.is_dir(), reason="the shared sets are not on this machine")
 def test_the_depth_of_rooms_is_whole_and_in_the_range_of_rooms() -> None:
-    checker = Checker("taskonomy")
+    checker = DatasetChecks("taskonomy")
     found = checker.finish(plain_depth(TASKONOMY, checker))
     train, val = parts(found)
     assert (found.name, len(train), len(val)) == ("taskonomy", 260, 111)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.data.sets.miniatures import complaint, complete, labels, part, touch, write
-from veca.data.sets.dataset import SetError
+from veca.data.sets.dataset import DatasetError
 from veca.data.sets.matlab_sets import FLOWERS, flowers_102, read_matlab, stanford_cars
 
 scipy_io = pytest.importorskip("scipy.io", reason="MATLAB files need scipy")
@@ -122,16 +122,16 @@ def test_a_part_of_one_picture_is_read_too(tmp_path: Path) -> None:
 
 def test_a_damaged_matlab_file_is_named(tmp_path: Path) -> None:
     write(tmp_path, {"torn.mat": b"MATLAB 5.0 MAT-file" + bytes(200)})
-    with pytest.raises(SetError, match=r"torn\.mat has no labels that can be read"):
+    with pytest.raises(DatasetError, match=r"torn\.mat has no labels that can be read"):
         read_matlab(tmp_path / "torn.mat", "labels")
     save(tmp_path / "other.mat", x=np.zeros(3))
-    with pytest.raises(SetError, match=r"other\.mat has no labels that can be read"):
+    with pytest.raises(DatasetError, match=r"other\.mat has no labels that can be read"):
         read_matlab(tmp_path / "other.mat", "labels")
 
 
 def test_without_scipy_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(SetError, match=r"pip install veca\[probe\]"):
+    with pytest.raises(DatasetError, match=r"pip install veca\[probe\]"):
         read_matlab(tmp_path / "labels.mat", "labels")
 
 

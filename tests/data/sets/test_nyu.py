@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.sets.dense_layouts import parts, write_depth, write_lines, write_picture
-from veca.data.sets.dataset import Checker, DepthFacts, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError, DepthRange
 from veca.data.sets.depth import nyu_v2, nyu_v2_labeled
 
 COUNTS = {"train pictures": 2, "test pictures": 1}
@@ -42,19 +42,19 @@ def write_nyu(folder: Path, train: str, test: str, lists: str) -> None:
 @pytest.mark.parametrize(("train", "test", "lists"), LAYOUTS)
 def test_pairs_are_found_by_the_lists(tmp_path: Path, train: str, test: str, lists: str) -> None:
     write_nyu(tmp_path, train, test, lists)
-    checker = Checker("nyu-v2", instead=COUNTS)
+    checker = DatasetChecks("nyu-v2", instead=COUNTS)
     found = checker.finish(nyu_v2(tmp_path, checker))
     fitted, tested = parts(found)
     assert (found.name, found.kind, found.classes) == ("nyu-v2", "depth", ())
     assert [Path(key).parent.name for key in fitted.keys] == ["bathroom_0001", "kitchen_0028b"]
     assert tested.target(0)[0, :3].tolist() == pytest.approx([0, 1.5, 9.999], rel=1e-6)
-    assert found.depth == DepthFacts(least=1e-3, most=10.0, crop="eigen-nyu", nyu_crop=True)
+    assert found.depth == DepthRange(least=1e-3, most=10.0, crop="eigen-nyu", nyu_crop=True)
 
 
 def test_the_published_numbers_are_asked_for(tmp_path: Path) -> None:
     write_nyu(tmp_path, *LAYOUTS[0])
-    checker = Checker("nyu-v2")
-    with pytest.raises(SetError, match=r"(?s)2 were found, 24,231 .* 1 were found, 654"):
+    checker = DatasetChecks("nyu-v2")
+    with pytest.raises(DatasetError, match=r"(?s)2 were found, 24,231 .* 1 were found, 654"):
         checker.finish(nyu_v2(tmp_path, checker))
 
 
@@ -62,8 +62,8 @@ def test_a_test_picture_in_the_train_list_is_refused(tmp_path: Path) -> None:
     write_nyu(tmp_path, *LAYOUTS[0])
     content = (tmp_path / "nyu_train.txt").read_text() + (tmp_path / "nyu_test.txt").read_text()
     (tmp_path / "nyu_train.txt").write_text(content)
-    with pytest.raises(SetError, match="are in 'train' and in 'test' too"):
-        nyu_v2(tmp_path, Checker("nyu-v2", allow_partial=True))
+    with pytest.raises(DatasetError, match="are in 'train' and in 'test' too"):
+        nyu_v2(tmp_path, DatasetChecks("nyu-v2", allow_partial=True))
 
 
 @pytest.mark.parametrize("given", ["official_splits", "."])
@@ -76,12 +76,12 @@ def test_the_labeled_convention_has_a_name_and_numbers_of_its_own(
         ("test", "basement", 0),
     ):
         write_frame(tmp_path / "official_splits" / part, scene, number)
-    checker = Checker("nyu-v2-labeled", instead=COUNTS)
+    checker = DatasetChecks("nyu-v2-labeled", instead=COUNTS)
     found = checker.finish(nyu_v2_labeled(tmp_path / given, checker))
     train, test = parts(found)
     assert (found.name, len(test)) == ("nyu-v2-labeled", 1)
     assert train.keys == ("train/basement/rgb_00001.jpg", "train/cafe/rgb_00002.jpg")
     assert train.target(1)[0, 1] == 1.5
-    checker = Checker("nyu-v2-labeled")
-    with pytest.raises(SetError, match=r"(?s)2 were found, 795 .* 1 were found, 654"):
+    checker = DatasetChecks("nyu-v2-labeled")
+    with pytest.raises(DatasetError, match=r"(?s)2 were found, 795 .* 1 were found, 654"):
         checker.finish(nyu_v2_labeled(tmp_path / given, checker))

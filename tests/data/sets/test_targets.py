@@ -17,7 +17,7 @@ from tests.data.sets.dense_layouts import (
     write_mask,
     write_sbd,
 )
-from veca.data.images import DataError, PictureError
+from veca.data.images import DataError, ImageError
 from veca.data.sets.segmentation import ADE20K, VOC, plain_table, read_depth, read_mask
 
 SOME = (0, 20, 255, 7)
@@ -66,7 +66,7 @@ def test_a_table_is_applied_once_and_the_file_stays_as_it_is(tmp_path: Path) -> 
 def test_an_unknown_number_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mask.png"
     write_mask(path, (0, 21))
-    with pytest.raises(PictureError, match=r"mask\.png: a mask holds the numbers 21,"):
+    with pytest.raises(ImageError, match=r"mask\.png: a mask holds the numbers 21,"):
         read_mask(str(path), VOC)
 
 
@@ -74,14 +74,14 @@ def test_an_unknown_number_is_an_error_that_names_the_file(tmp_path: Path) -> No
 def test_a_mask_with_more_than_one_byte_a_pixel_is_refused(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "mask.png"
     Image.new(mode, (WIDTH, HEIGHT)).save(path)
-    with pytest.raises(PictureError, match=rf"has the mode {mode}, but a mask needs"):
+    with pytest.raises(ImageError, match=rf"has the mode {mode}, but a mask needs"):
         read_mask(str(path), VOC)
 
 
 def test_a_mask_that_jpeg_has_blurred_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mask.png"
     Image.new("L", (WIDTH, HEIGHT)).save(path, "JPEG")
-    with pytest.raises(PictureError, match="is a JPEG file"):
+    with pytest.raises(ImageError, match="is a JPEG file"):
         read_mask(str(path), VOC)
 
 
@@ -89,7 +89,7 @@ def test_a_mask_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mask.png"
     write_mask(path, range(21))
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(PictureError):
+    with pytest.raises(ImageError):
         read_mask(str(path), VOC)
 
 
@@ -109,7 +109,7 @@ def test_depth_is_in_meters_and_unknown_stays_zero(
 def test_a_depth_map_of_eight_bits_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "depth.png"
     Image.new("L", (WIDTH, HEIGHT)).save(path)
-    with pytest.raises(PictureError, match="depth needs one channel of 16 bits"):
+    with pytest.raises(ImageError, match="depth needs one channel of 16 bits"):
         read_depth(str(path), 1000)
 
 
@@ -124,7 +124,7 @@ def test_a_matlab_file_without_a_mask_is_refused(tmp_path: Path) -> None:
 
     other, damaged = tmp_path / "other.mat", tmp_path / "damaged.mat"
     savemat(other, {"GTcls": {"Boundaries": np.zeros((3, 3))}})
-    with pytest.raises(PictureError, match=r"holds no mask as GTcls\.Segmentation"):
+    with pytest.raises(ImageError, match=r"holds no mask as GTcls\.Segmentation"):
         read_mask(str(other), VOC)
     write_lines(damaged, ["no MATLAB file at all, but long enough to be asked for its version" * 4])
     with pytest.raises(DataError, match="GTcls"):

@@ -12,7 +12,7 @@ from tests.data.sets.dense_layouts import (
     write_picture,
     write_sbd,
 )
-from veca.data.sets.dataset import Checker, LabeledSet, SetError
+from veca.data.sets.dataset import DatasetChecks, DatasetError, LabeledDataset
 from veca.data.sets.segmentation import CLASSES, voc2012, voc2012_aug
 
 OWN, VAL = ("2007_01", "2007_02"), ("2007_03", "2008_04")
@@ -48,14 +48,14 @@ def add_sbd(dataset: Path) -> None:
     write_lines(dataset / "val.txt", SBD_VAL)
 
 
-def with_sbd(folder: Path, *, allow_partial: bool = False) -> LabeledSet:
-    checker = Checker("voc2012-aug", instead=COUNTS, allow_partial=allow_partial)
+def with_sbd(folder: Path, *, allow_partial: bool = False) -> LabeledDataset:
+    checker = DatasetChecks("voc2012-aug", instead=COUNTS, allow_partial=allow_partial)
     return checker.finish(voc2012_aug(folder, checker))
 
 
 @pytest.mark.parametrize("given", [".", "..", "../.."])
 def test_voc_2012_has_its_own_train_and_val_parts(home: Path, given: str) -> None:
-    checker = Checker("voc2012", instead=COUNTS)
+    checker = DatasetChecks("voc2012", instead=COUNTS)
     found = checker.finish(voc2012((home / given).resolve(), checker))
     train, val = parts(found)
     assert (found.name, found.kind, found.missing) == ("voc2012", "masks", ())
@@ -70,10 +70,12 @@ def test_voc_2012_has_its_own_train_and_val_parts(home: Path, given: str) -> Non
 
 def test_the_published_numbers_are_asked_for_all_at_once(home: Path) -> None:
     add_sbd(home.parent / "benchmark_RELEASE/dataset")
-    checker = Checker("voc2012")
-    with pytest.raises(SetError, match=r"(?s)2 were found, 1,464 are .* 2 were found, 1,449 are"):
+    checker = DatasetChecks("voc2012")
+    with pytest.raises(
+        DatasetError, match=r"(?s)2 were found, 1,464 are .* 2 were found, 1,449 are"
+    ):
         checker.finish(voc2012(home, checker))
-    checker = Checker("voc2012-aug", allow_partial=True)
+    checker = DatasetChecks("voc2012-aug", allow_partial=True)
     missing = "\n".join(checker.finish(voc2012_aug(home, checker)).missing)
     assert "5 were found, 10,582 are published" in missing
     assert "3 were found, 9,118 are published" in missing
@@ -119,21 +121,23 @@ def test_masks_of_sbd_that_others_have_converted_will_do(home: Path) -> None:
 
 
 def test_without_sbd_the_error_names_where_it_was_looked_for(home: Path) -> None:
-    with pytest.raises(SetError, match=r"SBD is missing: neither benchmark_RELEASE/dataset nor"):
+    with pytest.raises(
+        DatasetError, match=r"SBD is missing: neither benchmark_RELEASE/dataset nor"
+    ):
         with_sbd(home)
     assert len(parts(with_sbd(home, allow_partial=True))[0]) == 2
 
 
 def test_a_picture_of_val_in_the_train_list_is_refused(home: Path) -> None:
     write_lines(home / "ImageSets/Segmentation/train.txt", (*OWN, VAL[0]))
-    checker = Checker("voc2012", instead=COUNTS, allow_partial=True)
-    with pytest.raises(SetError, match="such as JPEGImages/2007_03"):
+    checker = DatasetChecks("voc2012", instead=COUNTS, allow_partial=True)
+    with pytest.raises(DatasetError, match="such as JPEGImages/2007_03"):
         voc2012(home, checker)
 
 
 def test_what_is_missing_is_named(home: Path, tmp_path: Path) -> None:
     (home / "ImageSets/Segmentation/val.txt").unlink()
-    with pytest.raises(SetError, match=r"ImageSets/Segmentation/val\.txt is missing"):
-        voc2012(home, Checker("voc2012"))
-    with pytest.raises(SetError, match="no folder"):
-        voc2012(tmp_path / "nowhere", Checker("voc2012"))
+    with pytest.raises(DatasetError, match=r"ImageSets/Segmentation/val\.txt is missing"):
+        voc2012(home, DatasetChecks("voc2012"))
+    with pytest.raises(DatasetError, match="no folder"):
+        voc2012(tmp_path / "nowhere", DatasetChecks("voc2012"))

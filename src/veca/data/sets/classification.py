@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from veca.data.listing import RAW_SUFFIX, Input, absolute, key, member_name
 from veca.data.sets.dataset import (
-    Checker,
-    LabeledSet,
-    PartBuilder,
-    SetError,
+    DatasetChecks,
+    DatasetError,
+    LabeledDataset,
     Split,
+    SplitBuilder,
     lines,
     read_json,
     rows,
@@ -42,7 +42,7 @@ from veca.data.sets.dataset import (
 from veca.data.sets.folders import read_class_folders
 
 
-def food101(folder: Path, checker: Checker) -> LabeledSet:
+def food101(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`meta/{classes.txt,train.json,test.json}` and `images/<class>/<number>.jpg`.
 
     The JSON files map each class to names below `images/`, without their ending. The labels of the
@@ -55,10 +55,12 @@ def food101(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("classes", len(classes), 101)
     _expect(checker, train, 75_750, each=750, num_classes=len(classes))
     _expect(checker, test, 25_250, each=250, num_classes=len(classes))
-    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+    return LabeledDataset(
+        name=checker.name, kind="classes", classes=classes, train=train, test=test
+    )
 
 
-def oxford_pets(folder: Path, checker: Checker) -> LabeledSet:
+def oxford_pets(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`annotations/{trainval,test}.txt` and `images/<Breed>_<number>.jpg`.
 
     Columns are name, class from 1, species and breed within the species; only the second counts.
@@ -70,7 +72,7 @@ def oxford_pets(folder: Path, checker: Checker) -> LabeledSet:
     builders = []
     for part in parts:
         listed = root / f"annotations/{part}.txt"
-        builder = PartBuilder(part, root)
+        builder = SplitBuilder(part, root)
         for picture, class_, _, _ in rows(listed, 4):
             label = whole(class_, listed) - 1
             names[label] = picture.rpartition("_")[0]
@@ -81,12 +83,12 @@ def oxford_pets(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("classes", len(names), 37)
     for split in (train, test):
         _expect(checker, split, parts[split.name])
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name, kind="classes", classes=classes, train=train, test=test, per_class=True
     )
 
 
-def cub_200(folder: Path, checker: Checker) -> LabeledSet:
+def cub_200(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """Four lists, `classes`, `images`, `image_class_labels` and `train_test_split`, joined by id.
 
     Classes are counted from 1; 1 in the last list means training. Whole pictures are used, not cut
@@ -99,11 +101,11 @@ def cub_200(folder: Path, checker: Checker) -> LabeledSet:
     classes = listed["classes"]
     ordered = sorted(classes, key=partial(whole, path=root / "classes.txt"))
     numbers = {number: place for place, number in enumerate(ordered)}
-    builders = {"1": PartBuilder("train", root), "0": PartBuilder("test", root)}
+    builders = {"1": SplitBuilder("train", root), "0": SplitBuilder("test", root)}
     for id_, picture in listed["images"].items():
         class_, part = listed["image_class_labels"].get(id_), listed["train_test_split"].get(id_)
         if class_ not in numbers or part not in builders:
-            raise SetError(
+            raise DatasetError(
                 f"{root}: picture {id_}, {picture}, has the class {class_} and the part {part}; "
                 "classes are numbers of classes.txt, parts are 1 and 0: get the lists again."
             )
@@ -113,7 +115,7 @@ def cub_200(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("pictures", len(listed["images"]), 11_788)
     _expect(checker, train, 5_994)
     _expect(checker, test, 5_794)
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=tuple(classes[number].partition(".")[2] for number in numbers),
@@ -122,7 +124,7 @@ def cub_200(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def fgvc_aircraft(folder: Path, checker: Checker) -> LabeledSet:
+def fgvc_aircraft(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`data/images_variant_{train,val,test}.txt`, `data/variants.txt` and `data/images/`.
 
     The 100 variants are the classes, not the families or manufacturers. The makers ask to cut off
@@ -137,16 +139,16 @@ def fgvc_aircraft(folder: Path, checker: Checker) -> LabeledSet:
     numbers = {name: number for number, name in enumerate(classes)}
     splits = {}
     for part, listed in lists.items():
-        builder = PartBuilder(part, root)
+        builder = SplitBuilder(part, root)
         for picture, class_ in rows(root / listed, 2):
             if class_ not in numbers:
-                raise SetError(f"{root / listed} has {class_!r}, which is not in variants.txt.")
+                raise DatasetError(f"{root / listed} has {class_!r}, which is not in variants.txt.")
             builder.add(f"data/images/{picture}.jpg", numbers[class_])
         splits[part] = builder.split(len(classes), checker)
     checker.expect("classes", len(classes), 100)
     for part, split in splits.items():
         _expect(checker, split, parts[part])
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -158,7 +160,7 @@ def fgvc_aircraft(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def dtd(folder: Path, checker: Checker) -> LabeledSet:
+def dtd(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`labels/{train,val,test}1.txt` and `images/<texture>/`, the first of ten partitions."""
     parts = ("train", "val", "test")
     needed = ("images", *(f"labels/{part}1.txt" for part in parts))
@@ -168,14 +170,14 @@ def dtd(folder: Path, checker: Checker) -> LabeledSet:
     numbers = {name: number for number, name in enumerate(classes)}
     splits = {}
     for part in parts:
-        builder = PartBuilder(part, root)
+        builder = SplitBuilder(part, root)
         for path in listed[part]:
             builder.add(f"images/{path}", numbers[path.partition("/")[0]])
         splits[part] = builder.split(len(classes), checker)
     checker.expect("classes", len(classes), 47)
     for split in splits.values():
         _expect(checker, split, 1_880, each=40, num_classes=len(classes))
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -186,13 +188,15 @@ def dtd(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def _food_split(part: str, root: Path, classes: tuple[str, ...], checker: Checker) -> Split:
+def _food_split(part: str, root: Path, classes: tuple[str, ...], checker: DatasetChecks) -> Split:
     """A part by its JSON file."""
     path = root / f"meta/{part}.json"
     listed = read_json(path)
     if not isinstance(listed, dict) or not set(listed) <= set(classes):
-        raise SetError(f"{path} is no map from the names in classes.txt to pictures; get it again.")
-    builder = PartBuilder(part, root)
+        raise DatasetError(
+            f"{path} is no map from the names in classes.txt to pictures; get it again."
+        )
+    builder = SplitBuilder(part, root)
     for number, name in enumerate(classes):
         for picture in listed.get(name, ()):
             builder.add(f"images/{picture}.jpg", number)
@@ -200,7 +204,7 @@ def _food_split(part: str, root: Path, classes: tuple[str, ...], checker: Checke
 
 
 def _expect(
-    checker: Checker, split: Split, pictures: int, *, each: int = 0, num_classes: int = 0
+    checker: DatasetChecks, split: Split, pictures: int, *, each: int = 0, num_classes: int = 0
 ) -> None:
     """Compare a part with what is published of it: its pictures and, if given, those of a class."""
     checker.expect(f"{split.name} pictures", len(split), pictures)
@@ -232,7 +236,7 @@ SUN_CLASS_LIST = "ClassName.txt"
 SUN_LISTS = {"train": "Training_01.txt", "test": "Testing_01.txt"}
 
 
-def places365(folder: Path, checker: Checker) -> LabeledSet:
+def places365(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """Lists of `path class` beside `data_256_standard/` and `val_256/`, or the large pictures.
 
     Numbers are reported on `val`; the labels of the test pictures are not public.
@@ -242,7 +246,7 @@ def places365(folder: Path, checker: Checker) -> LabeledSet:
     classes = _places_classes(root / PLACES_CATEGORIES)
     splits = {}
     for (name, listed), pictures in zip(PLACES_LISTS.items(), folders, strict=True):
-        builder = PartBuilder(name, root)
+        builder = SplitBuilder(name, root)
         for path, label in rows(root / listed, 2):
             builder.add(f"{pictures}/{path.lstrip('/')}", whole(label, root / listed))
         splits[name] = builder.split(len(classes), checker)
@@ -251,7 +255,7 @@ def places365(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("train pictures", len(train), PLACES_TRAIN)
     checker.expect("val pictures", len(val), PLACES_VAL)
     checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 100)
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -261,7 +265,7 @@ def places365(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def sun397(folder: Path, checker: Checker) -> LabeledSet:
+def sun397(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`SUN397/<letter>/<class>/`, with partition 01 of the makers' ten: 50 + 50 of each class.
 
     A class may have two levels, as `b/bow_window/indoor`; so a picture's class is all of its path.
@@ -284,7 +288,7 @@ def sun397(folder: Path, checker: Checker) -> LabeledSet:
         checker.expect(f"{name} pictures", len(split), SUN_PART)
         each = f"{name} pictures of a class"
         checker.expect_each(each, np.asarray(split.labels), len(paths), 50)
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=tuple(path.partition("/")[2] for path in paths),
@@ -294,7 +298,7 @@ def sun397(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def _places_folders(root: Path, checker: Checker) -> tuple[str, str]:
+def _places_folders(root: Path, checker: DatasetChecks) -> tuple[str, str]:
     """The folders that hold the pictures."""
     for folders in PLACES_FOLDERS:
         if all((root / name).is_dir() for name in folders):
@@ -306,20 +310,20 @@ def _places_classes(path: Path) -> tuple[str, ...]:
     """Class names by number; lines are `/a/airfield 0`."""
     names = {whole(number, path): name for name, number in rows(path, 2)}
     if sorted(names) != list(range(len(names))):
-        raise SetError(f"{path} does not number its classes 0, 1, 2, ...; get it again.")
+        raise DatasetError(f"{path} does not number its classes 0, 1, 2, ...; get it again.")
     return tuple(names[number].strip("/").partition("/")[2] for number in range(len(names)))
 
 
 def _sun_split(
-    name: str, root: Path, listed: Path, numbers: dict[str, int], checker: Checker
+    name: str, root: Path, listed: Path, numbers: dict[str, int], checker: DatasetChecks
 ) -> Split:
     """A part by its list, whose lines are `/a/abbey/sun_aaalbzqrimafwbiv.jpg`."""
-    builder = PartBuilder(name, root)
+    builder = SplitBuilder(name, root)
     for line in lines(listed):
         path = line.strip("/")
         class_ = path.rpartition("/")[0]
         if class_ not in numbers:
-            raise SetError(f"{listed} has {line}, whose class is not in {SUN_CLASS_LIST}.")
+            raise DatasetError(f"{listed} has {line}, whose class is not in {SUN_CLASS_LIST}.")
         builder.add(path, numbers[class_])
     return builder.split(len(numbers), checker)
 
@@ -372,17 +376,17 @@ HUNDRED = Layout(
 )
 
 
-def cifar_10(folder: Path, checker: Checker) -> LabeledSet:
+def cifar_10(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`cifar-10-batches-bin/{data_batch_1 ... 5,test_batch}.bin` and `batches.meta.txt`."""
     return _read(folder, TEN, checker)
 
 
-def cifar_100(folder: Path, checker: Checker) -> LabeledSet:
+def cifar_100(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`cifar-100-binary/{train,test}.bin` and `fine_label_names.txt`; the fine labels count."""
     return _read(folder, HUNDRED, checker)
 
 
-def _read(folder: Path, layout: Layout, checker: Checker) -> LabeledSet:
+def _read(folder: Path, layout: Layout, checker: DatasetChecks) -> LabeledDataset:
     """Either set."""
     needed = (layout.names, *layout.train, *layout.test)
     if not any((folder / name / layout.names).exists() for name in ("", layout.folder)):
@@ -401,12 +405,14 @@ def _read(folder: Path, layout: Layout, checker: Checker) -> LabeledSet:
         what = f"{split.name} pictures of a class"
         each = pictures // layout.classes
         checker.expect_each(what, np.asarray(split.labels), len(classes), each)
-    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+    return LabeledDataset(
+        name=checker.name, kind="classes", classes=classes, train=train, test=test
+    )
 
 
-def _pictures(part: str, root: Path, layout: Layout, checker: Checker) -> PartBuilder:
+def _pictures(part: str, root: Path, layout: Layout, checker: DatasetChecks) -> SplitBuilder:
     """The records of a part."""
-    builder = PartBuilder(part, root)
+    builder = SplitBuilder(part, root)
     record = layout.label_bytes + PICTURE
     for name in layout.train if part == "train" else layout.test:
         path = absolute(root / name)
@@ -428,7 +434,7 @@ OF_A_CLASS = 30
 """Training pictures of each class, as in the literature."""
 
 
-def caltech_101(folder: Path, checker: Checker) -> LabeledSet:
+def caltech_101(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`101_ObjectCategories/<class>/`, `BACKGROUND_Google` being the 102nd class.
 
     The makers have no split: papers draw 30 pictures of each class to train on and test on the
@@ -442,7 +448,7 @@ def caltech_101(folder: Path, checker: Checker) -> LabeledSet:
     whole = found.split(classes, checker)
     labels = np.asarray(whole.labels)
     order = [key(name.removeprefix(f"{PICTURES}{os.sep}")) for name in whole.keys]
-    builders = PartBuilder("train", root), PartBuilder("test", root)
+    builders = SplitBuilder("train", root), SplitBuilder("test", root)
     for label in range(len(classes)):
         rows = np.flatnonzero(labels == label).tolist()
         drawn = set(sorted(rows, key=order.__getitem__)[:OF_A_CLASS])
@@ -452,7 +458,7 @@ def caltech_101(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("classes", len(classes), 102)
     checker.expect("train pictures", len(train), 3_060)
     checker.expect("test pictures", len(test), 6_084)
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=classes,
@@ -472,7 +478,7 @@ LISTS = "ImageSets/Main"
 PRESENT, DIFFICULT, ABSENT = 1, 0, -1
 
 
-def voc2007(folder: Path, checker: Checker) -> LabeledSet:
+def voc2007(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`, with the test archive unpacked into it."""
     needed = ["JPEGImages"]
     for part in PARTS:
@@ -481,7 +487,7 @@ def voc2007(folder: Path, checker: Checker) -> LabeledSet:
     trainval, test = (_split(part, root, checker) for part in PARTS)
     for split in (trainval, test):
         checker.expect(f"{split.name} pictures", len(split), PARTS[split.name])
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=CLASSES,
@@ -491,10 +497,10 @@ def voc2007(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def _split(part: str, root: Path, checker: Checker) -> Split:
+def _split(part: str, root: Path, checker: DatasetChecks) -> Split:
     """A part with its labels (N, 20)."""
     names = list(lines(root / LISTS / f"{part}.txt"))
-    builder = PartBuilder(part, root)
+    builder = SplitBuilder(part, root)
     for row, name in enumerate(names):
         builder.add(f"JPEGImages/{name}.jpg", row)
     found = builder.split(max(len(names), 1), checker)
@@ -509,5 +515,7 @@ def _shown(path: Path, names: list[str]) -> NDArray[np.int64]:
     marks = [listed.get(name) for name in names]
     for name, mark in zip(names, marks, strict=True):
         if mark not in (PRESENT, DIFFICULT, ABSENT):
-            raise SetError(f"{path} says {mark} of {name}; allowed are 1, 0 and -1: get it again.")
+            raise DatasetError(
+                f"{path} says {mark} of {name}; allowed are 1, 0 and -1: get it again."
+            )
     return np.array(marks, np.int64)

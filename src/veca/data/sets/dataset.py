@@ -36,8 +36,8 @@ from veca.data.images import DataError
 from veca.data.listing import (
     MEMBER_MARK,
     UNKNOWN,
+    ImageTable,
     Input,
-    InputTable,
     TableBuilder,
     absolute,
     open_input,
@@ -46,11 +46,11 @@ from veca.data.listing import (
 Kind = Literal["classes", "masks", "depth"]
 """What is told of a picture: its class or classes, the class of each pixel, or its depth."""
 
-IGNORED = 255
+IGNORE_INDEX = 255
 """The class of pixels that do not count."""
 
 Target = NDArray[np.uint8] | NDArray[np.float32]
-"""Classes of the pixels, after the set's own map, `IGNORED` where they do not count; or meters, 0
+"""Classes of the pixels, after the set's own map, `IGNORE_INDEX` where they do not count; or meters, 0
 where they are unknown (height, width)."""
 
 
@@ -61,7 +61,7 @@ class Split:
     name: str
     """As its makers call it: 'train', 'val', 'test', 'trainval', 'trainaug', ..."""
 
-    pictures: InputTable
+    pictures: ImageTable
     """One row a picture (N)."""
 
     keys: tuple[str, ...]
@@ -101,7 +101,7 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DepthFacts:
+class DepthRange:
     """What the numbers of a depth set mean, and where they count."""
 
     least: float = 1e-3
@@ -121,7 +121,7 @@ class DepthFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabeledSet:
+class LabeledDataset:
     """A set with its parts."""
 
     name: str
@@ -150,7 +150,7 @@ class LabeledSet:
     per_class: bool = False
     """Whether its literature reports the mean of the classes' accuracies first."""
 
-    depth: DepthFacts | None = None
+    depth: DepthRange | None = None
 
     missing: tuple[str, ...] = ()
     """Sentences about what is not as its makers published it; not empty means partial."""
@@ -159,11 +159,11 @@ class LabeledSet:
     """What else a report should say, such as which of several lists was used."""
 
 
-class SetError(DataError):
+class DatasetError(DataError):
     """A labeled set that is not as its makers published it: what is missing, and what to do."""
 
 
-class Checker:
+class DatasetChecks:
     """Collects what is wrong with one set."""
 
     def __init__(
@@ -214,7 +214,7 @@ class Checker:
         if missing:
             raise self.lacking(*missing)
 
-    def lacking(self, *paths: Path) -> SetError:
+    def lacking(self, *paths: Path) -> DatasetError:
         """The error that such files are missing, with all that was noted before."""
         for path in paths:
             self.report(f"{path} is missing")
@@ -227,18 +227,18 @@ class Checker:
             if all((place / name).exists() for name in needed):
                 return place
         if not folder.is_dir():
-            raise SetError(f"{self.name} was looked for in {folder}, which is no folder.")
+            raise DatasetError(f"{self.name} was looked for in {folder}, which is no folder.")
         held = [place for place in places if any((place / name).exists() for name in needed)]
         nearest = (held or places)[0]
         if below and not held:
             self.report(f"neither {folder} nor a folder {' or '.join(below)} in it has all below")
         raise self.lacking(*(nearest / name for name in needed if not (nearest / name).exists()))
 
-    def finish(self, found: LabeledSet) -> LabeledSet:
+    def finish(self, found: LabeledDataset) -> LabeledDataset:
         """The set, if it is whole; with allow_partial the set with its faults.
 
         Raises:
-            SetError: it differs from what was published; or it has no pictures, partial or not.
+            DatasetError: it differs from what was published; or it has no pictures, partial or not.
         """
         parts = [part for part in (found.train, found.held_out, found.test) if part is not None]
         empty = [part.name for part in parts if not len(part)]
@@ -250,13 +250,13 @@ class Checker:
             )
         return replace(found, missing=(*found.missing, *self._problems))
 
-    def _error(self, advice: str) -> SetError:
+    def _error(self, advice: str) -> DatasetError:
         """All problems in one message."""
         problems = "".join(f"\n- {problem}" for problem in self._problems)
-        return SetError(f"{self.name} is not what it should be; {advice}:{problems}")
+        return DatasetError(f"{self.name} is not what it should be; {advice}:{problems}")
 
 
-class PartBuilder:
+class SplitBuilder:
     """Collects the pictures of one part; those that are not there are told of and left out."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -298,7 +298,7 @@ class PartBuilder:
         self._keep(source.name[len(self._folder) + 1 :], label)
 
     def split(
-        self, num_classes: int, checker: Checker, numbers: Sequence[int] | None = None
+        self, num_classes: int, checker: DatasetChecks, numbers: Sequence[int] | None = None
     ) -> Split:
         """The part; files that are missing are reported.
 
@@ -308,7 +308,7 @@ class PartBuilder:
             numbers: the class that each label stands for; None where a label is the class.
 
         Raises:
-            SetError: a label is none of the classes.
+            DatasetError: a label is none of the classes.
         """
         if self._missing:
             checker.report(
@@ -319,7 +319,7 @@ class PartBuilder:
         if numbers is not None:
             labels = np.array(numbers, np.int64)[labels]
         if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
-            raise SetError(
+            raise DatasetError(
                 f"{checker.name}: labels of {self.name} run from {labels.min()} to {labels.max()}, "
                 f"but there are {num_classes:,} classes; get its lists again."
             )
@@ -347,7 +347,7 @@ ReadTarget = Callable[[str], Target]
 
 
 def paired_split(
-    name: str, folder: Path, pairs: Iterable[Pair], read_target: ReadTarget, checker: Checker
+    name: str, folder: Path, pairs: Iterable[Pair], read_target: ReadTarget, checker: DatasetChecks
 ) -> Split:
     """A part by the names of its pictures, whatever order they were listed in.
 
@@ -383,11 +383,11 @@ def paired_split(
     )
 
 
-def require_apart(train: Split, test: Split, checker: Checker) -> None:
+def require_apart(train: Split, test: Split, checker: DatasetChecks) -> None:
     """Refuse a set, even a partial one, whose numbers would be about pictures it was fitted on."""
     shared = sorted(set(train.keys) & set(test.keys))
     if shared:
-        raise SetError(
+        raise DatasetError(
             f"{checker.name}: {len(shared):,} pictures are in {train.name!r} and in {test.name!r} "
             f"too, such as {shared[0]}, so that results would mean nothing; get the lists again."
         )
@@ -418,7 +418,7 @@ def rows(path: Path, columns: int) -> Iterator[list[str]]:
     for line in lines(path):
         row = line.split(None, columns - 1)
         if len(row) != columns:
-            raise SetError(
+            raise DatasetError(
                 f"{path} has the line {line[:80]!r}, which are not {columns} columns; get it again."
             )
         yield row
@@ -429,7 +429,7 @@ def whole(text: str, path: Path) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise SetError(
+        raise DatasetError(
             f"{path} has {text[:80]!r} where a whole number belongs; get it again."
         ) from error
 
@@ -439,7 +439,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
-        raise SetError(f"{path} is no JSON file ({error}); get it again.") from error
+        raise DatasetError(f"{path} is no JSON file ({error}); get it again.") from error
 
 
 MOST_READ = 4096
@@ -447,7 +447,7 @@ MOST_READ = 4096
 by chance, and a set must not be slow to open for it. The rarest agreements come first."""
 
 
-def require_no_copies(first: Split, second: Split, checker: Checker) -> None:
+def require_no_copies(first: Split, second: Split, checker: DatasetChecks) -> None:
     """Refuse a set, even a partial one, of which a file of the same name is in both parts."""
     read = 0
     for rows, others in _alike(first, second):
@@ -458,7 +458,7 @@ def require_no_copies(first: Split, second: Split, checker: Checker) -> None:
         for row in rows:
             content = _content(first.picture(row))
             if content is not None and content in contents:
-                raise SetError(
+                raise DatasetError(
                     f"{checker.name}: {second.keys[contents[content]]} is a copy of "
                     f"{first.keys[row]}, so that {first.name!r} and {second.name!r} share pictures "
                     "and results would mean nothing; take it, and others like it, out of one part."

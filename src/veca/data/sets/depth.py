@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from veca.data.sets.dataset import (
-    Checker,
-    DepthFacts,
-    LabeledSet,
+    DatasetChecks,
+    DepthRange,
+    LabeledDataset,
     Pair,
     Split,
     files_below,
@@ -56,7 +56,7 @@ class DepthList(NamedTuple):
     """Pictures that have no depth map and are left out."""
 
 
-def read_depth_list(folder: Path, names: Sequence[str], checker: Checker) -> DepthList:
+def read_depth_list(folder: Path, names: Sequence[str], checker: DatasetChecks) -> DepthList:
     """The first of some lists that is in the folder; they are one list under several names."""
     path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
     if not path.exists():
@@ -86,7 +86,7 @@ TRAIN, TEST, LABELED_TRAIN = 24_231, 654, 795
 MILLIMETERS = partial(read_depth, per_metre=1000)
 """Steps of the depth maps."""
 
-FACTS = DepthFacts(most=10.0, crop="eigen-nyu", nyu_crop=True)
+FACTS = DepthRange(most=10.0, crop="eigen-nyu", nyu_crop=True)
 
 TRAIN_LISTS = ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt")
 TEST_LISTS = ("nyu_test.txt", "nyudepthv2_test_files_with_gt.txt")
@@ -98,7 +98,7 @@ PICTURE, DEPTH = "rgb_", "sync_depth_"
 """How the names of the files of a scene begin."""
 
 
-def nyu_v2(folder: Path, checker: Checker) -> LabeledSet:
+def nyu_v2(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """24,231 pictures to train on, 654 to test on."""
     train = _listed("train", folder, TRAIN_LISTS, TRAIN_PLACES, checker)
     test = _listed("test", folder, TEST_LISTS, TEST_PLACES, checker)
@@ -106,10 +106,12 @@ def nyu_v2(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("test pictures", len(test), TEST)
     require_apart(train, test, checker)
     facts = {"train_list": "24,231 pictures of the raw sequences (nyu_train.txt)"}
-    return LabeledSet(name="nyu-v2", kind="depth", train=train, test=test, depth=FACTS, facts=facts)
+    return LabeledDataset(
+        name="nyu-v2", kind="depth", train=train, test=test, depth=FACTS, facts=facts
+    )
 
 
-def nyu_v2_labeled(folder: Path, checker: Checker) -> LabeledSet:
+def nyu_v2_labeled(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """795 pictures to train on, 654 to test on: `{train,test}/<scene>/` as BTS's tool writes them.
 
     The tool is `extract_official_train_test_set_from_mat.py`; its depth is the raw one, with holes,
@@ -123,13 +125,13 @@ def nyu_v2_labeled(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("train pictures", len(train), LABELED_TRAIN)
     checker.expect("test pictures", len(test), TEST)
     facts = {"train_list": "795 labeled pictures (splits.mat)"}
-    return LabeledSet(
+    return LabeledDataset(
         name="nyu-v2-labeled", kind="depth", train=train, test=test, depth=FACTS, facts=facts
     )
 
 
 def _listed(
-    name: str, folder: Path, lists: Sequence[str], places: Sequence[str], checker: Checker
+    name: str, folder: Path, lists: Sequence[str], places: Sequence[str], checker: DatasetChecks
 ) -> Split:
     """A part by its list."""
     found = read_depth_list(folder, lists, checker)
@@ -152,7 +154,7 @@ KITTI_TRAIN, KITTI_TEST, TEST_WITHOUT_DEPTH = 23_158, 652, 45
 STEPS = partial(read_depth, per_metre=256)
 """Steps of the depth maps."""
 
-KITTI_FACTS = DepthFacts(most=80.0, crop="garg-kitti", kb_crop=True)
+KITTI_FACTS = DepthRange(most=80.0, crop="garg-kitti", kb_crop=True)
 
 KITTI_TRAIN_LISTS = ("kitti_eigen_train.txt", "kitti_eigen_train_files_with_gt.txt")
 KITTI_TEST_LISTS = ("kitti_eigen_test.txt", "kitti_eigen_test_files_with_gt.txt")
@@ -169,7 +171,7 @@ DEPTH_PLACES = (
 take drives from both."""
 
 
-def kitti(folder: Path, checker: Checker) -> LabeledSet:
+def kitti(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """23,158 pictures to train on, 652 to test on; Garg's crop."""
     listed = read_depth_list(folder, KITTI_TRAIN_LISTS, checker)
     train = _split("train", folder, listed, checker)
@@ -180,12 +182,12 @@ def kitti(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("test pictures without depth", listed.without_depth, TEST_WITHOUT_DEPTH)
     require_apart(train, test, checker)
     facts = {"split": "Eigen", "test_pictures_without_depth": listed.without_depth}
-    return LabeledSet(
+    return LabeledDataset(
         name="kitti", kind="depth", train=train, test=test, depth=KITTI_FACTS, facts=facts
     )
 
 
-def _split(name: str, folder: Path, listed: DepthList, checker: Checker) -> Split:
+def _split(name: str, folder: Path, listed: DepthList, checker: DatasetChecks) -> Split:
     """A part by its list; a drive is looked for once."""
 
     @cache

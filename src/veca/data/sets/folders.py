@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from veca.data.images import InputError
-from veca.data.listing import MEMBER_MARK, PICTURES, SHARDS, Input, absolute, find_inputs
+from veca.data.listing import MEMBER_MARK, PICTURES, SHARDS, Input, absolute, list_images
 from veca.data.sets import segmentation as voc
 from veca.data.sets.dataset import (
-    Checker,
-    DepthFacts,
-    LabeledSet,
+    DatasetChecks,
+    DatasetError,
+    DepthRange,
+    LabeledDataset,
     Pair,
-    PartBuilder,
     ReadTarget,
-    SetError,
     Split,
+    SplitBuilder,
     lines,
     paired_split,
     require_apart,
@@ -45,17 +45,17 @@ TEST = "test"
 class Pictures(NamedTuple):
     """What lies in the class folders of one part."""
 
-    builder: PartBuilder
+    builder: SplitBuilder
     """Its labels are places in `names`."""
 
     names: list[str]
     """The classes, in the order in which they were met."""
 
-    def split(self, classes: Sequence[str], checker: Checker) -> Split:
+    def split(self, classes: Sequence[str], checker: DatasetChecks) -> Split:
         """The part, with the places of its classes among all classes as labels."""
         unknown = sorted(set(self.names).difference(classes))
         if unknown:
-            raise SetError(
+            raise DatasetError(
                 f"{checker.name}: {self.builder.name} has the class {unknown[0]!r}, which is none "
                 f"of the {len(classes):,} classes; give it training pictures, or take it away."
             )
@@ -68,7 +68,7 @@ def is_class_folders(folder: Path) -> bool:
     return (folder / TRAIN).is_dir()
 
 
-def class_folders(folder: Path, checker: Checker) -> LabeledSet:
+def class_folders(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """A set in the plain layout.
 
     Classes are numbered by name, as they lie in `train`. Numbers are reported on `test` where it
@@ -80,7 +80,7 @@ def class_folders(folder: Path, checker: Checker) -> LabeledSet:
     splits = [part.split(classes, checker) for part in found]
     tested = np.bincount(np.asarray(splits[-1].labels), minlength=len(classes))
     absent = [classes[number] for number in np.flatnonzero(tested == 0)]
-    return LabeledSet(
+    return LabeledDataset(
         name=folder.resolve().name,
         kind="classes",
         classes=classes,
@@ -91,7 +91,7 @@ def class_folders(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def read_class_folders(top: Path, folder: Path, checker: Checker) -> Pictures:
+def read_class_folders(top: Path, folder: Path, checker: DatasetChecks) -> Pictures:
     """The pictures of a part, to any depth; a class may be a tar shard, `<class>.tar`, too.
 
     Args:
@@ -99,7 +99,7 @@ def read_class_folders(top: Path, folder: Path, checker: Checker) -> Pictures:
         folder: of the set, below which pictures are named.
         checker: of the set.
     """
-    found = Pictures(PartBuilder(top.name, folder), [])
+    found = Pictures(SplitBuilder(top.name, folder), [])
     places: dict[str, int] = {}
     loose = 0
     for name, source in pictures_below(top, checker):
@@ -116,10 +116,10 @@ def read_class_folders(top: Path, folder: Path, checker: Checker) -> Pictures:
     return found
 
 
-def pictures_below(top: Path, checker: Checker) -> Iterator[tuple[str, Input]]:
+def pictures_below(top: Path, checker: DatasetChecks) -> Iterator[tuple[str, Input]]:
     """Name below a folder, and place, of all pictures in it, by folder and name."""
     try:
-        found = find_inputs([top])
+        found = list_images([top])
     except InputError:  # not one
         return
     start = len(absolute(top)) + 1
@@ -136,7 +136,7 @@ def _parts(folder: Path) -> list[str]:
     held_out = [name for name in HELD_OUT if (folder / name).is_dir()][:1]
     test = [TEST] if has_folders(folder / TEST) else []
     if not held_out and not test:
-        raise SetError(
+        raise DatasetError(
             f"{folder} has {TRAIN}/, but neither {HELD_OUT[0]}/ nor {TEST}/ with a folder for each "
             f"class; move some pictures of every class there, to measure on."
         )
@@ -182,16 +182,16 @@ def is_plain_depth(folder: Path) -> bool:
     return (folder / IMAGES).is_dir() and (folder / DEPTH).is_dir()
 
 
-def plain_masks(folder: Path, checker: Checker) -> LabeledSet:
+def plain_masks(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """A set of masks in the plain layout."""
     checker.require(folder / IMAGES, folder / MASKS, folder / CLASSES)
     classes = tuple(lines(folder / CLASSES))
     if len(set(classes)) != len(classes):
-        raise SetError(f"{folder / CLASSES} names a class twice; give each another name.")
+        raise DatasetError(f"{folder / CLASSES} names a class twice; give each another name.")
     scored, facts = _scored(folder, classes)
     read = partial(read_mask, table=plain_table(len(classes)))
     train, val = _splits(folder, MASKS, read, checker)
-    return LabeledSet(
+    return LabeledDataset(
         name=folder.resolve().name,
         kind="masks",
         classes=classes,
@@ -202,17 +202,17 @@ def plain_masks(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def plain_depth(folder: Path, checker: Checker) -> LabeledSet:
+def plain_depth(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """A set of depth maps in the plain layout."""
     checker.require(folder / IMAGES, folder / DEPTH)
     train, val = _splits(folder, DEPTH, partial(read_depth, per_metre=1000), checker)
-    return LabeledSet(
-        name=folder.resolve().name, kind="depth", train=train, test=val, depth=DepthFacts()
+    return LabeledDataset(
+        name=folder.resolve().name, kind="depth", train=train, test=val, depth=DepthRange()
     )
 
 
 def _splits(
-    folder: Path, kind: str, read_target: ReadTarget, checker: Checker
+    folder: Path, kind: str, read_target: ReadTarget, checker: DatasetChecks
 ) -> tuple[Split, Split]:
     """The parts by their lists."""
     checker.require(*(folder / f"{part}.txt" for part in PARTS))
@@ -241,7 +241,7 @@ def _pictures(folder: Path) -> dict[str, str]:
         if path.suffix.lower() not in PICTURES:
             continue
         if path.stem in found:
-            raise SetError(
+            raise DatasetError(
                 f"{folder} has both {found[path.stem]} and {path.name}, so that {path.stem} in a "
                 "list may mean either; take one away."
             )
@@ -261,7 +261,7 @@ def _scored(
         return None, {}
     unknown = [name for name in names if name not in classes]
     if unknown or not names:
-        raise SetError(
+        raise DatasetError(
             f"{folder / SCORED} names {unknown[0] if unknown else 'nothing'}, but must name "
             f"classes of {CLASSES}."
         )

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from veca.data.listing import Input
 from veca.data.sets.dataset import (
-    Checker,
-    LabeledSet,
-    PartBuilder,
-    SetError,
+    DatasetChecks,
+    DatasetError,
+    LabeledDataset,
     Split,
+    SplitBuilder,
     lines,
     read_json,
 )
@@ -55,7 +55,7 @@ VAL_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
 WORDNET_ID = re.compile(r"n\d{8}")
 
 
-def imagenet_1k(folder: Path, checker: Checker) -> LabeledSet:
+def imagenet_1k(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`train/<wnid>/` (or `train/<wnid>.tar`) and `val/<wnid>/`, or a flat `val/` with a list.
 
     The list is LOC_val_solution.csv of the Kaggle download. Numbers are reported on `val`: the
@@ -74,10 +74,10 @@ def imagenet_1k(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("train pictures", len(train), TRAIN)
     checker.expect("val pictures", len(val), VAL)
     checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 50)
-    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=val)
+    return LabeledDataset(name=checker.name, kind="classes", classes=classes, train=train, test=val)
 
 
-def imagenet_v2(folder: Path, checker: Checker) -> LabeledSet:
+def imagenet_v2(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`<class number>/`: the name of the folder is the number, so 10 comes after 9, not after 1.
 
     An older archive has WordNet ids instead; all 1,000 must be there to number them.
@@ -95,7 +95,7 @@ def imagenet_v2(folder: Path, checker: Checker) -> LabeledSet:
     return _measured(checker.name, test, {"variant": root.name})
 
 
-def imagenet_real(folder: Path, checker: Checker) -> LabeledSet:
+def imagenet_real(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """The folder of ImageNet-1K with real.json in it; `val/` may be flat or in class folders.
 
     A picture has several labels or none; those with none are left out. The list is joined by the
@@ -106,7 +106,7 @@ def imagenet_real(folder: Path, checker: Checker) -> LabeledSet:
     checker.require(listed)
     real = _real_labels(listed)
     found = dict(_val_pictures(root, checker))
-    builder = PartBuilder("val", root)
+    builder = SplitBuilder("val", root)
     for number in sorted(found):
         if number <= len(real) and real[number - 1].any():
             builder.add_found(found[number], number - 1)
@@ -118,25 +118,27 @@ def imagenet_real(folder: Path, checker: Checker) -> LabeledSet:
     return _measured(checker.name, test, {"pictures_without_labels": int((~real.any(1)).sum())})
 
 
-def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledSet:
+def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledDataset:
     """A set on which a head of ImageNet-1K is measured."""
     classes = tuple(str(number) for number in range(CLASSES))
-    return LabeledSet(
+    return LabeledDataset(
         name=name, kind="classes", classes=classes, train=None, test=test, head_of=NAME, facts=facts
     )
 
 
-def _listed_val(root: Path, solution: Path, classes: tuple[str, ...], checker: Checker) -> Split:
+def _listed_val(
+    root: Path, solution: Path, classes: tuple[str, ...], checker: DatasetChecks
+) -> Split:
     """A flat val/ by its list, whose lines are `ILSVRC2012_val_00000001,n01751748 111 108 ...`."""
     numbers = {name: number for number, name in enumerate(classes)}
-    builder = PartBuilder("val", root)
+    builder = SplitBuilder("val", root)
     for line in lines(solution):
         picture, _, answer = line.partition(",")
         if picture == "ImageId":
             continue
         name = answer.split(maxsplit=1)[0] if answer else ""
         if name not in numbers:
-            raise SetError(f"{solution} has the class {name!r}, which train/ has not.")
+            raise DatasetError(f"{solution} has the class {name!r}, which train/ has not.")
         builder.add(f"val/{picture}.JPEG", numbers[name])
     return builder.split(len(classes), checker)
 
@@ -156,7 +158,7 @@ def _v2_numbers(names: Sequence[str], root: Path) -> list[int]:
         return [numbers[name] for name in names]
     others = [name for name in names if not name.isdecimal()]
     if others:
-        raise SetError(
+        raise DatasetError(
             f"{root} has the folder {others[0]!r}; allowed are the numbers 0 ... 999, or all 1,000 "
             "WordNet ids and nothing else."
         )
@@ -167,16 +169,16 @@ def _real_labels(path: Path) -> NDArray[np.bool_]:
     """Which classes each picture has (pictures, 1,000)."""
     listed = read_json(path)
     if not isinstance(listed, list) or not all(isinstance(some, list) for some in listed):
-        raise SetError(f"{path} is not a list of lists of class numbers; get it again.")
+        raise DatasetError(f"{path} is not a list of lists of class numbers; get it again.")
     labels = np.zeros((len(listed), CLASSES), np.bool_)
     for row, some in enumerate(listed):
         if not all(isinstance(number, int) and 0 <= number < CLASSES for number in some):
-            raise SetError(f"{path} has {some} at place {row}; classes are 0 ... 999.")
+            raise DatasetError(f"{path} has {some} at place {row}; classes are 0 ... 999.")
         labels[row, some] = True
     return labels
 
 
-def _val_pictures(root: Path, checker: Checker) -> Iterator[tuple[int, Input]]:
+def _val_pictures(root: Path, checker: DatasetChecks) -> Iterator[tuple[int, Input]]:
     """Number, from 1, and place of each validation picture, by its name alone."""
     for name, source in pictures_below(root / "val", checker):
         if found := VAL_NAME.fullmatch(name.rpartition(os.sep)[2]):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veca.data.images import reason
-from veca.data.sets.dataset import Checker, LabeledSet, PartBuilder, SetError, Split
+from veca.data.sets.dataset import DatasetChecks, DatasetError, LabeledDataset, Split, SplitBuilder
 
 CARS_TEST_LABELS = "cars_test_annos_withlabels.mat"
 
@@ -36,7 +36,7 @@ FLOWERS = (
 """Names by number, from the makers' page: the files hold numbers alone."""
 
 
-def stanford_cars(folder: Path, checker: Checker) -> LabeledSet:
+def stanford_cars(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`devkit/`, `cars_train/` and `cars_test/`; classes are counted from 1.
 
     The labels of the test pictures are in `cars_test_annos_withlabels.mat`, which came later and
@@ -54,10 +54,12 @@ def stanford_cars(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("classes", len(classes), 196)
     checker.expect("train pictures", len(train), 8_144)
     checker.expect("test pictures", len(test), 8_041)
-    return LabeledSet(name=checker.name, kind="classes", classes=classes, train=train, test=test)
+    return LabeledDataset(
+        name=checker.name, kind="classes", classes=classes, train=train, test=test
+    )
 
 
-def flowers_102(folder: Path, checker: Checker) -> LabeledSet:
+def flowers_102(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """`imagelabels.mat`, `setid.mat` and `jpg/image_00001.jpg` ...; classes are counted from 1.
 
     The test part is the large one (`tstid`); some works train on it instead.
@@ -75,7 +77,7 @@ def flowers_102(folder: Path, checker: Checker) -> LabeledSet:
     for split in (train, val):
         each = f"{split.name} pictures of a class"
         checker.expect_each(each, np.asarray(split.labels), len(FLOWERS), 10)
-    return LabeledSet(
+    return LabeledDataset(
         name=checker.name,
         kind="classes",
         classes=FLOWERS,
@@ -91,32 +93,34 @@ def read_matlab(path: Path, variable: str) -> NDArray[Any]:
     try:
         from scipy.io import loadmat  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise SetError(
+        raise DatasetError(
             f"{path} is a MATLAB file, which needs scipy; run `pip install veca[probe]`."
         ) from error
     try:
         found = loadmat(path, variable_names=[variable], squeeze_me=True)[variable]
     except Exception as error:  # such files are damaged in many ways
-        raise SetError(
+        raise DatasetError(
             f"{path} has no {variable} that can be read ({reason(error)}); get it again."
         ) from error
     return np.atleast_1d(found)
 
 
 def _cars_split(
-    part: str, root: Path, listed: Path, classes: tuple[str, ...], checker: Checker
+    part: str, root: Path, listed: Path, classes: tuple[str, ...], checker: DatasetChecks
 ) -> Split:
     """A part by its list of records, of which file name and class count."""
     records = read_matlab(listed, "annotations")
     fields = records.dtype.names or ()
     if not {"fname", "class"} <= set(fields):
-        raise SetError(f"{listed} has no classes, only {', '.join(fields)}; get the one with them.")
-    builder = PartBuilder(part, root)
+        raise DatasetError(
+            f"{listed} has no classes, only {', '.join(fields)}; get the one with them."
+        )
+    builder = SplitBuilder(part, root)
     for record in records:
         try:
             label = int(record["class"]) - 1
         except (TypeError, ValueError) as error:
-            raise SetError(
+            raise DatasetError(
                 f"{listed} has {record['class']!r} as the class of {record['fname']}, where a "
                 "whole number belongs; get it again."
             ) from error
@@ -125,14 +129,14 @@ def _cars_split(
 
 
 def _flowers_split(
-    part: str, variable: str, root: Path, labels: NDArray[np.int64], checker: Checker
+    part: str, variable: str, root: Path, labels: NDArray[np.int64], checker: DatasetChecks
 ) -> Split:
     """A part by its list of picture numbers, counted from 1."""
     numbers: Iterable[int] = np.ravel(read_matlab(root / "setid.mat", variable)).tolist()
-    builder = PartBuilder(part, root)
+    builder = SplitBuilder(part, root)
     for number in numbers:
         if not 1 <= number <= len(labels):
-            raise SetError(
+            raise DatasetError(
                 f"{root / 'setid.mat'} has picture {number}, but imagelabels.mat has "
                 f"{len(labels):,} labels; get both again."
             )

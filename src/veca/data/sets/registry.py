@@ -25,7 +25,13 @@ from veca.data.sets.classification import (
     sun397,
     voc2007,
 )
-from veca.data.sets.dataset import Checker, LabeledSet, SetError, require_apart, require_no_copies
+from veca.data.sets.dataset import (
+    DatasetChecks,
+    DatasetError,
+    LabeledDataset,
+    require_apart,
+    require_no_copies,
+)
 from veca.data.sets.depth import kitti, nyu_v2, nyu_v2_labeled
 from veca.data.sets.folders import (
     class_folders,
@@ -48,7 +54,7 @@ from veca.data.sets.segmentation import (
     voc2012_aug,
 )
 
-DENSE_SETS: Mapping[str, Callable[[Path, Checker], LabeledSet]] = MappingProxyType(
+DENSE_SETS: Mapping[str, Callable[[Path, DatasetChecks], LabeledDataset]] = MappingProxyType(
     {
         "voc2012": voc2012,
         "voc2012-aug": voc2012_aug,
@@ -63,10 +69,10 @@ DENSE_SETS: Mapping[str, Callable[[Path, Checker], LabeledSet]] = MappingProxyTy
         "kitti": kitti,
     }
 )
-"""Readers of the folder of a set; `Checker.finish` decides whether what they found will do."""
+"""Readers of the folder of a set; `DatasetChecks.finish` decides whether what they found will do."""
 
 
-Reader = Callable[[Path, Checker], LabeledSet]
+Reader = Callable[[Path, DatasetChecks], LabeledDataset]
 
 SETS: Mapping[str, Reader] = {
     "imagenet-1k": imagenet_1k,
@@ -99,7 +105,7 @@ PLAIN = (
 """The layouts that a folder is known by."""
 
 
-def read_set(text: str, *, allow_partial: bool = False) -> LabeledSet:
+def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
     """The set that a text means, all that is known of it asserted.
 
     Args:
@@ -108,7 +114,7 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledSet:
         allow_partial: whether a set that lacks something is used; `missing` then says what.
 
     Raises:
-        SetError: with all that is missing, not only the first of it.
+        DatasetError: with all that is missing, not only the first of it.
     """
     name, _, place = text.partition("=")
     if place and name in SETS:
@@ -117,8 +123,10 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledSet:
         folder = Path(absolute(text))
         name, reader = folder.name, _plain_reader(text, folder)
     if not folder.is_dir():
-        raise SetError(f"{name} was looked for in {folder}, which is no folder; check the path.")
-    checker = Checker(name, allow_partial=allow_partial)
+        raise DatasetError(
+            f"{name} was looked for in {folder}, which is no folder; check the path."
+        )
+    checker = DatasetChecks(name, allow_partial=allow_partial)
     found = checker.finish(reader(folder, checker))
     parts = [part for part in (found.train, found.held_out, found.test) if part is not None]
     for first, second in combinations(parts, 2):
@@ -131,14 +139,14 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledSet:
 def _plain_reader(text: str, folder: Path) -> Reader:
     """The reader of the layout that a folder has."""
     if not folder.is_dir():
-        raise SetError(_unknown(text))
+        raise DatasetError(_unknown(text))
     if is_plain_masks(folder):
         return plain_masks
     if is_plain_depth(folder):
         return plain_depth
     if is_class_folders(folder):
         return class_folders
-    raise SetError(
+    raise DatasetError(
         f"{folder} has none of the layouts that are known by themselves ({PLAIN}); split its "
         f"pictures so, or say which set it is, as in 'food101={folder}': {', '.join(SETS)}."
     )

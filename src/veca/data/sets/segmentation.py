@@ -58,7 +58,7 @@ from numpy.typing import NDArray
 from veca.data.images import (
     MOST_PIXELS,
     DataError,
-    PictureError,
+    ImageError,
     check_size,
     load,
     opened,
@@ -66,9 +66,9 @@ from veca.data.images import (
 )
 from veca.data.listing import absolute
 from veca.data.sets.dataset import (
-    IGNORED,
-    Checker,
-    LabeledSet,
+    IGNORE_INDEX,
+    DatasetChecks,
+    LabeledDataset,
     Pair,
     Split,
     files_below,
@@ -114,13 +114,13 @@ def table_of(classes: Mapping[int, int]) -> Table:
 
 
 def plain_table(num_classes: int) -> Table:
-    """Numbers that are classes already, and `IGNORED`."""
+    """Numbers that are classes already, and `IGNORE_INDEX`."""
     if not 1 <= num_classes <= MOST_CLASSES:
         raise DataError(
             f"{num_classes} classes cannot be told apart in the 8 bits of a mask; use 1 to "
             f"{MOST_CLASSES}."
         )
-    return table_of({**_ranks(range(num_classes)), IGNORED: IGNORED})
+    return table_of({**_ranks(range(num_classes)), IGNORE_INDEX: IGNORE_INDEX})
 
 
 def _ranks(numbers: Iterable[int], first: int = 0) -> dict[int, int]:
@@ -128,13 +128,13 @@ def _ranks(numbers: Iterable[int], first: int = 0) -> dict[int, int]:
     return {number: class_ for class_, number in enumerate(numbers, start=first)}
 
 
-ADE20K = table_of({0: IGNORED, **_ranks(range(1, 151))})
+ADE20K = table_of({0: IGNORE_INDEX, **_ranks(range(1, 151))})
 """0 is what belongs to none of the 150 classes."""
 
 CONTEXT_60 = table_of(_ranks(range(60)))
 """0 is the background, a class that counts; nothing is ignored."""
 
-CONTEXT_59 = table_of({0: IGNORED, **_ranks(range(1, 60))})
+CONTEXT_59 = table_of({0: IGNORE_INDEX, **_ranks(range(1, 60))})
 """As `CONTEXT_60`, but the background does not count."""
 
 _COCO_ABSENT = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
@@ -143,18 +143,18 @@ _COCO_ABSENT = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
 _COCO_THINGS = [number for number in range(91) if number not in _COCO_ABSENT]
 _COCO_STUFF = range(91, 182)
 
-COCO_STUFF = table_of({**_ranks([*_COCO_THINGS, *_COCO_STUFF]), IGNORED: IGNORED})
+COCO_STUFF = table_of({**_ranks([*_COCO_THINGS, *_COCO_STUFF]), IGNORE_INDEX: IGNORE_INDEX})
 """80 things, then 91 stuffs; a number in a file is that of a category less one."""
 
 COCO_OBJECT = table_of(
-    {**dict.fromkeys([*_COCO_STUFF, IGNORED], 0), **_ranks(_COCO_THINGS, first=1)}
+    {**dict.fromkeys([*_COCO_STUFF, IGNORE_INDEX], 0), **_ranks(_COCO_THINGS, first=1)}
 )
 """80 things after the background, which is all stuff and all that has no label; none is ignored."""
 
 CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 """The ids that count, in the order of the 19 classes."""
 
-CITYSCAPES = table_of({**dict.fromkeys(range(34), IGNORED), **_ranks(CITYSCAPES_IDS)})
+CITYSCAPES = table_of({**dict.fromkeys(range(34), IGNORE_INDEX), **_ranks(CITYSCAPES_IDS)})
 """Ids 0 to 33. Others are unknown, 255 too: it is in files of train ids, which are no ids."""
 
 VOC = plain_table(21)
@@ -176,14 +176,14 @@ def read_mask(path: str, table: Table) -> NDArray[np.uint8]:
     try:
         return remap(numbers, table)
     except DataError as error:
-        raise PictureError(f"{path}: {error}") from error
+        raise ImageError(f"{path}: {error}") from error
 
 
 def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
     """Meters from a PNG file of 16 bits, so many steps to a meter; 0 stays 0, unknown."""
     mode, numbers = _png(path)
     if mode != DEPTH_MODE:
-        raise PictureError(
+        raise ImageError(
             f"{path} has the mode {mode}, but depth needs one channel of 16 bits; give the depth "
             "as it was published, not a picture of it."
         )
@@ -194,7 +194,7 @@ def _indices(path: str) -> NDArray[np.uint8]:
     """The numbers of a mask, never by way of colors."""
     mode, numbers = _png(path)
     if mode not in MASK_MODES:
-        raise PictureError(
+        raise ImageError(
             f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with the number "
             "of a class at each pixel; give the masks as they were published, not colored ones."
         )
@@ -205,7 +205,7 @@ def _png(path: str) -> tuple[str, NDArray[Any]]:
     """Mode and numbers of a PNG file; others are refused, since JPEG would change the numbers."""
     with strict_pillow(MOST_PIXELS), opened(path) as (name, image, _):
         if image.format != "PNG":
-            raise PictureError(
+            raise ImageError(
                 f"{path} is a {image.format} file, but masks and depth are read from PNG files, "
                 "which keep numbers as they are; give the published files."
             )
@@ -219,7 +219,7 @@ def _sbd_numbers(path: str) -> NDArray[np.uint8]:
     record = read_matlab(Path(path), "GTcls")
     numbers = record["Segmentation"][0] if "Segmentation" in (record.dtype.names or ()) else record
     if numbers.dtype != np.uint8 or numbers.ndim != 2:
-        raise PictureError(
+        raise ImageError(
             f"{path} holds no mask as GTcls.Segmentation; get the Semantic Boundaries Dataset "
             "again."
         )
@@ -249,13 +249,13 @@ LEVELS_ABOVE = 2
 """How far above: VOCdevkit, and the folder that holds it."""
 
 
-def voc2012(folder: Path, checker: Checker) -> LabeledSet:
+def voc2012(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """VOC's own 1,464 pictures to train on, 1,449 to test on; 21 classes with the background."""
     home = _home(folder, checker)
     names = list(lines(home / LISTS / "train.txt"))
     train = _split("train", home, _own_pairs(names), checker)
     checker.expect("train pictures", len(train), TRAIN)
-    return LabeledSet(
+    return LabeledDataset(
         name="voc2012",
         kind="masks",
         classes=CLASSES,
@@ -265,7 +265,7 @@ def voc2012(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def voc2012_aug(folder: Path, checker: Checker) -> LabeledSet:
+def voc2012_aug(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """VOC's train part with 9,118 pictures of SBD; the same pictures to test on as `voc2012`."""
     home = _home(folder, checker)
     own = set(lines(home / LISTS / "train.txt"))
@@ -274,7 +274,7 @@ def voc2012_aug(folder: Path, checker: Checker) -> LabeledSet:
     checker.expect("pictures that only SBD has masks of", len(extra), EXTRA)
     train = _split("trainaug", home, [*_own_pairs(own), *extra], checker)
     checker.expect("trainaug pictures", len(train), TRAIN_AUG)
-    return LabeledSet(
+    return LabeledDataset(
         name="voc2012-aug",
         kind="masks",
         classes=CLASSES,
@@ -287,7 +287,7 @@ def voc2012_aug(folder: Path, checker: Checker) -> LabeledSet:
     )
 
 
-def _home(folder: Path, checker: Checker) -> Path:
+def _home(folder: Path, checker: DatasetChecks) -> Path:
     """The folder VOC2012."""
     needed = (PICTURES, MASKS, f"{LISTS}/train.txt", f"{LISTS}/val.txt")
     return checker.find(folder, needed, BELOW)
@@ -298,7 +298,7 @@ def _own_pairs(names: Iterable[str]) -> list[Pair]:
     return [Pair(f"{PICTURES}/{name}.jpg", f"{MASKS}/{name}.png") for name in names]
 
 
-def _val(home: Path, train: Split, checker: Checker) -> Split:
+def _val(home: Path, train: Split, checker: DatasetChecks) -> Split:
     """The part to test on."""
     val = _split("val", home, _own_pairs(lines(home / LISTS / "val.txt")), checker)
     checker.expect("val pictures", len(val), VAL)
@@ -306,12 +306,12 @@ def _val(home: Path, train: Split, checker: Checker) -> Split:
     return val
 
 
-def _split(name: str, home: Path, pairs: Iterable[Pair], checker: Checker) -> Split:
+def _split(name: str, home: Path, pairs: Iterable[Pair], checker: DatasetChecks) -> Split:
     """A part, with VOC's numbers."""
     return paired_split(name, home, pairs, partial(read_mask, table=VOC), checker)
 
 
-def _extra_pairs(home: Path, known: set[str], checker: Checker) -> tuple[list[Pair], str]:
+def _extra_pairs(home: Path, known: set[str], checker: DatasetChecks) -> tuple[list[Pair], str]:
     """Pictures that only SBD has masks of, and what those are: its own, or converted ones."""
     if sbd := _find_sbd(home):
         checker.require(sbd / "train.txt", sbd / "val.txt")
@@ -356,21 +356,23 @@ CONTEXT_LISTS = "ImageSets/SegmentationContext"
 CONTEXT_BELOW = ("VOC2010", "VOCdevkit/VOC2010")
 
 
-def context_60(folder: Path, checker: Checker) -> LabeledSet:
+def context_60(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """60 classes: the background counts, and nothing is ignored."""
     train, val = _splits(folder, checker, CONTEXT_60)
     name = "pascal-context-60"
-    return LabeledSet(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
+    return LabeledDataset(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
 
 
-def context_59(folder: Path, checker: Checker) -> LabeledSet:
+def context_59(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """59 classes: the background is ignored, which gives higher numbers."""
     train, val = _splits(folder, checker, CONTEXT_59)
     name = "pascal-context-59"
-    return LabeledSet(name=name, kind="masks", classes=CONTEXT_CLASSES[1:], train=train, test=val)
+    return LabeledDataset(
+        name=name, kind="masks", classes=CONTEXT_CLASSES[1:], train=train, test=val
+    )
 
 
-def _splits(folder: Path, checker: Checker, table: Table) -> tuple[Split, Split]:
+def _splits(folder: Path, checker: DatasetChecks, table: Table) -> tuple[Split, Split]:
     """Both parts with one of the two ways to see the background."""
     needed = (
         CONTEXT_PICTURES,
@@ -427,7 +429,7 @@ PARTS = ("training", "validation")
 ADE20K_BELOW = ("ADEChallengeData2016",)
 
 
-def ade20k(folder: Path, checker: Checker) -> LabeledSet:
+def ade20k(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """20,210 pictures to train on, 2,000 to test on."""
     needed = [f"{kind}/{part}" for kind in (ADE20K_PICTURES, ADE20K_MASKS) for part in PARTS]
     home = checker.find(folder, needed, ADE20K_BELOW)
@@ -437,7 +439,7 @@ def ade20k(folder: Path, checker: Checker) -> LabeledSet:
     )
     checker.expect("training pictures", len(training), TRAINING)
     checker.expect("validation pictures", len(validation), VALIDATION)
-    return LabeledSet(
+    return LabeledDataset(
         name="ade20k", kind="masks", classes=ADE20K_CLASSES, train=training, test=validation
     )
 
@@ -486,21 +488,21 @@ COCO_MASKS = ("annotations", "stuffthingmaps", "stuffthingmaps_trainval2017")
 """Folders in which the parts may lie, in the order in which they are looked for."""
 
 
-def coco_stuff(folder: Path, checker: Checker) -> LabeledSet:
+def coco_stuff(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """171 classes: 80 things and 91 stuffs; what has no label is ignored."""
     train, val = _coco_splits(folder, checker, COCO_STUFF)
     classes = THINGS + STUFF
-    return LabeledSet(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
+    return LabeledDataset(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
 
 
-def coco_object(folder: Path, checker: Checker) -> LabeledSet:
+def coco_object(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """81 classes: 80 things and the background, which is all else; nothing is ignored."""
     train, val = _coco_splits(folder, checker, COCO_OBJECT)
     classes = ("background", *THINGS)
-    return LabeledSet(name="coco-object", kind="masks", classes=classes, train=train, test=val)
+    return LabeledDataset(name="coco-object", kind="masks", classes=classes, train=train, test=val)
 
 
-def _coco_splits(folder: Path, checker: Checker, table: Table) -> tuple[Split, Split]:
+def _coco_splits(folder: Path, checker: DatasetChecks, table: Table) -> tuple[Split, Split]:
     """Both parts with one of the two readings of their masks."""
     pictures, masks = (_place(folder, names, checker) for names in (COCO_PICTURES, COCO_MASKS))
     read = partial(read_mask, table=table)
@@ -522,7 +524,7 @@ def _coco_splits(folder: Path, checker: Checker, table: Table) -> tuple[Split, S
     return train, val
 
 
-def _place(folder: Path, names: tuple[str, ...], checker: Checker) -> str:
+def _place(folder: Path, names: tuple[str, ...], checker: DatasetChecks) -> str:
     """The first of some folders that holds both parts."""
     held = [name for name in names if all((folder / name / part).exists() for part in COCO_PARTS)]
     if not held:
@@ -545,7 +547,7 @@ CITYSCAPES_PICTURES, CITYSCAPES_MASKS = "leftImg8bit", "gtFine"
 PICTURE_ENDING, MASK_ENDING = "_leftImg8bit.png", "_gtFine_labelIds.png"
 
 
-def cityscapes(folder: Path, checker: Checker) -> LabeledSet:
+def cityscapes(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     """2,975 pictures to train on, 500 to test on; all that is not of the 19 classes is ignored."""
     parts = ("train", "val")
     needed = [
@@ -558,7 +560,7 @@ def cityscapes(folder: Path, checker: Checker) -> LabeledSet:
     )
     checker.expect("train pictures", len(train), CITYSCAPES_TRAIN)
     checker.expect("val pictures", len(val), CITYSCAPES_VAL)
-    return LabeledSet(
+    return LabeledDataset(
         name="cityscapes", kind="masks", classes=CITYSCAPES_CLASSES, train=train, test=val
     )
 
