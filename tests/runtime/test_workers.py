@@ -21,7 +21,7 @@ from veca.runtime.workers import RanksError, init_distributed
 
 with init_distributed("cpu") as workers:
     rank = workers.rank
-    assert (workers.count, workers.first, workers.device.type) == (2, rank == 0, "cpu")
+    assert (workers.world_size, workers.is_main, workers.device.type) == (2, rank == 0, "cpu")
     assert workers.any(rank == 1) and workers.any(rank == 0) and workers.any(True)
     assert not workers.any(False)
 
@@ -33,7 +33,7 @@ with init_distributed("cpu") as workers:
 
     for dtype in (torch.bool, torch.bfloat16, torch.int64, torch.float64, torch.uint8):
         first = torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
-        given = first if workers.first else torch.zeros(2, 3, dtype=dtype)
+        given = first if workers.is_main else torch.zeros(2, 3, dtype=dtype)
         assert workers.broadcast(given) is given and torch.equal(given, first)
     turned = torch.full((3, 2), float(rank)).t()
     assert torch.equal(workers.broadcast(turned), torch.zeros(2, 3)) and not turned.any()
@@ -43,12 +43,12 @@ with init_distributed("cpu") as workers:
     assert workers.broadcast(scalar) == 0 and workers.broadcast(torch.zeros(0)).shape == (0,)
 
     value = {"name": "ä", "steps": [1, 2.5, None]}
-    assert workers.share(value if workers.first else None) == value
+    assert workers.share(value if workers.is_main else None) == value
     assert workers.split(6) == slice(3 * rank, 3 * rank + 3)
     workers.barrier()
     print(f"worker {rank} agrees\\n", end="", flush=True)  # in one piece: two write
 
-    if not workers.first:
+    if not workers.is_main:
         os._exit(0)  # without a word
     try:
         workers.sum(torch.ones(1))
