@@ -1,0 +1,331 @@
+"""Tensors of N items, computed once, cut into files: resumable, verified, and shared by all ranks.
+
+ROOT/dinov3-0123456789abcdef/    named by a hash of everything the tensors depend on (`facts`)
+    facts.json                   the same, for people
+    chunk-00000.safetensors      the tensors of items 0 to chunk_size - 1 (`runtime/tensors.py`)
+
+A chunk is written atomically: one that has its name is whole. Its metadata holds the key of the
+store and its number, so that a chunk of another store or place is never taken for this one.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int32
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veca.runtime.company import Company
+from veca.runtime.files import replace_file
+from veca.runtime.plain_json import plain_json
+from veca.runtime.tensors import (
+    DamagedFileError,
+    TensorFile,
+    Tensors,
+    remove_temporary_files,
+    save_tensors,
+)
+from veca.runtime.workers import Workers
+
+logger = logging.getLogger("veca")
+
+
+class ShardError(ValueError):
+    """Chunks that cannot be computed, written or read."""
+
+
+class StoppedError(Exception):
+    """The stop flag was raised on some rank; finished chunks are on disk."""
+
+
+class ShardStore:
+    """A folder of chunks: N items, of which each chunk holds `chunk_size` in order.
+
+    A tensor named `image` with a row per item is read by `rows`; items of different shapes are
+    stored one tensor each, such as `17/patches`, and read through `open`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        facts: Mapping[str, Any],
+        *,
+        count: int,
+        chunk_size: int,
+        name: str = "",
+    ) -> None:
+        """Name the folder; nothing is read or written yet.
+
+        Args:
+            root: the folder that holds this store beside others.
+            facts: plain JSON with everything the tensors depend on; equal facts, equal folder.
+            count: number of items.
+            chunk_size: items per file, all of which are in memory while it is written.
+            name: what people see before the hash in the name of the folder.
+        """
+        if count < 1 or chunk_size < 1:
+            raise ValueError(f"count={count} and chunk_size={chunk_size} must be 1 or more.")
+        plain_json(dict(facts), "facts")
+        self.facts = {"facts": dict(facts), "count": count, "chunk_size": chunk_size}
+        text = json.dumps(self.facts, sort_keys=True)
+        self.key = hashlib.sha256(text.encode()).hexdigest()
+        label = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.")[-40:]
+        self.folder = root / "-".join(filter(None, (label, self.key[:16])))
+        self.count = count
+        self.chunk_size = chunk_size
+        self._verified: set[int] = set()
+        """Chunks that were compared with their hash, or written, in this run."""
+
+    @property
+    def num_chunks(self) -> int:
+        """Files of a complete store."""
+        return -(-self.count // self.chunk_size)
+
+    def items(self, chunk: int) -> range:
+        """The items of a chunk."""
+        return range(chunk * self.chunk_size, min((chunk + 1) * self.chunk_size, self.count))
+
+    def path(self, chunk: int) -> Path:
+        """The file of a chunk."""
+        return self.folder / f"chunk-{chunk:05}.safetensors"
+
+    def missing(self) -> list[int]:
+        """Chunks to compute: those without a file, and damaged ones, with a warning."""
+        found = []
+        for chunk in range(self.num_chunks):
+            if problem := self.problem(chunk):
+                found.append(chunk)
+                self.warn(chunk, problem)
+        return found
+
+    def verify(self) -> list[int]:
+        """Compare every chunk with its hash, whether that was done in this run or not."""
+        self._verified.clear()
+        return self.missing()
+
+    def problem(self, chunk: int) -> str | None:
+        """Why a chunk cannot be used; None if it can. Its hash is compared once per run."""
+        try:
+            self._open(chunk).close()
+        except OSError as error:
+            return _reason(error)
+        return None
+
+    def write(self, chunk: int, tensors: Tensors) -> None:
+        """Write a chunk atomically; equal tensors give equal files."""
+        try:
+            save_tensors(self.path(chunk), tensors, {"key": self.key, "chunk": chunk})
+        except OSError as error:
+            raise ShardError(
+                f"{self.path(chunk)} cannot be written ({error}); finished chunks are kept: make "
+                "room or repair the disk, and run the command again."
+            ) from error
+        self._verified.add(chunk)
+
+    def open(self, chunk: int) -> TensorFile:
+        """Open a chunk to read tensors or rows of it; use it in a `with` block."""
+        try:
+            return self._open(chunk)
+        except OSError as error:
+            raise ShardError(
+                f"{self.path(chunk)} cannot be used: {_reason(error)}; run the command again, "
+                "which computes missing and damaged chunks."
+            ) from error
+
+    def read(self, chunk: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """Tensors of a chunk, by default all of them."""
+        with self.open(chunk) as file:
+            return {name: file.read(name) for name in names or sorted(file.specs)}
+
+    def rows(self, name: str, items: NDArray[np.int64]) -> Tensor:
+        """The rows of a tensor for some items, in their order; each chunk is opened once."""
+        if len(items) and not 0 <= items.min() <= items.max() < self.count:
+            raise ValueError(f"items {items.min()} to {items.max()} are not in 0..{self.count - 1}")
+        with self.open(0) as file:
+            like = file.read(name, [])
+        out = like.new_empty((len(items), *like.shape[1:]))
+        chunks, rows = np.divmod(items, self.chunk_size)
+        for chunk in np.unique(chunks).tolist():
+            places = np.flatnonzero(chunks == chunk)
+            with self.open(chunk) as file:
+                file.read_into(out, name, rows[places], places)
+        return out
+
+    def begin(self) -> None:
+        """Prepare to be filled: remove what killed processes left, and write `facts.json`."""
+        remove_temporary_files(self.folder)
+        text = json.dumps(self.facts, indent=2, sort_keys=True)
+        replace_file(self.folder / "facts.json", [f"{text}\n".encode()])
+
+    def complete(self) -> None:
+        """Note that all chunks were verified, by whichever rank; they must be visible here."""
+        for chunk in range(self.num_chunks):
+            if not self.path(chunk).exists():
+                raise ShardError(
+                    f"{self.path(chunk)} was written by another rank but is not visible to this "
+                    "one; use a folder that all ranks share."
+                )
+        self._verified.update(range(self.num_chunks))
+
+    def warn(self, chunk: int, problem: str) -> None:
+        """Log why a chunk that exists is computed again."""
+        if self.path(chunk).exists():
+            logger.warning("%s is computed again: %s.", self.path(chunk), problem)
+
+    def _open(self, chunk: int) -> TensorFile:
+        """An open chunk that belongs here, compared with its hash if that was not done yet."""
+        file = TensorFile(self.path(chunk))
+        try:
+            if file.metadata != {"key": self.key, "chunk": chunk}:
+                raise DamagedFileError(file.path, "it belongs to another store or place")
+            if chunk not in self._verified:
+                file.verify()
+                self._verified.add(chunk)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+class Task(NamedTuple):
+    """A chunk to compute, and the numbers of the stores that lack it."""
+
+    chunk: int
+    stores: tuple[int, ...]
+
+
+Compute = Callable[[Sequence[Task]], Iterator[Mapping[int, Tensors]]]
+"""Given this rank's tasks, yields for each one, in order, the tensors of each store that lacks it,
+by the number of the store. May raise StoppedError."""
+
+
+def fill(
+    stores: Sequence[ShardStore],
+    compute: Compute,
+    workers: Workers,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Verify the chunks of stores of the same items, and compute what is missing in one pass.
+
+    Every rank calls this and takes its share of the chunks; all of them return when the last one
+    is written. No other run may fill the same folders meanwhile. Whatever stops or kills a run,
+    finished chunks are used by the next one.
+
+    Raises:
+        StoppedError: `stop` returned True on some rank.
+        ShardError: another run is filling a store, something cannot be written, or another rank
+            failed; an error of `compute` itself is raised as it is.
+    """
+    if len({(store.count, store.chunk_size) for store in stores}) != 1:
+        raise ValueError("stores that are filled together need equal count and chunk_size.")
+    suspects = torch.ones((len(stores), stores[0].num_chunks), dtype=torch.int32)
+    lacking = find_missing(stores, suspects, workers, stop)
+    if lacking.any():
+        company = Company(workers=workers, refusal=ShardError, unwritable=_unwritable)
+        filled = [stores[at] for at in lacking.any(1).nonzero().flatten().tolist()]
+        with company.alone_in(*(store.folder for store in filled)):
+            company.first_does(partial(_begin, filled))
+            # Another run may have been here between the look and the lock.
+            lacking = find_missing(stores, lacking, workers, stop)
+            if workers.first:
+                _warn(stores, lacking)
+            _compute_missing(stores, lacking, compute, workers, stop)
+            workers.barrier()  # before the lock is released
+    for store in stores:
+        store.complete()
+
+
+def find_missing(
+    stores: Sequence[ShardStore],
+    suspects: Int32[Tensor, "stores chunks"],
+    workers: Workers,
+    stop: Callable[[], bool],
+) -> Int32[Tensor, "stores chunks"]:
+    """Which of the suspected chunks are missing or damaged; each rank looks at its share."""
+    found = torch.zeros_like(suspects)
+    with all_or_none(workers):
+        for at, chunk in suspects.nonzero()[workers.rank :: workers.count].tolist():
+            if stop():
+                raise StoppedError
+            found[at, chunk] = stores[at].problem(chunk) is not None
+    return workers.sum(found)
+
+
+@contextmanager
+def all_or_none(workers: Workers) -> Iterator[None]:
+    """Run a block on every rank; where it fails or stops on one, it does so on all of them."""
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    failed = workers.any(error is not None and not isinstance(error, StoppedError))
+    stopped = workers.any(isinstance(error, StoppedError))
+    if error is not None:
+        raise error
+    if failed:
+        raise ShardError("another rank failed; its own message says why.")
+    if stopped:
+        raise StoppedError
+
+
+def _compute_missing(
+    stores: Sequence[ShardStore],
+    lacking: Int32[Tensor, "stores chunks"],
+    compute: Compute,
+    workers: Workers,
+    stop: Callable[[], bool],
+) -> None:
+    """Compute and write chunks; the ranks agree after each turn on whether to go on."""
+    tasks = [
+        Task(chunk, tuple(lacking[:, chunk].nonzero().flatten().tolist()))
+        for chunk in lacking.any(0).nonzero().flatten().tolist()
+    ]
+    mine = tasks[workers.rank :: workers.count]
+
+    def computed() -> Generator[Mapping[int, Tensors], None, None]:
+        if mine:
+            yield from compute(mine)
+
+    with closing(computed()) as results:  # ends data loaders now, not when a traceback is freed
+        for turn in range(-(-len(tasks) // workers.count)):
+            with all_or_none(workers):
+                if stop():
+                    raise StoppedError
+                if turn < len(mine):
+                    found = next(results, None)
+                    if found is None:
+                        raise ShardError(
+                            "compute ended before its last task; yield one result each."
+                        )
+                    for at in mine[turn].stores:
+                        stores[at].write(mine[turn].chunk, found[at])
+
+
+def _warn(stores: Sequence[ShardStore], lacking: Int32[Tensor, "stores chunks"]) -> None:
+    for at, chunk in lacking.nonzero().tolist():
+        stores[at].warn(chunk, stores[at].problem(chunk) or "")
+
+
+def _begin(stores: Sequence[ShardStore]) -> None:
+    for store in stores:
+        store.begin()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "it is missing"
+    return error.reason if isinstance(error, DamagedFileError) else str(error)
+
+
+def _unwritable(error: OSError) -> str:
+    return f"chunks cannot be written ({error}); use a folder on a writable disk with room."

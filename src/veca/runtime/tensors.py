@@ -1,0 +1,292 @@
+"""Safetensors files that verify themselves: atomic to write, checked to read.
+
+The header's metadata holds `"format": "pt"`, our own metadata as JSON under `veca`, and two hashes:
+`data_sha256` over the bytes of the tensors, and `sha256` over the header, in which its own 64
+digits count as zeros. So the header is checked whenever a file is opened, which costs next to
+nothing, and a changed, cut or exchanged byte anywhere in the file is detected by a full
+verification. Equal tensors and metadata give equal files, byte for byte, and `sha256` identifies
+them.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, replace_file
+from veca.runtime.plain_json import plain_json
+from veca.runtime.tensor_files import DTYPES, METADATA, bytes_of, tensor_pieces
+
+Tensors = Mapping[str, Tensor] | Mapping[str, NDArray[Any]]
+Rows = Sequence[int] | NDArray[np.int64]
+
+METADATA_KEY = "veca"
+"""The entry of the header's metadata that holds ours."""
+
+MAX_HEADER_BYTES = 100_000_000
+"""As in the safetensors library."""
+
+READ_BYTES = 1 << 20
+"""Bytes that are hashed at a time."""
+
+_NO_DIGEST = "0" * 64
+_DIGEST_FIELD = re.compile(rb'\{"__metadata__":\{"format":"pt","sha256":"([0-9a-f]{64})"')
+
+
+class DamagedFileError(OSError):
+    """A file that is not what `save_tensors` wrote."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {reason}; restore a copy of it, or delete it so that it is "
+            "created again."
+        )
+        self.reason = reason
+
+
+def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any] | None = None) -> str:
+    """Write a file atomically and durably, without a second copy of the tensors in memory.
+
+    Args:
+        path: where; the folder is created, an existing file is replaced.
+        tensors: dense tensors on any device, or numpy arrays, by name.
+        metadata: any plain JSON.
+
+    Returns:
+        The SHA-256 that identifies tensors and metadata.
+    """
+    pieces, digest = _file_pieces(tensors, metadata or {})
+    try:
+        make_folder(path.parent)
+        replace_file(path, pieces)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not name its file
+        raise
+    return digest
+
+
+def load_tensors(path: Path, *, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read all tensors, in memory of their own, and the metadata.
+
+    Args:
+        path: a file written by `save_tensors`.
+        verify: whether the tensors are compared with their hash; the header always is.
+    """
+    digest = hashlib.sha256()
+    with TensorFile(path) as file:
+        tensors = {}
+        for name in file.specs:  # in the order of the file, so that one pass reads and hashes
+            tensors[name] = file.read(name)
+            if verify:
+                digest.update(bytes_of(tensors[name]))
+        if verify:
+            file.check_data(digest.hexdigest())
+        return dict(sorted(tensors.items())), file.metadata
+
+
+def open_tensors(path: Path) -> "TensorFile":
+    """Open a file of `save_tensors` to read single tensors or rows; use it in a `with` block."""
+    return TensorFile(path)
+
+
+def verify(path: Path) -> None:
+    """Compare a whole file with its hashes; raises DamagedFileError."""
+    with TensorFile(path) as file:
+        file.verify()
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what killed processes left in a folder; nobody else may be writing there."""
+    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Type, shape and place of a tensor in a file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    """First byte, counted from the first tensor."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class TensorFile:
+    """An open file whose header was checked; tensors and rows are read when they are asked for.
+
+    The file is read and not memory-mapped: where it is cut short meanwhile, that is an error and
+    not a crash, and pages that the system caches do not count as memory of this process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("rb", buffering=0)
+        try:
+            self._read_header()
+        except BaseException:
+            self.close()
+            raise
+
+    metadata: dict[str, Any]
+    """As it was given to `save_tensors`."""
+    specs: dict[str, TensorSpec]
+    """The tensors by name, in the order of the file."""
+    sha256: str
+    """Identifies tensors and metadata."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def read(self, name: str, rows: Rows | None = None) -> Tensor:
+        """A tensor, or some of its rows (entries of the first axis), in memory of its own."""
+        if name not in self.specs:
+            raise ValueError(
+                f"{self.path} has no tensor {name!r}; it has {', '.join(sorted(self.specs))}."
+            )
+        spec = self.specs[name]
+        if rows is None:
+            return self._read(spec, spec.start, spec.shape)
+        out = torch.empty((len(rows), *spec.shape[1:]), dtype=spec.dtype)
+        self.read_into(out, name, rows, range(len(rows)))
+        return out
+
+    def read_into(self, out: Tensor, name: str, rows: Rows, places: Rows) -> None:
+        """Read rows into places (entries of the first axis) of a contiguous tensor on the CPU."""
+        spec = self.specs[name]
+        count, size = spec.shape[0], math.prod(spec.shape[1:]) * spec.dtype.itemsize
+        buffer = bytes_of(out)
+        for row, place in zip(rows, places, strict=True):
+            if not 0 <= row < count:
+                raise ValueError(f"row {row} of {name!r} does not exist; use 0 to {count - 1}.")
+            target = buffer[int(place) * size : (int(place) + 1) * size]
+            self._fill(target, spec.start + int(row) * size)
+
+    def verify(self) -> None:
+        """Compare the tensors with their hash; raises DamagedFileError."""
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(READ_BYTES))
+        for start in range(0, self._data_bytes, READ_BYTES):
+            piece = buffer[: min(READ_BYTES, self._data_bytes - start)]
+            self._fill(piece, start)
+            digest.update(piece)
+        self.check_data(digest.hexdigest())
+
+    def check_data(self, digest: str) -> None:
+        """Compare the hash of the tensors as read, in the order of the file, with the header's."""
+        if digest != self._data_sha256:
+            raise self._damaged("its tensors do not match their SHA-256")
+
+    def _read(self, spec: TensorSpec, start: int, shape: Sequence[int]) -> Tensor:
+        out = torch.empty(tuple(shape), dtype=spec.dtype)
+        self._fill(bytes_of(out), start)
+        return out
+
+    def _fill(self, buffer: memoryview, start: int) -> None:
+        """Read bytes of the tensors until the buffer is full."""
+        self._file.seek(self._data_start + start)
+        while len(buffer):  # the system may give less than it was asked for
+            count = self._file.readinto(buffer)
+            if not count:
+                raise self._damaged("it was cut short")
+            buffer = buffer[count:]
+
+    def _read_header(self) -> None:
+        """Check the header, and only then believe what it says."""
+        size = os.fstat(self._file.fileno()).st_size
+        prefix = self._file.read(8)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise self._damaged("it was cut short, or is no safetensors file")
+        header = self._file.read(length)
+        found = _DIGEST_FIELD.match(header)
+        if found is None:
+            raise self._damaged("its header has no SHA-256")
+        self.sha256 = found[1].decode()
+        blank = header[: found.start(1)] + _NO_DIGEST.encode() + header[found.end(1) :]
+        if hashlib.sha256(prefix + blank).hexdigest() != self.sha256:
+            raise self._damaged("its header does not match its SHA-256")
+        try:
+            self._parse(json.loads(header))
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise self._damaged(f"its header cannot be used: {error}") from error
+        self._data_start = 8 + length
+        if size != self._data_start + self._data_bytes:
+            raise self._damaged(
+                f"it has {size:,} bytes instead of {self._data_start + self._data_bytes:,}"
+            )
+
+    def _parse(self, header: dict[str, Any]) -> None:
+        """Read names, types and places; they must follow each other without gaps."""
+        about = header.pop(METADATA)
+        self.metadata = json.loads(about[METADATA_KEY])
+        self._data_sha256 = about["data_sha256"]
+        self.specs, end = {}, 0
+        for name, entry in header.items():
+            spec = TensorSpec(DTYPES[entry["dtype"]], tuple(entry["shape"]), end)
+            end += spec.nbytes
+            if min(spec.shape, default=0) < 0 or entry["data_offsets"] != [spec.start, end]:
+                raise ValueError(f"the tensor {name!r} is not where it should be")
+            self.specs[name] = spec
+        self._data_bytes = end
+
+    def _damaged(self, reason: str) -> DamagedFileError:
+        return DamagedFileError(self.path, reason)
+
+
+def _file_pieces(
+    tensors: Tensors, metadata: Mapping[str, Any]
+) -> tuple[Iterator[bytes | memoryview], str]:
+    """The file piece by piece, and its SHA-256."""
+    plain_json(dict(metadata), "metadata")  # refuses what JSON would change
+    ordered: dict[str, Any] = {name: tensors[name] for name in sorted(tensors)}
+    about = {
+        "format": "pt",  # transformers refuses files without it
+        "sha256": _NO_DIGEST,
+        "data_sha256": _sha256(islice(tensor_pieces(ordered), 2, None)),
+        METADATA_KEY: json.dumps(metadata, sort_keys=True, separators=(",", ":")),
+    }
+    pieces = tensor_pieces(ordered, about)
+    prefix, header = bytes(next(pieces)), bytes(next(pieces))
+    digest = _sha256([prefix, header])
+
+    def written() -> Iterator[bytes | memoryview]:
+        yield prefix
+        yield header.replace(_NO_DIGEST.encode(), digest.encode(), 1)
+        yield from pieces
+
+    return written(), digest
+
+
+def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""What every training shares, whatever it learns from."""

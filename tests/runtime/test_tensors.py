@@ -1,0 +1,410 @@
+"""Files of tensors are written atomically, come back bit for bit, and detect every damage."""
+
+import errno
+import json
+import os
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.runtime.faulty_disk import FaultyDisk
+from veca.runtime.plain_json import PlainJsonError
+from veca.runtime.tensor_files import DTYPES
+from veca.runtime.tensors import (
+    DamagedFileError,
+    load_tensors,
+    open_tensors,
+    remove_temporary_files,
+    save_tensors,
+    verify,
+)
+
+METADATA: dict[str, Any] = {"name": 'ä"\n', "step": 2**70, "loss": 0.1 + 0.2, "list": [1, {}, None]}
+
+
+def sample(seed: int = 0) -> dict[str, Tensor]:
+    """Tensors of several types and shapes, with some bytes that make up text."""
+    draw = torch.Generator().manual_seed(seed)
+    return {
+        "b/rows": torch.randint(-128, 128, (7, 3, 2), generator=draw).to(torch.int8),
+        "a": torch.randn(5, 4, generator=draw),
+        "scalar": torch.tensor(seed + 3),
+        "none": torch.zeros(0, 3, dtype=torch.bfloat16),
+    }
+
+
+def equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
+    """Whether names, types, shapes and numbers agree."""
+    return found.keys() == wanted.keys() and all(
+        found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+        for name, tensor in wanted.items()
+    )
+
+
+def test_tensors_and_metadata_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file.safetensors"
+    digest = save_tensors(path, sample(), METADATA)
+    tensors, metadata = load_tensors(path)
+    assert equal(tensors, sample())
+    assert metadata == METADATA
+    with open_tensors(path) as file:
+        assert (file.sha256, file.metadata) == (digest, METADATA)
+        assert equal({name: file.read(name) for name in file.specs}, sample())
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_every_type_and_shape_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = {
+        str(shape): (torch.rand(shape) * 100).to(dtype) for shape in ((), (0,), (2, 0), (3, 2))
+    }
+    save_tensors(tmp_path / "file", tensors)
+    assert equal(load_tensors(tmp_path / "file")[0], tensors)
+
+
+def test_the_safetensors_library_reads_our_files(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", sample(), METADATA)
+    assert equal(load_file(tmp_path / "file"), sample())
+    content = (tmp_path / "file").read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    assert header["__metadata__"]["format"] == "pt"  # transformers asks for it
+
+
+def test_equal_input_gives_equal_files_and_other_input_another_hash(tmp_path: Path) -> None:
+    digests = {
+        save_tensors(tmp_path / "a", sample(), {"x": 1, "y": 2}),
+        save_tensors(tmp_path / "b", dict(reversed(sample().items())), {"y": 2, "x": 1}),
+    }
+    assert len(digests) == 1
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    digests.add(save_tensors(tmp_path / "c", sample(), {"x": 1, "y": 3}))
+    digests.add(save_tensors(tmp_path / "c", sample(1), {"x": 1, "y": 2}))
+    digests.add(save_tensors(tmp_path / "c", {"renamed": torch.zeros(2)}, {"x": 1, "y": 2}))
+    digests.add(save_tensors(tmp_path / "c", {"renamed": torch.zeros(2, 1)}, {"x": 1, "y": 2}))
+    assert len(digests) == 5
+
+
+def test_views_parameters_and_numpy_arrays_are_written_as_their_numbers(tmp_path: Path) -> None:
+    rows = torch.randn(4, 6)
+    save_tensors(tmp_path / "a", {"x": rows.t()})
+    save_tensors(tmp_path / "b", {"x": rows.t().contiguous().requires_grad_()})
+    save_tensors(tmp_path / "c", {"x": rows.t().numpy()})
+    assert len({(tmp_path / name).read_bytes() for name in "abc"}) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), (1, 2), {1: 2}, torch.zeros(1)], ids=str)
+def test_metadata_that_json_would_change_is_refused_by_name(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(PlainJsonError, match=r"metadata\['outer'\]\['inner'\]"):
+        save_tensors(tmp_path / "file", {}, {"outer": {"inner": value}})
+    assert not list(tmp_path.iterdir())
+
+
+def test_writing_needs_no_second_copy(tmp_path: Path) -> None:
+    arrays = {str(index): np.zeros(1_000_000) for index in range(4)}
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        save_tensors(tmp_path / "file", arrays)
+        assert tracemalloc.get_traced_memory()[1] - before < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+@given(rows=st.lists(st.integers(0, 6), max_size=9))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+def test_rows_are_those_of_the_whole_tensor(rows: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    if not path.exists():
+        save_tensors(path, sample())
+    whole = sample()["b/rows"]
+    with open_tensors(path) as file:
+        found = file.read("b/rows", rows)
+        assert found.dtype == torch.int8
+        assert torch.equal(found, whole[rows])
+        assert torch.equal(file.read("b/rows", np.array(rows, np.int64)), whole[rows])
+        out = torch.zeros(9, 3, 2, dtype=torch.int8)
+        file.read_into(out, "b/rows", rows, range(9 - len(rows), 9))
+        assert torch.equal(out[9 - len(rows) :], whole[rows])
+        assert not out[: 9 - len(rows)].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "words"),
+    [
+        ("c", None, "no tensor 'c'; it has a, b/rows, none, scalar"),
+        ("a", [5], "row 5 of 'a' does not exist; use 0 to 4"),
+        ("a", [-1], "row -1 of 'a'"),
+    ],
+)
+def test_what_a_file_does_not_have_is_refused(
+    name: str, rows: list[int] | None, words: str, tmp_path: Path
+) -> None:
+    save_tensors(tmp_path / "file", sample())
+    with open_tensors(tmp_path / "file") as file, pytest.raises(ValueError, match=words):
+        file.read(name, rows)
+
+
+def test_a_missing_file_is_a_missing_file(tmp_path: Path) -> None:
+    for read in (load_tensors, open_tensors, verify):
+        with pytest.raises(FileNotFoundError, match="file"):
+            read(tmp_path / "file")
+
+
+# Every damage: changed, cut, zeroed, inserted and exchanged bytes, and other metadata.
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file, and beside it another of the same size."""
+    folder = tmp_path_factory.mktemp("written")
+    save_tensors(folder / "file", sample(), METADATA)
+    save_tensors(folder / "other", sample(1), METADATA)
+    return folder / "file"
+
+
+def flipped(content: bytearray, place: int, number: int) -> bytes:
+    content[place] ^= number
+    return bytes(content)
+
+
+def zeroed(content: bytearray, place: int, number: int) -> bytes:
+    part = content[place : place + number]
+    content[place : place + number] = bytes(len(part))
+    return bytes(content)
+
+
+def moved(content: bytearray, place: int, number: int) -> bytes:
+    other = (place + number) % len(content)
+    content[place], content[other] = content[other], content[place]
+    return bytes(content)
+
+
+DAMAGES: list[Callable[[bytearray, int, int], bytes]] = [
+    flipped,
+    zeroed,
+    moved,
+    lambda content, place, _: bytes(content[:place]),
+    lambda content, place, number: bytes(content[:place] + bytes(number) + content[place:]),
+    lambda content, place, number: bytes(content[:place] + content[place + number :]),
+    lambda content, place, number: bytes(content[place:] + content[:place]),
+]
+
+
+def problem_of(path: Path) -> None:
+    """Fail unless every way to read a whole file finds the damage."""
+    with pytest.raises(DamagedFileError, match=r"is damaged: .*; restore a copy"):
+        load_tensors(path)
+    with pytest.raises(DamagedFileError):
+        verify(path)
+
+
+@given(damage=st.sampled_from(DAMAGES), place=st.floats(0, 1), number=st.integers(1, 255))
+@settings(max_examples=120)
+def test_every_damage_is_found(
+    written: Path, damage: Callable[..., bytes], place: float, number: int
+) -> None:
+    content = written.read_bytes()
+    damaged = damage(bytearray(content), int(place * (len(content) - 1)), number)
+    path = written.with_name("damaged")
+    path.write_bytes(damaged)
+    if damaged != content:
+        problem_of(path)
+    else:
+        verify(path)
+
+
+def test_every_flipped_byte_and_every_cut_is_found(written: Path) -> None:
+    content, path = written.read_bytes(), written.with_name("damaged")
+    for place in range(len(content)):
+        for damaged in (flipped(bytearray(content), place, 32), content[:place]):
+            path.write_bytes(damaged)
+            with pytest.raises(DamagedFileError):
+                verify(path)
+
+
+@pytest.mark.parametrize("part", ["header", "tensors"])
+def test_the_header_of_one_file_and_the_tensors_of_another_are_no_file(
+    part: str, written: Path
+) -> None:
+    one, other = written.read_bytes(), written.with_name("other").read_bytes()
+    end = 8 + int.from_bytes(one[:8], "little")
+    path = written.with_name("damaged")
+    path.write_bytes(one[:end] + other[end:] if part == "header" else other[:end] + one[end:])
+    problem_of(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"b/rows", b"c/rows"),
+        (b"[7,3,2]", b"[7,2,3]"),
+        (b'"I8"', b'"U8"'),
+        (b"0.30000000000000004", b"0.30000000000000005"),
+        (b'"format":"pt"', b'"format":"np"'),
+        (b'"sha256"', b'"sha257"'),
+    ],
+)
+def test_edited_headers_are_found_when_a_file_is_opened(
+    old: bytes, new: bytes, written: Path
+) -> None:
+    content, path = written.read_bytes(), written.with_name("damaged")
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+    problem_of(path)
+    with pytest.raises(DamagedFileError, match="its header"):
+        open_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff", b"\xff" * 100, bytes(100), b"{" * 100_000, b"PK\x03\x04" * 9],
+    ids=["empty", "byte", "bytes", "zeros", "deep", "zip"],
+)
+def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    problem_of(tmp_path / "file")
+
+
+def test_safetensors_of_others_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file  # noqa: PLC0415 - the only test that needs it
+
+    save_file(sample(), tmp_path / "file", {"format": "pt"})
+    with pytest.raises(DamagedFileError, match="its header has no SHA-256"):
+        load_tensors(tmp_path / "file")
+
+
+def test_a_file_that_is_cut_while_it_is_open_raises_and_does_not_crash(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    save_tensors(path, {"x": torch.zeros(100_000)})
+    with open_tensors(path) as file:
+        os.truncate(path, 4096)
+        with pytest.raises(DamagedFileError, match="it was cut short"):
+            file.read("x")
+        with pytest.raises(DamagedFileError, match="it was cut short"):
+            file.verify()
+
+
+def test_without_verification_the_header_is_still_checked(written: Path) -> None:
+    content, path = written.read_bytes(), written.with_name("damaged")
+    path.write_bytes(flipped(bytearray(content), len(content) - 1, 1))
+    load_tensors(path, verify=False)
+    path.write_bytes(flipped(bytearray(content), 200, 1))
+    with pytest.raises(DamagedFileError):
+        load_tensors(path, verify=False)
+
+
+# Writing: whatever fails, the old file or the new one is there.
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    """The disk under watch."""
+    return FaultyDisk(monkeypatch)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads descriptors from /proc")
+def test_the_content_is_durable_before_the_name_and_the_name_before_the_end(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    save_tensors(tmp_path / "file", sample())
+    hidden = disk.calls[1].split()[1]
+    assert hidden.startswith(".file.")
+    assert [call for call in disk.calls[1:] if not call.startswith("write")] == [
+        f"open {hidden}",
+        f"fsync {hidden}",
+        f"replace {hidden}",
+        f"open {tmp_path.name}",
+        f"fsync {tmp_path.name}",
+    ]
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
+@pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces"])
+def test_after_a_failure_at_any_call_the_old_or_the_new_file_is_there(
+    replaces: bool, dies: bool, tmp_path: Path, disk: FaultyDisk
+) -> None:
+    def prepared(folder: Path) -> Path:
+        folder.mkdir()
+        if replaces:
+            save_tensors(folder / "file", sample(1), {"old": 1})
+        return folder / "file"
+
+    path = prepared(tmp_path / "whole")
+    disk.fail(at=None)
+    save_tensors(path, sample(), {"new": 1})
+    calls, outcomes = len(disk.calls), []
+    for at in range(1, calls):  # the first makes the folder, which exists
+        path = prepared(tmp_path / str(at))
+        disk.fail(at, dies=dies)
+        with pytest.raises(OSError, match="injected"):
+            save_tensors(path, sample(), {"new": 1})
+        disk.fail(at=None)
+        found = load_tensors(path)[1] if path.exists() else {}
+        assert found in ({"new": 1}, {"old": 1} if replaces else {})
+        outcomes.append("new" in found)
+        if not dies:
+            assert [entry.name for entry in path.parent.iterdir()] == ["file"] * path.exists()
+        remove_temporary_files(path.parent)
+        save_tensors(path, sample(), {"later": 1})
+        assert load_tensors(path)[1] == {"later": 1}
+        assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+    assert outcomes == sorted(outcomes)
+    assert set(outcomes) == {False, True}  # renamed, but the folder was not synced yet
+
+
+def test_an_interrupt_leaves_nothing_behind_and_is_passed_on(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    disk.error = KeyboardInterrupt()
+    disk.fail(at=2)
+    with pytest.raises(KeyboardInterrupt):
+        save_tensors(tmp_path / "file", sample())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def filling_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many more bytes the disk takes."""
+    room, real = 0, os.write
+
+    def write(file: int, data: memoryview) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = real(file, data[:room])
+        room -= taken
+        return taken
+
+    def leave(count: int) -> None:
+        nonlocal room
+        room = count
+
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    return leave
+
+
+def test_a_disk_that_becomes_full_at_any_byte_leaves_the_old_file(
+    tmp_path: Path, written: Path, filling_disk: Callable[[int], None]
+) -> None:
+    path = tmp_path / "file"
+    shutil.copyfile(written, path)
+    size = path.stat().st_size
+    for room in range(0, size, 37):
+        filling_disk(room)
+        with pytest.raises(OSError, match=f"No space left on device: .*{tmp_path.name}/file"):
+            save_tensors(path, sample(1), METADATA)
+        assert path.read_bytes() == written.read_bytes()
+        assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    filling_disk(size)
+    save_tensors(path, sample(1), METADATA)
+    assert path.read_bytes() == written.with_name("other").read_bytes()
