@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from veca.runtime.workers import Workers, join_workers
 
 SECONDS = 60.0

@@ -17,12 +17,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from veca.runtime.workers import Workers
 
 from tests.runtime.held_folder import held
 from tests.runtime.ranks import run_ranks
 from veca.runtime.shards import Compute, ShardError, ShardStore, StoppedError, Task, fill
 from veca.runtime.tensors import DamagedFileError
-from veca.runtime.workers import Workers
 
 ALONE = Workers(device=torch.device("cpu"))
 COUNT, CHUNK_SIZE = 23, 4
