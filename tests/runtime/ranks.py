@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from veca.runtime.workers import Workers, join_workers
+
+from veca.runtime.distributed import Ranks, init_distributed
 
 SECONDS = 60.0
 
@@ -22,7 +23,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_ranks(work: Callable[[Workers], None], folder: Path, world_size: int = 2) -> None:
+def run_ranks(work: Callable[[Ranks], None], folder: Path, world_size: int = 2) -> None:
     """Let every rank do the same work; the test fails with the traceback of one that fails."""
     port = free_port()
     reports = [folder / f"rank{rank}.txt" for rank in range(world_size)]
@@ -44,7 +45,7 @@ def run_ranks(work: Callable[[Workers], None], folder: Path, world_size: int = 2
 
 
 def _work_as(
-    rank: int, world_size: int, port: int, work: Callable[[Workers], None], report: Path
+    rank: int, world_size: int, port: int, work: Callable[[Ranks], None], report: Path
 ) -> None:
     """Be a rank, and end without returning."""
     names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "MASTER_PORT": port}
@@ -53,8 +54,8 @@ def _work_as(
     torch.set_num_threads(1)  # the threads of the parent do not exist here
     code = 1
     try:
-        with join_workers("cpu") as workers:
-            work(workers)
+        with init_distributed("cpu") as ranks:
+            work(ranks)
         code = 0
     except BaseException:
         report.write_text(traceback.format_exc())

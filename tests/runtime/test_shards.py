@@ -17,14 +17,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from veca.runtime.workers import Workers
 
 from tests.runtime.held_folder import held
 from tests.runtime.ranks import run_ranks
+from veca.runtime.distributed import Ranks
 from veca.runtime.shards import Compute, ShardError, ShardStore, StoppedError, Task, fill
 from veca.runtime.tensors import DamagedFileError
 
-ALONE = Workers(device=torch.device("cpu"))
+ALONE = Ranks(device=torch.device("cpu"))
 COUNT, CHUNK_SIZE = 23, 4
 
 
@@ -59,10 +59,10 @@ def computing(
     return compute
 
 
-def fill_one(store: ShardStore, workers: Workers = ALONE) -> list[int]:
+def fill_one(store: ShardStore, ranks: Ranks = ALONE) -> list[int]:
     """Fill one store; the chunks that were computed."""
     computed: list[Task] = []
-    fill([store], computing([store], [1], computed), workers)
+    fill([store], computing([store], [1], computed), ranks)
     return [task.chunk for task in computed]
 
 
@@ -299,15 +299,15 @@ def test_kills_at_random_moments_leave_whole_chunks_and_the_result_has_equal_byt
 
 @pytest.mark.workers
 def test_two_ranks_share_the_work_and_write_what_one_would(whole: Path, tmp_path: Path) -> None:
-    def work(workers: Workers) -> None:
+    def work(ranks: Ranks) -> None:
         store = store_in(tmp_path / "root")
-        (tmp_path / f"computed{workers.rank}").write_text(str(fill_one(store, workers)))
+        (tmp_path / f"computed{ranks.rank}").write_text(str(fill_one(store, ranks)))
         assert store.rows("image", np.arange(COUNT)).shape == (COUNT, 2, 3)
-        workers.barrier()  # nobody reads any more
-        if workers.first:
+        ranks.barrier()  # nobody reads any more
+        if ranks.is_main:
             flip(store.path(5))
-        workers.barrier()
-        assert fill_one(store_in(tmp_path / "root"), workers) == ([5] if workers.first else [])
+        ranks.barrier()
+        assert fill_one(store_in(tmp_path / "root"), ranks) == ([5] if ranks.is_main else [])
 
     run_ranks(work, tmp_path)
     assert (tmp_path / "computed0").read_text() == "[0, 2, 4]"
@@ -317,21 +317,21 @@ def test_two_ranks_share_the_work_and_write_what_one_would(whole: Path, tmp_path
 
 @pytest.mark.workers
 def test_one_rank_that_fails_or_stops_ends_all(whole: Path, tmp_path: Path) -> None:
-    def work(workers: Workers) -> None:
+    def work(ranks: Ranks) -> None:
         store = store_in(tmp_path / "root")
 
         def failing(tasks: Sequence[Task]) -> Iterator[Mapping[int, Mapping[str, Tensor]]]:
             yield {0: content(store, tasks[0].chunk)}
-            if not workers.first:
+            if not ranks.is_main:
                 raise DamagedFileError(Path("image"), "no image")
             yield {0: content(store, tasks[1].chunk)}
 
-        wanted = ShardError if workers.first else DamagedFileError
-        with pytest.raises(wanted, match="another rank failed" if workers.first else "no image"):
-            fill([store], failing, workers)
+        wanted = ShardError if ranks.is_main else DamagedFileError
+        with pytest.raises(wanted, match="another rank failed" if ranks.is_main else "no image"):
+            fill([store], failing, ranks)
         with pytest.raises(StoppedError):
-            fill([store], computing([store], [1], []), workers, stop=lambda: not workers.first)
-        fill_one(store, workers)
+            fill([store], computing([store], [1], []), ranks, stop=lambda: not ranks.is_main)
+        fill_one(store, ranks)
 
     run_ranks(work, tmp_path)
     assert files_of(tmp_path / "root") == files_of(whole)

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
-from veca.runtime.plain_json import PlainJsonError
 
 from tests.runtime.faulty_disk import FaultyDisk
+from veca.runtime.files import PlainJsonError
 from veca.runtime.tensor_files import DTYPES
 from veca.runtime.tensors import (
     DamagedFileError,

@@ -13,8 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +23,8 @@ from jaxtyping import Int32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.runtime.company import Company
-from veca.runtime.files import replace_file
-from veca.runtime.plain_json import plain_json
+from veca.runtime.distributed import Ranks
+from veca.runtime.files import LockedError, lock_folder, make_folder, plain_json, write_atomic
 from veca.runtime.tensors import (
     DamagedFileError,
     TensorFile,
@@ -34,7 +32,6 @@ from veca.runtime.tensors import (
     remove_temporary_files,
     save_tensors,
 )
-from veca.runtime.workers import Workers
 
 logger = logging.getLogger("veca")
 
@@ -164,7 +161,7 @@ class ShardStore:
         """Prepare to be filled: remove what killed processes left, and write `facts.json`."""
         remove_temporary_files(self.folder)
         text = json.dumps(self.facts, indent=2, sort_keys=True)
-        replace_file(self.folder / "facts.json", [f"{text}\n".encode()])
+        write_atomic(self.folder / "facts.json", [f"{text}\n".encode()])
 
     def complete(self) -> None:
         """Note that all chunks were verified, by whichever rank; they must be visible here."""
@@ -211,7 +208,7 @@ by the number of the store. May raise StoppedError."""
 def fill(
     stores: Sequence[ShardStore],
     compute: Compute,
-    workers: Workers,
+    ranks: Ranks,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Verify the chunks of stores of the same items, and compute what is missing in one pass.
@@ -228,18 +225,19 @@ def fill(
     if len({(store.count, store.chunk_size) for store in stores}) != 1:
         raise ValueError("stores that are filled together need equal count and chunk_size.")
     suspects = torch.ones((len(stores), stores[0].num_chunks), dtype=torch.int32)
-    lacking = find_missing(stores, suspects, workers, stop)
+    lacking = find_missing(stores, suspects, ranks, stop)
     if lacking.any():
-        company = Company(workers=workers, refusal=ShardError, unwritable=_unwritable)
         filled = [stores[at] for at in lacking.any(1).nonzero().flatten().tolist()]
-        with company.alone_in(*(store.folder for store in filled)):
-            company.first_does(partial(_begin, filled))
+        with ExitStack() as locks:
+            with all_or_none(ranks):
+                if ranks.is_main:
+                    _begin(filled, locks)
             # Another run may have been here between the look and the lock.
-            lacking = find_missing(stores, lacking, workers, stop)
-            if workers.first:
+            lacking = find_missing(stores, lacking, ranks, stop)
+            if ranks.is_main:
                 _warn(stores, lacking)
-            _compute_missing(stores, lacking, compute, workers, stop)
-            workers.barrier()  # before the lock is released
+            _compute_missing(stores, lacking, compute, ranks, stop)
+            ranks.barrier()  # before the lock is released
     for store in stores:
         store.complete()
 
@@ -247,29 +245,29 @@ def fill(
 def find_missing(
     stores: Sequence[ShardStore],
     suspects: Int32[Tensor, "stores chunks"],
-    workers: Workers,
+    ranks: Ranks,
     stop: Callable[[], bool],
 ) -> Int32[Tensor, "stores chunks"]:
     """Which of the suspected chunks are missing or damaged; each rank looks at its share."""
     found = torch.zeros_like(suspects)
-    with all_or_none(workers):
-        for at, chunk in suspects.nonzero()[workers.rank :: workers.count].tolist():
+    with all_or_none(ranks):
+        for at, chunk in suspects.nonzero()[ranks.rank :: ranks.world_size].tolist():
             if stop():
                 raise StoppedError
             found[at, chunk] = stores[at].problem(chunk) is not None
-    return workers.sum(found)
+    return ranks.sum(found)
 
 
 @contextmanager
-def all_or_none(workers: Workers) -> Iterator[None]:
+def all_or_none(ranks: Ranks) -> Iterator[None]:
     """Run a block on every rank; where it fails or stops on one, it does so on all of them."""
     error: Exception | None = None
     try:
         yield
     except Exception as raised:
         error = raised
-    failed = workers.any(error is not None and not isinstance(error, StoppedError))
-    stopped = workers.any(isinstance(error, StoppedError))
+    failed = ranks.any(error is not None and not isinstance(error, StoppedError))
+    stopped = ranks.any(isinstance(error, StoppedError))
     if error is not None:
         raise error
     if failed:
@@ -282,7 +280,7 @@ def _compute_missing(
     stores: Sequence[ShardStore],
     lacking: Int32[Tensor, "stores chunks"],
     compute: Compute,
-    workers: Workers,
+    ranks: Ranks,
     stop: Callable[[], bool],
 ) -> None:
     """Compute and write chunks; the ranks agree after each turn on whether to go on."""
@@ -290,15 +288,15 @@ def _compute_missing(
         Task(chunk, tuple(lacking[:, chunk].nonzero().flatten().tolist()))
         for chunk in lacking.any(0).nonzero().flatten().tolist()
     ]
-    mine = tasks[workers.rank :: workers.count]
+    mine = tasks[ranks.rank :: ranks.world_size]
 
     def computed() -> Generator[Mapping[int, Tensors], None, None]:
         if mine:
             yield from compute(mine)
 
     with closing(computed()) as results:  # ends data loaders now, not when a traceback is freed
-        for turn in range(-(-len(tasks) // workers.count)):
-            with all_or_none(workers):
+        for turn in range(-(-len(tasks) // ranks.world_size)):
+            with all_or_none(ranks):
                 if stop():
                     raise StoppedError
                 if turn < len(mine):
@@ -316,16 +314,23 @@ def _warn(stores: Sequence[ShardStore], lacking: Int32[Tensor, "stores chunks"])
         stores[at].warn(chunk, stores[at].problem(chunk) or "")
 
 
-def _begin(stores: Sequence[ShardStore]) -> None:
+def _begin(stores: Sequence[ShardStore], locks: ExitStack) -> None:
+    """Lock the folders of stores, and prepare them."""
     for store in stores:
-        store.begin()
+        try:
+            make_folder(store.folder)
+            locks.enter_context(lock_folder(store.folder))
+            store.begin()
+        except LockedError as error:
+            raise ShardError(str(error)) from error
+        except OSError as error:
+            raise ShardError(
+                f"{store.folder} cannot be written ({error}); use a folder on a writable disk with "
+                "room."
+            ) from error
 
 
 def _reason(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "it is missing"
     return error.reason if isinstance(error, DamagedFileError) else str(error)
-
-
-def _unwritable(error: OSError) -> str:
-    return f"chunks cannot be written ({error}); use a folder on a writable disk with room."

@@ -25,8 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, replace_file
-from veca.runtime.plain_json import plain_json
+from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, write_atomic
 from veca.runtime.tensor_files import DTYPES, METADATA, bytes_of, tensor_pieces
 
 Tensors = Mapping[str, Tensor] | Mapping[str, NDArray[Any]]
@@ -70,7 +69,7 @@ def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any] | Non
     pieces, digest = _file_pieces(tensors, metadata or {})
     try:
         make_folder(path.parent)
-        replace_file(path, pieces)
+        write_atomic(path, pieces)
     except OSError as error:
         error.filename = error.filename or str(path)  # a full disk does not name its file
         raise

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from veca.runtime.files import make_folder
-from veca.runtime.plain_json import PlainJsonError
+from veca.runtime.files import PlainJsonError, make_folder
 from veca.runtime.tensors import load_tensors, remove_temporary_files, save_tensors
 
 FORMAT = 2
