@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,7 +22,10 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         assert words == ["now"]
         raise error
 
-    monkeypatch.setattr(cli, "COMMANDS", {"fail": Command(fail, "fails")})
+    home = ModuleType("failing")
+    home.fail = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "failing", home)
+    monkeypatch.setattr(cli, "COMMANDS", {"fail": Command("failing", "fails")})
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,3 +126,22 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(flags: list[str], tmp_p
     os.close(reader)
     assert run("info", tmp_path, *flags, output=writer) == (1, "")
     os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "code", ["import veca", "from veca.cli.main import main; main(['--help'])"]
+)
+def test_neither_the_package_nor_its_help_loads_torch(code: str) -> None:
+    subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; assert 'torch' not in sys.modules"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def test_every_public_name_is_imported_when_it_is_used() -> None:
+    assert {"VECA", "build", "load", "prepare", "save"} <= set(dir(veca))
+    assert all(getattr(veca, name) is not None for name in dir(veca) if name[0] != "_")
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        getattr(veca, "lode")  # noqa: B009 - what a typing mistake does

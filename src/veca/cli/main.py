@@ -1,4 +1,4 @@
-"""The command `veca`: finds the command that was asked for, runs it, and words what went wrong.
+"""The command `veca`: finds the command, imports and runs it, and reports errors in one sentence.
 
 A user's mistake is one sentence on stderr and exit code 2, never a traceback; set VECA_TRACEBACK=1
 to see where it came from.
@@ -7,44 +7,42 @@ to see where it came from.
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import NamedTuple
 
-from veca.cli.bench import bench
-from veca.cli.demo import demo
-from veca.cli.distill import distill
-from veca.cli.embed import embed
-from veca.cli.info import info
-from veca.cli.predict import predict
-from veca.cli.probe import probe
-from veca.cli.search import search
 from veca.runtime.version import VERSION
 
 USER_ERROR = 2
 OUTPUT_CUT = 1
-"""Nobody read to the end; rich exits with the same code."""
+"""The reader of our output closed it; rich exits with the same code."""
 INTERRUPTED = 130
-"""What a shell reports of a process that Ctrl-C ended."""
+"""What a shell reports for a process that Ctrl-C ended."""
+
+Run = Callable[[Sequence[str]], None]
+"""Takes the words after the command's name."""
 
 
 class Command(NamedTuple):
     """One row of the table of commands."""
 
-    run: Callable[[Sequence[str]], None]
-    """Takes the words after the command's name."""
+    home: str
+    """The module of the command, imported only when it runs: most of them load torch."""
 
     summary: str
     """What it does, in a line."""
 
 
 COMMANDS: Mapping[str, Command] = {
-    "bench": Command(bench, "ms, peak MB and GFLOPs beside full attention and other rivals"),
-    "demo": Command(demo, "photos through several budgets: a table and a page with pictures"),
-    "distill": Command(distill, "a student from images and a teacher; killed and resumed at will"),
-    "embed": Command(embed, "features of files, folders and tar shards; resumes"),
-    "info": Command(info, "what a model is: size, licence, teacher, budgets, cost, hash"),
-    "predict": Command(predict, "labels, overlays or depth for new pictures with a fitted head"),
-    "probe": Command(probe, "what frozen features are worth: classes, segmentation, depth"),
-    "search": Command(search, "the nearest pictures in an embedded collection, with a sheet"),
+    "bench": Command("veca.cli.bench", "time, memory and FLOPs beside full attention"),
+    "demo": Command("veca.cli.demo", "sample photos through several budgets: a table and a page"),
+    "distill": Command("veca.cli.distill", "train a student from images and a teacher; resumes"),
+    "embed": Command("veca.cli.embed", "features of files, folders and tar shards; resumes"),
+    "info": Command("veca.cli.info", "size, license, teacher, budgets, cost and hash of a model"),
+    "predict": Command(
+        "veca.cli.predict", "labels, masks or depth of new images with a fitted head"
+    ),
+    "probe": Command("veca.cli.probe", "evaluate frozen features: classes, segmentation, depth"),
+    "search": Command("veca.cli.search", "nearest images in an embedded collection"),
 }
 
 
@@ -57,20 +55,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"veca {VERSION}")
         return 0
-    if words[0] not in COMMANDS:
+    name = words[0]
+    if name not in COMMANDS:
         print(
-            f"veca: {words[0]!r} is no command; the commands are {', '.join(COMMANDS)}: see "
+            f"veca: {name!r} is no command; the commands are {', '.join(COMMANDS)}: see "
             "veca --help.",
             file=sys.stderr,
         )
         return USER_ERROR
-    return _run(COMMANDS[words[0]], words[1:])
+    return _run(name, words[1:])
 
 
-def _run(command: Command, words: Sequence[str]) -> int:
-    """Run a command; what a user can mend is told in a sentence."""
+def _run(name: str, words: Sequence[str]) -> int:
+    """Run a command; report what a user can mend in one sentence."""
     try:
-        command.run(words)
+        run: Run = getattr(import_module(COMMANDS[name].home), name)
+        run(words)
         sys.stdout.flush()
     except SystemExit as end:  # --help, and flags that the parser has already complained about
         return end.code if isinstance(end.code, int) else USER_ERROR if end.code else 0
@@ -89,7 +89,7 @@ def _run(command: Command, words: Sequence[str]) -> int:
 
 
 def _help() -> str:
-    """How to call veca, and the table of commands."""
+    """Usage and the table of commands."""
     rows = [f"  veca {name:<9} {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
@@ -97,6 +97,6 @@ def _help() -> str:
             "",
             *rows,
             "",
-            "veca COMMAND --help tells more, with an example; veca --version tells the version.",
+            "Run veca COMMAND --help for its flags and an example, veca --version for the version.",
         ]
     )
