@@ -13,14 +13,14 @@ from tests.probe.dense_scenes import ALL, ALONE, FEW, SMALL
 from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe.dense import (
     Candidate,
-    DenseBatch,
     DenseHead,
     Fit,
-    Observed,
     fit_heads,
     learning_rate,
 )
 from veca.probe.dense_losses import CrossEntropy
+from veca.probe.kept_views import DenseBatch
+from veca.probe.models import Frozen
 from veca.probe.protocols import SegmentationProtocol
 from veca.probe.rows import Setting
 
@@ -38,7 +38,7 @@ def stream(seed: int = 0) -> Iterator[DenseBatch]:
             patches = torch.randn(4, PATCH, 4, 4, generator=draw)
             patches[:, :CLASSES] += 3 * F.one_hot(targets, CLASSES).permute(0, 3, 1, 2)
             image = torch.randn(4, IMAGE, generator=draw)
-            features[setting] = Observed(patches.half(), image)
+            features[setting] = Frozen(image, patches.half())
         large = targets.repeat_interleave(8, 1).repeat_interleave(8, 2).to(torch.uint8)
         large[0, 0] = IGNORE_INDEX
         yield DenseBatch(features, large, slice(0, 4))
@@ -60,7 +60,7 @@ def plain_loop(
     parameters = [*norm.parameters(), *linear.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=protocol.decay)
     for step, batch in zip(range(protocol.steps), stream(), strict=False):
-        patches, image = batch.features[setting]
+        image, patches = batch.features[setting]
         values = patches.float()
         if protocol.append_image_feature:
             values = torch.cat((values, image[..., None, None].expand(-1, -1, 4, 4)), 1)
@@ -127,8 +127,8 @@ def test_heads_learn() -> None:
     protocol = replace(SMALL, steps=80, dropout=0.1, loss_stride=4)
     head = fitted(protocol)[Candidate(ALL, 0.05, 80)]
     batch = next(stream(seed=5))
-    patches, image = batch.features[ALL]
-    found = head.maps(Observed(patches.float(), image)).argmax(1)
+    image, patches = batch.features[ALL]
+    found = head.maps(Frozen(image, patches.float())).argmax(1)
     told = batch.targets[:, 4::8, 4::8]
     assert (found == told)[told != IGNORE_INDEX].float().mean() > 0.9
 

@@ -9,22 +9,22 @@ from veca.probe.dense import (
     DenseHead,
     FeatureNorm,
     LearningHead,
-    Observed,
     drop_channels,
     head_from,
     maps_of,
 )
+from veca.probe.models import Frozen
 
 PATCH, IMAGE, OUTPUTS = 5, 3, 4
 
 
-def observed(pictures: int = 6, seed: int = 0) -> Observed:
+def observed(pictures: int = 6, seed: int = 0) -> Frozen:
     draw = torch.Generator().manual_seed(seed)
     patches = torch.randn(pictures, PATCH, 3, 4, generator=draw) * 2 + 1
-    return Observed(patches, torch.randn(pictures, IMAGE, generator=draw) - 2)
+    return Frozen(torch.randn(pictures, IMAGE, generator=draw) - 2, patches)
 
 
-def joined(seen: Observed, append: bool) -> Tensor:
+def joined(seen: Frozen, append: bool) -> Tensor:
     """The image feature repeated at every patch, after the patch feature."""
     if not append:
         return seen.patches

@@ -11,9 +11,10 @@ from torch import Tensor
 from tests.probe.dense_scenes import ALONE, SMALL, SMALL_DEPTH
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
 from veca.probe import dense_losses
-from veca.probe.dense import DenseBatch, Maps
+from veca.probe.dense import Maps
 from veca.probe.dense_losses import CrossEntropy, SigLoss
 from veca.probe.depth_scale import depth_scale
+from veca.probe.kept_views import DenseBatch
 from veca.probe.protocols import DepthProtocol, SegmentationProtocol
 
 CLASSES = 4

@@ -21,7 +21,7 @@ from veca.probe.transforms import (
     drawn_corner,
     nearest_part,
     scaled_sides,
-    segmentation_view,
+    segmentation_crop,
 )
 
 PLAIN = SegmentationAugment(scales=(1.0, 1.0), flip=0.0, distorted=0.0, tries=1)
@@ -36,7 +36,7 @@ def stripes(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint
 def test_a_view_of_the_pictures_own_scale_is_a_cut() -> None:
     pixels, _ = stripes(40, 64)
     mask = np.random.default_rng(0).integers(0, 9, (40, 64)).astype(np.uint8)
-    found = segmentation_view(picture_of_array(pixels), mask, 40, random.Random(3), PLAIN)
+    found = segmentation_crop(picture_of_array(pixels), mask, 40, random.Random(3), PLAIN)
     lefts = [
         left for left in range(25) if (mask[:, left : left + 40] == found.target.numpy()).all()
     ]
@@ -49,7 +49,7 @@ def test_a_view_of_the_pictures_own_scale_is_a_cut() -> None:
 def test_colors_and_classes_stay_together(seed: int, flip: float) -> None:
     pixels, mask = stripes(50, 70)
     augment = replace(PLAIN, scales=(0.5, 2.0), flip=flip, tries=10)
-    image, target = segmentation_view(
+    image, target = segmentation_crop(
         picture_of_array(pixels), mask, 48, random.Random(seed), augment
     )
     inside = target != IGNORE_INDEX
@@ -63,7 +63,7 @@ def test_colors_and_classes_stay_together(seed: int, flip: float) -> None:
 def test_a_small_picture_is_padded_on_the_right_and_below() -> None:
     pixels, mask = stripes(40, 60)
     augment = replace(PLAIN, scales=(0.5, 0.5))
-    image, target = segmentation_view(picture_of_array(pixels), mask, 48, random.Random(0), augment)
+    image, target = segmentation_crop(picture_of_array(pixels), mask, 48, random.Random(0), augment)
     assert (target[:24, :36] != IGNORE_INDEX).all()
     assert (target[24:] == IGNORE_INDEX).all()
     assert (target[:, 36:] == IGNORE_INDEX).all()
@@ -75,7 +75,7 @@ def test_a_view_follows_from_its_draw() -> None:
     mask = np.random.default_rng(1).integers(0, 5, (60, 80)).astype(np.uint8)
     augment = SegmentationAugment()
     first, again, other = (
-        segmentation_view(picture, mask, 32, random.Random(seed), augment) for seed in (5, 5, 6)
+        segmentation_crop(picture, mask, 32, random.Random(seed), augment) for seed in (5, 5, 6)
     )
     assert torch.equal(first.image, again.image)
     assert torch.equal(first.target, again.target)
@@ -88,7 +88,7 @@ def test_a_place_where_one_class_rules_is_drawn_again() -> None:
     picture = picture_of_array(np.zeros((40, 200, 3), np.uint8))
     once, often = (
         sum(
-            len(np.unique(segmentation_view(picture, mask, 40, random.Random(s), augment).target))
+            len(np.unique(segmentation_crop(picture, mask, 40, random.Random(s), augment).target))
             for s in range(60)
         )
         for augment in (PLAIN, replace(PLAIN, tries=10))
@@ -98,7 +98,7 @@ def test_a_place_where_one_class_rules_is_drawn_again() -> None:
 
 def test_pixels_that_do_not_count_are_no_class_that_rules() -> None:
     mask = np.full((40, 40), IGNORE_INDEX, np.uint8)
-    view = segmentation_view(
+    view = segmentation_crop(
         picture_of_array(np.zeros((40, 40, 3), np.uint8)), mask, 40, random.Random(0), PLAIN
     )
     assert (view.target == IGNORE_INDEX).all()

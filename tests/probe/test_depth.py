@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColorModel, place_in, ramp, ramps
 from veca.data.images import DataError
 from veca.data.sets.dataset import DepthRange, LabeledDataset
-from veca.probe.dense import DenseHead, Observed
+from veca.probe.dense import DenseHead
 from veca.probe.dense_run import Head, showing_of
 from veca.probe.depth import DepthTask, predict_depth_map, run_depth
 from veca.probe.depth_scale import DepthScale
 from veca.probe.features import Place
 from veca.probe.metrics import PER_PICTURE, UNITS
+from veca.probe.models import Frozen
 from veca.probe.shown_features import Kind, ShownFeatures
-from veca.probe.sliding_window import whole
+from veca.probe.sliding_window import whole_image
 
 
 @pytest.fixture
@@ -135,13 +136,13 @@ def test_a_set_without_depth_facts_gets_the_usual_range(data: LabeledDataset, pl
 def test_what_is_told_of_the_mirror_image_is_mirrored_back() -> None:
     scale = DepthScale(least=0.5, most=4.0, bins=2, spacing="linear", upsample=1)
     head = DenseHead(weight=torch.tensor([[0.0], [1.0]]), bias=torch.zeros(2), patch_width=1)
-    layout = whole((16, 24), 16, 8)
+    layout = whole_image((16, 24), 16, 8)
     patches = torch.tensor([0.0, 1.0, 5.0]).expand(1, 1, 2, 3)
     image = torch.zeros(1, 1)
-    straight = predict_depth_map(head, scale, [(Observed(patches, image), False)], layout)
-    mirrored = predict_depth_map(head, scale, [(Observed(patches.flip(-1), image), True)], layout)
+    straight = predict_depth_map(head, scale, [(Frozen(image, patches), False)], layout)
+    mirrored = predict_depth_map(head, scale, [(Frozen(image, patches.flip(-1)), True)], layout)
     torch.testing.assert_close(mirrored, straight)
-    both = [(Observed(patches, image), False), (Observed(patches.flip(-1), image), True)]
+    both = [(Frozen(image, patches), False), (Frozen(image, patches.flip(-1)), True)]
     torch.testing.assert_close(predict_depth_map(head, scale, both, layout), straight)
     assert straight.shape == (16, 24)
     assert (straight.diff(dim=1) >= 0).all()

@@ -12,12 +12,12 @@ from veca.data.images import picture_of_array
 from veca.data.sets.dataset import DepthRange
 from veca.probe.protocols import DepthAugment
 from veca.probe.transforms import (
-    DenseView,
-    cut_picture,
-    cut_target,
-    depth_view,
-    training_cut,
-    used_cut,
+    DenseCrop,
+    crop_image,
+    crop_target,
+    depth_crop,
+    kitti_benchmark_crop,
+    nyu_border_crop,
 )
 
 STILL = DepthAugment(rotated=0.0, flip=0.0, colored=0.0)
@@ -32,9 +32,9 @@ def slope(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.float3
 
 def view(
     augment: DepthAugment, seed: int = 0, facts: DepthRange = ANY, side: int = 48
-) -> DenseView:
+) -> DenseCrop:
     pixels, depth = slope(48, 64)
-    return depth_view(
+    return depth_crop(
         picture_of_array(pixels),
         depth,
         random.Random(seed),
@@ -99,35 +99,35 @@ def test_colors_change_within_their_ranges() -> None:
 
 def test_kitti_is_cut_at_the_bottom_and_in_the_middle() -> None:
     facts = DepthRange(kb_crop=True)
-    cut = used_cut((375, 1242), facts)
+    cut = kitti_benchmark_crop((375, 1242), facts)
     assert cut == (13, 23, 1229, 375)
-    assert used_cut((376, 1241), facts) == (12, 24, 1228, 376)
-    assert training_cut((375, 1242), facts) == cut
+    assert kitti_benchmark_crop((376, 1241), facts) == (12, 24, 1228, 376)
+    assert nyu_border_crop((375, 1242), facts) == cut
     with pytest.raises(ValueError, match="352 x 1216"):
-        used_cut((351, 1242), facts)
-    assert used_cut((351, 1242), ANY) == (0, 0, 1242, 351)
+        kitti_benchmark_crop((351, 1242), facts)
+    assert kitti_benchmark_crop((351, 1242), ANY) == (0, 0, 1242, 351)
 
 
 def test_training_pictures_of_nyu_lose_their_frame() -> None:
     facts = DepthRange(nyu_crop=True)
-    left, top, right, bottom = training_cut((480, 640), facts)
+    left, top, right, bottom = nyu_border_crop((480, 640), facts)
     assert (right - left, bottom - top) == (565, 427)
-    assert used_cut((480, 640), facts) == (0, 0, 640, 480)
+    assert kitti_benchmark_crop((480, 640), facts) == (0, 0, 640, 480)
     with pytest.raises(ValueError, match="white frame"):
-        training_cut((479, 640), facts)
+        nyu_border_crop((479, 640), facts)
 
 
 def test_a_picture_and_its_depth_are_cut_alike() -> None:
     pixels, depth = slope(20, 30)
     cut = (4, 5, 14, 12)
-    image = cut_picture(picture_of_array(pixels), cut).pixels()
+    image = crop_image(picture_of_array(pixels), cut).pixels()
     assert image.shape == (3, 7, 10)
-    np.testing.assert_array_equal(image[0].numpy() / np.float32(10), cut_target(depth, cut))
+    np.testing.assert_array_equal(image[0].numpy() / np.float32(10), crop_target(depth, cut))
 
 
 def test_nyus_usual_view_has_its_usual_size() -> None:
     pixels, depth = slope(480, 640)
-    found = depth_view(
+    found = depth_crop(
         picture_of_array(pixels),
         depth,
         random.Random(0),

@@ -33,7 +33,7 @@ from veca.probe.kept_views import (
     part_of_batch,
 )
 from veca.probe.models import Frozen
-from veca.probe.transforms import DenseView, segmentation_view
+from veca.probe.transforms import DenseCrop, segmentation_crop
 from veca.runtime.distributed import Ranks
 
 SIDE = 32
@@ -50,8 +50,8 @@ def place(tmp_path: Path) -> Place:
     return place_in(tmp_path / "kept")
 
 
-def view(side: int, pair: Pair, draw: random.Random) -> DenseView:
-    return segmentation_view(pair.picture, pair.target, side, draw, AUGMENT)  # type: ignore[arg-type]
+def view(side: int, pair: Pair, draw: random.Random) -> DenseCrop:
+    return segmentation_crop(pair.picture, pair.target, side, draw, AUGMENT)  # type: ignore[arg-type]
 
 
 def source_of(split: Split, place: Place, model: ColorModel | None = None) -> Source:
@@ -150,10 +150,10 @@ def test_views_of_several_sizes_are_an_error(split: Split, place: Place) -> None
         next(live_batches(source, Batches(EVERY, 6, 0), 1))
 
 
-def _uneven(pair: Pair, draw: random.Random) -> DenseView:
+def _uneven(pair: Pair, draw: random.Random) -> DenseCrop:
     """A view of its picture's own size."""
     del draw
-    return DenseView(pair.picture.pixels(), torch.from_numpy(pair.target))
+    return DenseCrop(pair.picture.pixels(), torch.from_numpy(pair.target))
 
 
 class Broken(ColorModel):

@@ -32,7 +32,7 @@ from veca.probe.segmentation import (
     run_segmentation,
 )
 from veca.probe.shown_features import Kind, Showing, observe_shown
-from veca.probe.sliding_window import merged
+from veca.probe.sliding_window import merge_windows
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_counts_are_those_of_the_head_on_each_picture(data: LabeledDataset, plac
     for index in range(5):
         picture = load_picture(data.test, index)
         observed, layout = observe_shown(ColorModel(), picture, showing, Kind(ALL))
-        told = merged(head.maps(observed), layout).argmax(0)
+        told = merge_windows(head.maps(observed), layout).argmax(0)
         counts = confusion(torch.from_numpy(scene(50 + index)[1]), told, len(CLASSES))
         near = (result.intersections[index] - counts.diagonal()).abs()
         assert near.sum() <= 0.01 * counts.sum()  # kept features are in half precision

@@ -14,19 +14,19 @@ from tests.data.corpus import photo
 from veca.data.images import picture_of_array
 from veca.probe import sliding_window as windows
 from veca.probe.sliding_window import (
-    Layout,
+    WindowGrid,
+    argmax_pixels,
     bilinear,
+    cut_windows,
     eight_bit,
-    merged,
-    shown,
-    sliding,
-    strongest,
-    whole,
+    merge_windows,
+    slide,
+    whole_image,
     window_starts,
 )
 
 
-def step_by_step(maps: Tensor, layout: Layout) -> Tensor:
+def step_by_step(maps: Tensor, layout: WindowGrid) -> Tensor:
     """Each window scaled to its pixels, the mean where they overlap, scaled to the original."""
     total = torch.zeros(maps.shape[1], *layout.scaled)
     count = torch.zeros(layout.scaled)
@@ -58,7 +58,7 @@ def test_windows_cover_every_pixel_of_ten_thousand_sides() -> None:
 
 
 def test_the_windows_of_the_usual_protocol_are_where_they_usually_are() -> None:
-    layout = sliding((375, 500), 512, 512, 341)
+    layout = slide((375, 500), 512, 512, 341)
     assert layout.scaled == (512, 683)
     assert (layout.tops, layout.lefts) == ((0,), (0, 171))
     assert layout.windows == 2
@@ -85,62 +85,62 @@ def test_the_matrix_scales_as_torch_does(cells: int, pixels: int) -> None:
 def test_merged_maps_are_those_of_the_steps(
     original: tuple[int, int], stride: int, classes: int
 ) -> None:
-    layout = sliding(original, 24, 24, stride)
+    layout = slide(original, 24, 24, stride)
     maps = torch.randn(layout.windows, classes, 3, 3)
     torch.testing.assert_close(
-        merged(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
+        merge_windows(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
     )
 
 
 @given(original=st.tuples(st.integers(8, 90), st.integers(8, 90)))
 def test_a_picture_shown_whole_is_scaled_twice(original: tuple[int, int]) -> None:
-    layout = whole(original, 32, 8)
+    layout = whole_image(original, 32, 8)
     rows, columns = (side // 8 for side in layout.scaled)
     maps = torch.randn(1, 2, rows, columns)
     torch.testing.assert_close(
-        merged(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
+        merge_windows(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
     )
 
 
 @pytest.mark.parametrize("original", [(33, 47), (64, 64), (70, 31)])
 def test_a_window_as_large_as_the_picture_is_the_whole_picture(original: tuple[int, int]) -> None:
-    one = whole(original, 32, 1)
-    large = sliding(original, 32, 4 * max(original), 7)
+    one = whole_image(original, 32, 1)
+    large = slide(original, 32, 4 * max(original), 7)
     assert one == large
     maps = torch.randn(1, 3, 5, 6)
-    assert torch.equal(merged(maps, one), merged(maps, large))
+    assert torch.equal(merge_windows(maps, one), merge_windows(maps, large))
 
 
 def test_equal_values_stay_equal_whatever_the_windows() -> None:
-    layout = sliding((61, 133), 48, 48, 17)
+    layout = slide((61, 133), 48, 48, 17)
     maps = torch.full((layout.windows, 2, 3, 3), 2.5)
-    torch.testing.assert_close(merged(maps, layout), torch.full((2, 61, 133), 2.5))
+    torch.testing.assert_close(merge_windows(maps, layout), torch.full((2, 61, 133), 2.5))
 
 
 def test_the_strongest_class_does_not_depend_on_strips(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = sliding((37, 53), 32, 32, 20)
+    layout = slide((37, 53), 32, 32, 20)
     maps = torch.randn(layout.windows, 5, 4, 4)
     expected = step_by_step(maps, layout).argmax(0)
-    assert torch.equal(strongest(maps, layout).long(), expected)
+    assert torch.equal(argmax_pixels(maps, layout).long(), expected)
     monkeypatch.setattr(windows, "MOST_NUMBERS", 1)  # row by row
-    assert torch.equal(strongest(maps, layout).long(), expected)
+    assert torch.equal(argmax_pixels(maps, layout).long(), expected)
 
 
 def test_whole_pictures_keep_their_proportions_to_the_nearest_patch() -> None:
-    assert whole((480, 640), 512, 16).scaled == (512, 688)
-    assert whole((375, 500), 252, 14).scaled == (252, 336)
-    assert whole((10, 1000), 32, 16).scaled == (32, 3200)
+    assert whole_image((480, 640), 512, 16).scaled == (512, 688)
+    assert whole_image((375, 500), 252, 14).scaled == (252, 336)
+    assert whole_image((10, 1000), 32, 16).scaled == (32, 3200)
 
 
 def test_windows_are_cut_out_of_the_scaled_picture() -> None:
     picture = picture_of_array(photo(50, 90))
-    layout = sliding((50, 90), 40, 40, 13)
+    layout = slide((50, 90), 40, 40, 13)
     everything = eight_bit(picture.resampled(layout.scaled, (0.0, 0.0, 90.0, 50.0)))
-    found = shown(picture, layout)
+    found = cut_windows(picture, layout)
     assert found.shape == (layout.windows, 3, 40, 40)
     for window, left in zip(found, layout.lefts, strict=True):
         assert torch.equal(window, everything[:, :, left : left + 40])
-    mirrored = shown(picture, layout, flipped=True)
+    mirrored = cut_windows(picture, layout, flipped=True)
     assert torch.equal(mirrored[0], everything.flip(-1)[:, :, :40])
 
 

@@ -29,11 +29,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
+from veca.probe.kept_views import DenseBatch
+from veca.probe.models import Frozen
 from veca.probe.protocols import DenseProtocol
 from veca.probe.rows import Setting
 from veca.runtime.device import seed_for
@@ -107,14 +109,6 @@ WEIGHT_SCALE = 0.01
 """Standard deviation of the first weights; biases begin at 0."""
 
 
-class Observed(NamedTuple):
-    """Features of some pictures or windows."""
-
-    patches: Float[Tensor, "b DP rows columns"]
-
-    image: Float[Tensor, "b DI"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class DenseHead:
     """K numbers for each patch, from its feature and perhaps that of the image."""
@@ -126,9 +120,11 @@ class DenseHead:
     patch_width: int
     """Channels of a patch feature; the rest of D are those of the image feature."""
 
-    def maps(self, observed: Observed) -> Float[Tensor, "b K rows columns"]:
+    def maps(self, observed: Frozen) -> Float[Tensor, "b K rows columns"]:
         """The numbers of every patch."""
-        patches = torch.einsum("kd,bdrc->bkrc", self.weight[:, : self.patch_width], observed[0])
+        patches = torch.einsum(
+            "kd,bdrc->bkrc", self.weight[:, : self.patch_width], observed.patches
+        )
         weight = self.weight[:, self.patch_width :]
         around = self.bias + (observed.image @ weight.T if weight.shape[1] else 0)
         return patches + around.expand(len(patches), -1)[..., None, None]
@@ -177,7 +173,7 @@ class FeatureNorm:
         self._workers = workers
 
     def __call__(
-        self, observed: Observed, append_image_feature: bool, kept: Float[Tensor, "b D"] | None
+        self, observed: Frozen, append_image_feature: bool, kept: Float[Tensor, "b D"] | None
     ) -> Seen:
         """The features of this worker's part of a batch.
 
@@ -268,17 +264,6 @@ def drop_channels(
     generator = torch.Generator().manual_seed(seed)
     stays: Bool[Tensor, "b D"] = torch.rand(pictures, width, generator=generator) >= share
     return stays.float() / (1 - share)
-
-
-class DenseBatch(NamedTuple):
-    """This worker's part of the pictures of a step."""
-
-    features: Mapping[Setting, Observed]
-
-    targets: Shaped[Tensor, "b height width"]
-
-    part: slice
-    """Which pictures of the whole batch they are."""
 
 
 Maps = Callable[[slice], Float[Tensor, "b K rows columns"]]

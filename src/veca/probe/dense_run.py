@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from veca.data.images import DataError
 from veca.data.sets.dataset import Kind as SetKind
 from veca.data.sets.dataset import LabeledDataset, Split
-from veca.probe.dense import Candidate, DenseBatch, DenseHead, Fit, Loss, fit_heads
+from veca.probe.dense import Candidate, DenseHead, Fit, Loss, fit_heads
 from veca.probe.dense_reading import part_of
 from veca.probe.features import Place
 from veca.probe.held_out import hold_out
-from veca.probe.kept_views import Batches, KeptViews, Source, ViewRecipe, live_batches
+from veca.probe.kept_views import Batches, DenseBatch, KeptViews, Source, ViewRecipe, live_batches
 from veca.probe.models import FrozenModel
 from veca.probe.protocols import DenseProtocol
 from veca.probe.rows import Setting

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import DepthRange, LabeledDataset, Split
-from veca.probe.dense import DenseHead, Observed
+from veca.probe.dense import DenseHead
 from veca.probe.dense_losses import SigLoss
 from veca.probe.dense_reading import Pair, load_target, naming
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
@@ -22,12 +22,12 @@ from veca.probe.depth_scale import DepthScale, depth_scale
 from veca.probe.features import Place
 from veca.probe.kept_views import ViewRecipe
 from veca.probe.metrics import PER_PICTURE, counted, depth_metrics, picture_errors
-from veca.probe.models import FrozenModel
+from veca.probe.models import Frozen, FrozenModel
 from veca.probe.protocols import DepthAugment, DepthProtocol
 from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, ShownFeatures
-from veca.probe.sliding_window import Layout, merged
-from veca.probe.transforms import DenseView, cut_target, depth_view, used_cut
+from veca.probe.sliding_window import WindowGrid, merge_windows
+from veca.probe.transforms import DenseCrop, crop_target, depth_crop, kitti_benchmark_crop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,12 @@ class DepthResult:
 
 
 def predict_depth_map(
-    head: DenseHead, scale: DepthScale, views: Sequence[tuple[Observed, bool]], layout: Layout
+    head: DenseHead, scale: DepthScale, views: Sequence[tuple[Frozen, bool]], layout: WindowGrid
 ) -> Float[Tensor, "height width"]:
     """Meters of each pixel of a picture: the mean over its views, which may be mirrored."""
     maps = []
     for observed, flipped in views:
-        found = merged(scale.meters(head.maps(observed)), layout)[0]
+        found = merge_windows(scale.meters(head.maps(observed)), layout)[0]
         maps.append(found.flip(-1) if flipped else found)
     return torch.stack(maps).mean(0).clamp(scale.least, scale.most)
 
@@ -125,7 +125,7 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
         depth = load_target(split, index).astype(np.float32, copy=False)
         height, width = depth.shape
         with naming(split.targets[index]):
-            depth = cut_target(depth, used_cut((height, width), self._depth))
+            depth = crop_target(depth, kitti_benchmark_crop((height, width), self._depth))
         return torch.from_numpy(np.array(depth)).to(place.workers.device)
 
 
@@ -157,10 +157,10 @@ def _view(
     depth: DepthRange,
     pair: Pair,
     draw: random.Random,
-) -> DenseView:
+) -> DenseCrop:
     """A training view."""
     short, multiple = short_and_multiple
-    return depth_view(
+    return depth_crop(
         pair.picture,
         pair.target.astype(np.float32, copy=False),
         draw,

@@ -21,7 +21,6 @@ from torch import Tensor
 from veca.data.images import DataError
 from veca.data.loader import global_batch
 from veca.data.sets.dataset import Split
-from veca.probe.dense import DenseBatch, Observed
 from veca.probe.dense_reading import Pair, load_pair, naming, read_all, target_facts
 from veca.probe.feature_cache import (
     ArrayStore,
@@ -33,9 +32,9 @@ from veca.probe.feature_cache import (
     picture_facts,
 )
 from veca.probe.features import Place, settings_at_once
-from veca.probe.models import FrozenModel
+from veca.probe.models import Frozen, FrozenModel
 from veca.probe.rows import Setting
-from veca.probe.transforms import DenseView
+from veca.probe.transforms import DenseCrop
 from veca.runtime.device import seed_for
 
 FORMAT = 1
@@ -54,8 +53,8 @@ MEMORY = 2**31
 LARGEST_HALF = 65504.0
 """The largest number of half precision; what lies beyond becomes this."""
 
-FEATURES = ("patches", "image")
-"""Names of what is kept of a view for each setting, in the order of `Observed`."""
+FEATURES = Frozen._fields
+"""Names of what is cached of a crop for each setting."""
 
 TARGETS = ("targets",)
 """Names of what is kept of a view once."""
@@ -67,7 +66,7 @@ class ViewRecipe(NamedTuple):
     facts: Mapping[str, Any]
     """All that they depend on, as plain values."""
 
-    make: Callable[[Pair, random.Random], DenseView]
+    make: Callable[[Pair, random.Random], DenseCrop]
     """One view; a function of a module, so that worker processes can have it."""
 
 
@@ -86,6 +85,17 @@ class Views(NamedTuple):
     images: UInt8[Tensor, "b 3 h w"]
 
     targets: Shaped[Tensor, "b h w"]
+
+
+class DenseBatch(NamedTuple):
+    """This rank's part of the images of a step."""
+
+    features: Mapping[Setting, Frozen]
+
+    targets: Shaped[Tensor, "b height width"]
+
+    part: slice
+    """Which images of the whole batch they are."""
 
 
 class Batches(NamedTuple):
@@ -124,7 +134,7 @@ class Source(NamedTuple):
 
     place: Place
 
-    def observed(self, images: UInt8[Tensor, "b 3 h w"], setting: Setting) -> Observed:
+    def observed(self, images: UInt8[Tensor, "b 3 h w"], setting: Setting) -> Frozen:
         """What the model says of views, if it says numbers."""
         frozen = self.model.observe(images.to(self.place.workers.device), setting)
         if not (frozen.image.isfinite().all() and frozen.patches.isfinite().all()):
@@ -132,7 +142,7 @@ class Source(NamedTuple):
                 f"{self.model.name} gives numbers that are not finite for training views; use "
                 "another model."
             )
-        return Observed(frozen.patches, frozen.image)
+        return frozen
 
     def views(self, tasks: Iterable[Sequence[Drawn]]) -> Generator[Views, None, None]:
         """The views of each task."""
@@ -202,7 +212,7 @@ class KeptViews:
             places, _ = global_batch(len(items), wanted.size, step, wanted.seed)
             rows = items[places][part]
             features = {
-                setting: Observed(*(self._gathered(number, name, rows) for name in FEATURES))
+                setting: Frozen(*(self._gathered(number, name, rows) for name in FEATURES))
                 for number, setting in enumerate(self._settings)
             }
             yield DenseBatch(features, self._gathered(len(self._settings), *TARGETS, rows), part)
@@ -261,7 +271,7 @@ def halved(values: Tensor) -> Tensor:
 
 
 def _draw(
-    split: Split, make: Callable[[Pair, random.Random], DenseView], tasks: Sequence[Drawn]
+    split: Split, make: Callable[[Pair, random.Random], DenseCrop], tasks: Sequence[Drawn]
 ) -> Views:
     """Some views of a split."""
     views = []

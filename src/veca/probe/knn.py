@@ -31,12 +31,11 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
-from veca.probe.dense import Observed
 from veca.probe.dense_reading import load_target, part_of
 from veca.probe.dense_run import training_split
 from veca.probe.features import Place
 from veca.probe.metrics import Labels, MaskObjects, check_labels, confusion, segmentation_metrics
-from veca.probe.models import FrozenModel
+from veca.probe.models import Frozen, FrozenModel
 from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.rows import Setting
 from veca.probe.segmentation import (
@@ -47,7 +46,7 @@ from veca.probe.segmentation import (
     num_classes,
 )
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
-from veca.probe.sliding_window import Layout, strongest
+from veca.probe.sliding_window import WindowGrid, argmax_pixels
 from veca.runtime.device import seed_for
 
 GRID = 2.0**26
@@ -257,7 +256,7 @@ def build_bank(
     return MemoryBank(place.workers.sum(found.features), place.workers.sum(found.shares))
 
 
-def unit_patches(observed: Observed) -> Float[Tensor, "cells D"]:
+def unit_patches(observed: Frozen) -> Float[Tensor, "cells D"]:
     """Patch features of one whole picture, of length 1."""
     return F.normalize(observed.patches[0].flatten(1).T, dim=1)
 
@@ -320,7 +319,7 @@ def _by_picture(chosen: NDArray[np.int64], place: Place) -> Iterator[tuple[int, 
 
 
 def _shares(
-    split: Split, index: int, observed: Observed, layout: Layout, num_classes: int
+    split: Split, index: int, observed: Frozen, layout: WindowGrid, num_classes: int
 ) -> NDArray[np.float32]:
     """Shares of the classes in the patches of a picture."""
     mask = load_target(split, index).astype(np.uint8, copy=False)
@@ -368,7 +367,7 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
 
 
 def voted_maps(
-    observed: Observed, bank: MemoryBank, neighbors: tuple[int, ...], temperature: float
+    observed: Frozen, bank: MemoryBank, neighbors: tuple[int, ...], temperature: float
 ) -> dict[int, Float[Tensor, "1 K rows columns"]]:
     """Shares of the classes in each patch of a whole picture, for each count of neighbors."""
     grid = observed.patches.shape[2:]
@@ -403,7 +402,7 @@ def _judged(
         maps = voted_maps(observed, bank, protocol.neighbors, protocol.temperature)
         objects = MaskObjects(labels)
         for count, counts in judged.items():
-            found = strongest(maps[count], layout)
+            found = argmax_pixels(maps[count], layout)
             counts.add(index, confusion(labels, found, classes).cpu(), objects.told(found))
     return {count: counts.over(place) for count, counts in judged.items()}
 

@@ -47,7 +47,7 @@ from veca.probe.measured import Found
 from veca.probe.models import FrozenModel, find_probe_model
 from veca.probe.rows import Row, Setting, Task
 from veca.probe.shown_features import Kind, Showing, observe_shown
-from veca.probe.sliding_window import strongest
+from veca.probe.sliding_window import argmax_pixels
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.tensor_files import read_tensors, tensor_pieces
@@ -357,7 +357,7 @@ def predict_classes(
         )
         count = int(head.facts["neighbors"])
         maps = voted_maps(observed, bank, (count,), float(head.facts["temperature"]))[count]
-    return strongest(maps, layout).cpu()
+    return argmax_pixels(maps, layout).cpu()
 
 
 @torch.no_grad()

@@ -31,8 +31,8 @@ from veca.probe.models import FrozenModel
 from veca.probe.protocols import SegmentationAugment, SegmentationProtocol
 from veca.probe.rows import Setting
 from veca.probe.shown_features import Kind, ShownFeatures
-from veca.probe.sliding_window import strongest
-from veca.probe.transforms import DenseView, segmentation_view
+from veca.probe.sliding_window import argmax_pixels
+from veca.probe.transforms import DenseCrop, segmentation_crop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class SegmentationTask(DenseTask[JudgedClasses]):
                 check_size(split, index, labels, layout.original)
                 for head, counts in zip(heads, judged, strict=True):
                     if head.setting == setting:
-                        found = strongest(head.head.maps(observed), layout)
+                        found = argmax_pixels(head.head.maps(observed), layout)
                         pixels = confusion(labels, found, self.outputs).cpu()
                         counts.add(index, pixels, objects.told(found))
         return [counts.over(place) for counts in judged]
@@ -194,10 +194,10 @@ def check_size(split: Split, index: int, target: Tensor, sides: tuple[int, int])
         )
 
 
-def _view(side: int, augment: SegmentationAugment, pair: Pair, draw: random.Random) -> DenseView:
+def _view(side: int, augment: SegmentationAugment, pair: Pair, draw: random.Random) -> DenseCrop:
     """A training view."""
     mask = pair.target.astype(np.uint8, copy=False)
-    return segmentation_view(pair.picture, mask, side, draw, augment)
+    return segmentation_crop(pair.picture, mask, side, draw, augment)
 
 
 def _result(

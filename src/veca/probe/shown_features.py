@@ -17,7 +17,6 @@ from torch import Tensor
 
 from veca.data.images import Picture
 from veca.data.sets.dataset import DepthRange, Split
-from veca.probe.dense import Observed
 from veca.probe.dense_reading import load_picture, naming, read_all
 from veca.probe.feature_cache import (
     ArrayStore,
@@ -30,11 +29,11 @@ from veca.probe.feature_cache import (
 )
 from veca.probe.features import Place, settings_at_once
 from veca.probe.kept_views import halved
-from veca.probe.models import FrozenModel
+from veca.probe.models import Frozen, FrozenModel
 from veca.probe.protocols import Inference
 from veca.probe.rows import Setting
-from veca.probe.sliding_window import Layout, Sides, shown, sliding, whole
-from veca.probe.transforms import cut_picture, used_cut
+from veca.probe.sliding_window import Sides, WindowGrid, cut_windows, slide, whole_image
+from veca.probe.transforms import crop_image, kitti_benchmark_crop
 
 FORMAT = 1
 """Rises when the same facts would give other features."""
@@ -67,17 +66,17 @@ class Showing:
     kb_crop: bool = False
     """Whether pictures are first cut as KITTI's are."""
 
-    def layout(self, sides: Sides) -> Layout:
+    def layout(self, sides: Sides) -> WindowGrid:
         """Where the windows of a picture lie, given its sides after the cut."""
         if self.inference == "slide":
-            return sliding(sides, self.short, self.short, self.stride)
-        return whole(sides, self.short, self.multiple)
+            return slide(sides, self.short, self.short, self.stride)
+        return whole_image(sides, self.short, self.multiple)
 
     def picture(self, picture: Picture) -> Picture:
         """The picture, cut."""
         if not self.kb_crop:
             return picture
-        return cut_picture(picture, used_cut(picture.sides, DepthRange(kb_crop=True)))
+        return crop_image(picture, kitti_benchmark_crop(picture.sides, DepthRange(kb_crop=True)))
 
 
 class Kind(NamedTuple):
@@ -91,11 +90,11 @@ class Kind(NamedTuple):
 
 def observe_shown(
     model: FrozenModel, picture: Picture, showing: Showing, kind: Kind
-) -> tuple[Observed, Layout]:
+) -> tuple[Frozen, WindowGrid]:
     """The features of one picture, where nothing is kept."""
     picture = showing.picture(picture)
     layout = showing.layout(picture.sides)
-    return _observed(model, shown(picture, layout, kind.flipped), kind.setting), layout
+    return _observed(model, cut_windows(picture, layout, kind.flipped), kind.setting), layout
 
 
 class ShownFeatures:
@@ -134,12 +133,12 @@ class ShownFeatures:
         stores = list(self._stores.values())
         fill_stores(stores, self._parts, place.workers, place.tell, shown=place.shown)
 
-    def __call__(self, index: int, kind: Kind) -> tuple[Observed, Layout]:
+    def __call__(self, index: int, kind: Kind) -> tuple[Frozen, WindowGrid]:
         """The features of a picture, on the workers' device, and where its windows lie."""
         item = self._stores[kind].item(index)
         height, width = item["sides"].tolist()
         device = self._place.workers.device
-        observed = Observed(item["patches"].to(device).float(), item["image"].to(device))
+        observed = Frozen(item["image"].to(device), item["patches"].to(device).float())
         return observed, self._showing.layout((height, width))
 
     def _parts(self, missing: Sequence[Missing]) -> Iterator[tuple[range, dict[int, Content]]]:
@@ -196,12 +195,12 @@ def _windows(split: Split, showing: Showing, flips: Sequence[bool], index: int) 
     with naming(split.picture(index).name):
         picture = showing.picture(whole_picture)
     layout = showing.layout(picture.sides)
-    return _Windows(picture.sides, {flipped: shown(picture, layout, flipped) for flipped in flips})
+    return _Windows(
+        picture.sides, {flipped: cut_windows(picture, layout, flipped) for flipped in flips}
+    )
 
 
-def _observed(model: FrozenModel, images: UInt8[Tensor, "G 3 h w"], setting: Setting) -> Observed:
+def _observed(model: FrozenModel, images: UInt8[Tensor, "G 3 h w"], setting: Setting) -> Frozen:
     """What a model says of the windows of a picture."""
     lots = [model.observe(lot, setting) for lot in images.split(WINDOWS_AT_ONCE)]
-    return Observed(
-        torch.cat([lot.patches for lot in lots]), torch.cat([lot.image for lot in lots])
-    )
+    return Frozen(torch.cat([lot.image for lot in lots]), torch.cat([lot.patches for lot in lots]))

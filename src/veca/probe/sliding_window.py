@@ -18,7 +18,7 @@ MOST_NUMBERS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class WindowGrid:
     """Where the windows of one picture lie."""
 
     original: Sides
@@ -42,17 +42,17 @@ class Layout:
         return len(self.tops) * len(self.lefts)
 
 
-def whole(original: Sides, short: int, multiple: int) -> Layout:
+def whole_image(original: Sides, short: int, multiple: int) -> WindowGrid:
     """A picture that is shown whole, each side scaled to the nearest multiple of a patch."""
     scaled = tuple(_nearest(side * short / min(original), multiple) for side in original)
     sides = (scaled[0], scaled[1])
-    return Layout(original=original, scaled=sides, window=sides, tops=(0,), lefts=(0,))
+    return WindowGrid(original=original, scaled=sides, window=sides, tops=(0,), lefts=(0,))
 
 
-def sliding(original: Sides, short: int, window: int, stride: int) -> Layout:
+def slide(original: Sides, short: int, window: int, stride: int) -> WindowGrid:
     """A picture that is shown through square windows."""
     height, width = (round(side * short / min(original)) for side in original)
-    return Layout(
+    return WindowGrid(
         original=original,
         scaled=(height, width),
         window=(min(window, height), min(window, width)),
@@ -72,7 +72,9 @@ def window_starts(length: int, window: int, stride: int) -> tuple[int, ...]:
     return tuple(max(min(number * stride, length - window), 0) for number in range(count))
 
 
-def shown(picture: Picture, layout: Layout, flipped: bool = False) -> UInt8[Tensor, "G 3 h w"]:
+def cut_windows(
+    picture: Picture, layout: WindowGrid, flipped: bool = False
+) -> UInt8[Tensor, "G 3 h w"]:
     """The windows of a picture, or of its mirror image."""
     height, width = layout.original
     pixels = eight_bit(picture.resampled(layout.scaled, (0.0, 0.0, float(width), float(height))))
@@ -94,15 +96,15 @@ def eight_bit(picture: Picture) -> UInt8[Tensor, "3 height width"]:
     return pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().to(torch.uint8)
 
 
-def merged(
-    maps: Float[Tensor, "G K rows columns"], layout: Layout
+def merge_windows(
+    maps: Float[Tensor, "G K rows columns"], layout: WindowGrid
 ) -> Float[Tensor, "K height width"]:
     """The maps of the windows as one map of the picture's own size."""
     return next(_strips(maps, layout, layout.original[0]))[1]
 
 
-def strongest(
-    maps: Float[Tensor, "G K rows columns"], layout: Layout
+def argmax_pixels(
+    maps: Float[Tensor, "G K rows columns"], layout: WindowGrid
 ) -> UInt8[Tensor, "height width"]:
     """The class of each pixel of the picture: that with the highest value.
 
@@ -134,7 +136,7 @@ def _nearest(length: float, multiple: int) -> int:
 
 
 def _strips(
-    maps: Float[Tensor, "G K rows columns"], layout: Layout, height: int
+    maps: Float[Tensor, "G K rows columns"], layout: WindowGrid, height: int
 ) -> Iterator[tuple[int, Float[Tensor, "K _ width"]]]:
     """The merged map, so many rows at a time, each with the number of its first row."""
     rows, columns = maps.shape[2:]

@@ -32,7 +32,7 @@ HUES = 255
 """Steps of a turn in Pillow's HSV."""
 
 
-class DenseView(NamedTuple):
+class DenseCrop(NamedTuple):
     """What a model is shown, and what is to be told of each pixel of it."""
 
     image: UInt8[Tensor, "3 height width"]
@@ -41,13 +41,13 @@ class DenseView(NamedTuple):
     """Classes (uint8) or meters (float32)."""
 
 
-def segmentation_view(
+def segmentation_crop(
     picture: Picture,
     mask: NDArray[np.uint8],
     side: int,
     draw: random.Random,
     augment: SegmentationAugment,
-) -> DenseView:
+) -> DenseCrop:
     """A square of the picture at a random scale, mirrored and distorted at random.
 
     Where the scaled picture is smaller than the square it is padded on the right and below.
@@ -67,7 +67,7 @@ def segmentation_view(
     pixels[: part.shape[0], : part.shape[1]] = np.asarray(distorted(image, draw, augment))
     target = np.full((side, side), IGNORE_INDEX, np.uint8)
     target[: part.shape[0], : part.shape[1]] = part
-    return DenseView(
+    return DenseCrop(
         torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), torch.from_numpy(target)
     )
 
@@ -176,7 +176,7 @@ NYU_FRAME: Cut = (43, 45, 608, 472)
 """What is within the white frame of an NYU picture."""
 
 
-def used_cut(sides: Sides, facts: DepthRange) -> Cut:
+def kitti_benchmark_crop(sides: Sides, facts: DepthRange) -> Cut:
     """What of a picture is used at all."""
     height, width = sides
     if not facts.kb_crop:
@@ -191,10 +191,10 @@ def used_cut(sides: Sides, facts: DepthRange) -> Cut:
     return left, height - down, left + across, height
 
 
-def training_cut(sides: Sides, facts: DepthRange) -> Cut:
+def nyu_border_crop(sides: Sides, facts: DepthRange) -> Cut:
     """What of a picture training views are taken from."""
     if not facts.nyu_crop:
-        return used_cut(sides, facts)
+        return kitti_benchmark_crop(sides, facts)
     if sides != NYU_SIDES:
         raise ValueError(
             f"a picture of {sides[0]} x {sides[1]} has not the white frame of NYU's pictures of "
@@ -203,18 +203,18 @@ def training_cut(sides: Sides, facts: DepthRange) -> Cut:
     return NYU_FRAME
 
 
-def cut_picture(picture: Picture, cut: Cut) -> Picture:
+def crop_image(picture: Picture, cut: Cut) -> Picture:
     """A part of a picture."""
     return Picture(tuple(band.crop(cut) for band in picture.bands))
 
 
-def cut_target(target: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
+def crop_target(target: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
     """The same part of its depth."""
     left, top, right, bottom = cut
     return target[top:bottom, left:right]
 
 
-def depth_view(  # noqa: PLR0913 - a picture, its depth, and what is made of them
+def depth_crop(  # noqa: PLR0913 - a picture, its depth, and what is made of them
     picture: Picture,
     depth: NDArray[np.float32],
     draw: random.Random,
@@ -223,16 +223,16 @@ def depth_view(  # noqa: PLR0913 - a picture, its depth, and what is made of the
     multiple: int,
     augment: DepthAugment,
     facts: DepthRange,
-) -> DenseView:
+) -> DenseCrop:
     """A part of the picture, turned a little, mirrored and colored at random.
 
     The picture is scaled as test pictures are, its short side to `short` pixels, or further until
     what is cut out fits into it.
     """
-    left, top, right, bottom = used_cut(picture.sides, facts)
+    left, top, right, bottom = kitti_benchmark_crop(picture.sides, facts)
     scale = short / min(bottom - top, right - left)
-    cut = training_cut(picture.sides, facts)
-    image, meters = cut_picture(picture, cut), cut_target(depth, cut)
+    cut = nyu_border_crop(picture.sides, facts)
+    image, meters = crop_image(picture, cut), crop_target(depth, cut)
     image, meters = _turned(image, meters, draw, augment)
     down, across = (max(1, round(side * short / multiple)) * multiple for side in augment.crop)
     scale = max(scale, down / meters.shape[0], across / meters.shape[1])
@@ -241,7 +241,7 @@ def depth_view(  # noqa: PLR0913 - a picture, its depth, and what is made of the
     told = nearest_part(meters, scaled, corner, (down, across))
     shown = image.resampled((down, across), part_box(image.sides, scaled, corner, told))
     pixels = _colored(eight_bit(shown).numpy(), draw, augment)
-    return DenseView(torch.from_numpy(pixels), torch.from_numpy(np.array(told, np.float32)))
+    return DenseCrop(torch.from_numpy(pixels), torch.from_numpy(np.array(told, np.float32)))
 
 
 def _turned(
