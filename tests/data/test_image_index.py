@@ -18,7 +18,7 @@ from veca.data.image_index import ImageIndex, held_out, image_index
 from veca.data.images import DataError, InputError
 from veca.data.listing import TableBuilder, list_images, open_input
 from veca.runtime.files import write_atomic
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 
 
 def names(index: ImageIndex) -> list[str]:

@@ -30,7 +30,7 @@ from veca.distill.cache_store import CacheError
 from veca.distill.config import Surroundings
 from veca.distill.margin import Margin
 from veca.distill.validation import StoppedError
-from veca.runtime.tensor_files import read_tensors
+from veca.runtime.tensors import read_tensors
 
 ROOT = Path(__file__).parents[2]
 EVERY = task_of(sorted([*range(6), *range(6)]), [0, 1] * 6)
@@ -255,7 +255,7 @@ from tests.distill.kept_outputs import CPU, CellTeacher, opened, task_of
 from veca.data.image_index import image_index
 from veca.distill import cache_store
 from veca.runtime.files import write_atomic
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 from veca.runtime.workers import init_distributed
 
 root = Path({root!r})

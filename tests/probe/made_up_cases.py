@@ -20,7 +20,7 @@ from veca.probe.metrics import (
 )
 from veca.probe.rows import Row
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 
 CLASSES = ("field", "barn", "pond", "never", "unscored")
 SCORED = (0, 1, 2, 3)

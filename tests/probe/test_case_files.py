@@ -21,7 +21,7 @@ from tests.probe.made_up_rows import row
 from veca.probe.bootstrap import CasesError, KeptCases, MeanIou, Statistic
 from veca.probe.rows import Row, averages
 from veca.runtime.files import write_atomic
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 
 
 def statistic(folder: Path, *rows: Row) -> Statistic:

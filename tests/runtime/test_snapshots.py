@@ -22,7 +22,7 @@ from veca.runtime.snapshots import (
     Snapshots,
     read_snapshot,
 )
-from veca.runtime.tensor_files import DTYPES
+from veca.runtime.tensors import DTYPES
 
 FACTS_OF_A_RUN: dict[str, Any] = {
     "seed": 2**70,

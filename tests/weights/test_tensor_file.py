@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.weights.models import trained_model
 from veca.backbone.config import BackboneConfig
-from veca.runtime.tensor_files import bytes_of
+from veca.runtime.tensors import bytes_of
 from veca.weights.format import (
     METADATA_KEY,
     WeightsError,

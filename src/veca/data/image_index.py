@@ -32,7 +32,7 @@ from veca.data.listing import (
 )
 from veca.data.stamps import Stamps
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 
 FORMAT = 1
 """Rises when the content of the file changes its meaning."""

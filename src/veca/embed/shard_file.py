@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from veca.embed.errors import CollectionError
-from veca.runtime.tensor_files import tensor_pieces
+from veca.runtime.tensors import tensor_pieces
 
 
 def shard_pieces(tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes | memoryview]:

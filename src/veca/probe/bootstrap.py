@@ -43,7 +43,7 @@ from veca.probe.report_text import Section, Who, line_place, sections
 from veca.probe.rows import Average, Row, Task, averages, reference_of, row_from_json
 from veca.runtime.device import seed_for
 from veca.runtime.files import plain_json
-from veca.runtime.tensor_files import read_tensors
+from veca.runtime.tensors import read_tensors
 
 Values = Bool[Tensor, " N"] | Float[Tensor, " N"]
 """One value a picture: whether it is right, which counts as 0 or 100 percent, or any number."""

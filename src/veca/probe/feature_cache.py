@@ -47,7 +47,7 @@ from veca.probe.models import FrozenModel
 from veca.runtime.distributed import Company, Ranks
 from veca.runtime.files import TEMPORARY_SUFFIX, plain_json, write_atomic
 from veca.runtime.logging import progress
-from veca.runtime.tensor_files import DTYPES, METADATA, read_tensors, tensor_pieces
+from veca.runtime.tensors import DTYPES, METADATA, read_tensors, tensor_pieces
 
 SHAPE = "/shape"
 """What is added to a name for the shapes of its items."""

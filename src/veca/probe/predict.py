@@ -50,7 +50,7 @@ from veca.probe.shown_features import Kind, Showing, observe_shown
 from veca.probe.sliding_window import argmax_pixels
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.tensor_files import read_tensors, tensor_pieces
+from veca.runtime.tensors import read_tensors, tensor_pieces
 
 FACTS_NAME = "head.json"
 TENSORS_NAME = "head.safetensors"

@@ -33,7 +33,7 @@ from veca.runtime.files import (
     plain_json,
     write_file,
 )
-from veca.runtime.tensor_files import read_tensors, tensor_pieces
+from veca.runtime.tensors import read_tensors, tensor_pieces
 
 FORMAT = 1
 """Rises when older readers would misunderstand a checkpoint."""

@@ -6,6 +6,9 @@ digits count as zeros. So the header is checked whenever a file is opened, which
 nothing, and a changed, cut or exchanged byte anywhere in the file is detected by a full
 verification. Equal tensors and metadata give equal files, byte for byte, and `sha256` identifies
 them.
+
+The safetensors library would write from a second copy of all tensors, order metadata at random and
+not fsync; so the layout is written here.
 """
 
 import hashlib
@@ -23,10 +26,33 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import safe_open
 from torch import Tensor
 
 from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, write_atomic
-from veca.runtime.tensor_files import DTYPES, METADATA, bytes_of, tensor_pieces
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""Types of numbers by their names in the file."""
+
+ALIGNMENT = 8
+"""The tensors start at a multiple of this many bytes."""
+
+METADATA = "__metadata__"
+"""The entry of the header that is no tensor."""
 
 Tensors = Mapping[str, Tensor] | Mapping[str, NDArray[Any]]
 Rows = Sequence[int] | NDArray[np.int64]
@@ -289,3 +315,72 @@ def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
+
+
+def type_name(dtype: torch.dtype | np.dtype[Any]) -> str:
+    """The name that torch and numpy share, such as 'float32'."""
+    return str(dtype).removeprefix("torch.")
+
+
+_CODES = {type_name(dtype): code for code, dtype in DTYPES.items()}
+
+
+def tensor_pieces(
+    tensors: Tensors,
+    metadata: Mapping[str, str] | None = None,
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file, piece by piece: length of the header, header, tensors.
+
+    The widest numbers come first, so that each tensor is aligned to its own type; tensors of equal
+    width follow each other as they are given.
+    """
+    order = sorted(tensors, key=lambda name: -tensors[name].itemsize)
+    header: dict[str, Any] = {} if metadata is None else {METADATA: dict(metadata)}
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        code, start = _code(name, tensor), end
+        end += tensor.nbytes
+        header[name] = {
+            "dtype": code,
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in order:
+        yield bytes_of(tensors[name])
+
+
+def bytes_of(tensor: Tensor | NDArray[Any]) -> memoryview:
+    """The numbers of a tensor as they stand in the file, without a copy where it lies in memory."""
+    if isinstance(tensor, Tensor):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        return flat.view(torch.uint8).numpy().data
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of any safetensors file, also of others, in memory of their own; no hash is checked.
+
+    A file that is not whole raises the library's own SafetensorError.
+    """
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+
+
+def _code(name: str, tensor: Tensor | NDArray[Any]) -> str:
+    """The type of a tensor by its name in the file."""
+    if name == METADATA:
+        raise ValueError(f"a tensor cannot be called {METADATA!r} in a file; give it another name.")
+    kind = type_name(tensor.dtype)
+    if isinstance(tensor, Tensor) and (tensor.is_meta or tensor.layout != torch.strided):
+        kind = f"{kind} without memory" if tensor.is_meta else f"sparse {kind}"
+    if kind not in _CODES:
+        raise ValueError(
+            f"the tensor {name!r} is {kind}, which a file cannot hold; allowed are dense tensors "
+            f"of {', '.join(_CODES)}: convert it first."
+        )
+    return _CODES[kind]

@@ -37,7 +37,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veca.data.transforms import IMAGENET, Normalization
-from veca.runtime.tensor_files import read_tensors
+from veca.runtime.tensors import read_tensors
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import FAMILIES, VisionTransformerTeacher, quiet, transformers_class
 from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME, listed

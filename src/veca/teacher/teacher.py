@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from veca.backbone.model import VECA
 from veca.data.transforms import IMAGENET, Normalization
-from veca.runtime.tensor_files import bytes_of
+from veca.runtime.tensors import bytes_of
 from veca.weights.card import Provenance
 from veca.weights.checkpoint import load_with_digest
 from veca.weights.hub import Source

@@ -40,8 +40,8 @@ from torch import Tensor
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import parameters
 from veca.backbone.model import VECA
-from veca.runtime.tensor_files import DTYPES as ALL_DTYPES
-from veca.runtime.tensor_files import bytes_of, tensor_pieces, type_name
+from veca.runtime.tensors import DTYPES as ALL_DTYPES
+from veca.runtime.tensors import bytes_of, tensor_pieces, type_name
 
 MOST_NAMES = 6
 """Names that an error lists before it counts the rest."""
