@@ -2,10 +2,7 @@
 
 from collections.abc import Mapping
 
-from veca.analysis.bench import Report
-from veca.analysis.bench_config import BenchConfig
-from veca.analysis.bench_rows import Measured, Row, rows_of
-from veca.analysis.contenders import Contender, Work
+from veca.analysis.benchmark import BenchConfig, Contender, Measured, Report, Row, Work, rows_of
 from veca.analysis.machine import Machine
 from veca.backbone.config import BackboneConfig
 from veca.runtime.timing import Timing
@@ -24,7 +21,6 @@ MACHINE = Machine(
     instructions="AVX2",
 )
 
-MERGED = Contender(kind="merging", rate=5)
 TWIN = Contender(kind="twin")
 
 
@@ -50,8 +46,7 @@ def measured(
         gflops=1.5, pairs=100 * (contender.budget or 9), attention_share=0.25, folded=folded
     )
     peak = None if megabytes is None else round(megabytes * 1e6)
-    detail = "r = 5: 64 patches become 20" if contender.kind == "merging" else ""
-    return Measured(contender, work, Timing(samples, note), peak, detail)
+    return Measured(contender, work, Timing(samples, note), peak)
 
 
 def rows(times: Mapping[Contender, float], resolution: int = 32) -> list[Row]:
@@ -73,7 +68,6 @@ def report() -> Report:
             plain(2): 1.1 * patches,
             plain(4): 1.15 * patches,
             TWIN: 0.015 * patches**2,
-            MERGED: 1.02 * patches,
         }
         found += rows(times, side)
     return Report(

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from tests.analysis.made_up import TINY, TWIN, plain, veca
-from veca.analysis import bench
-from veca.analysis.bench import Report, run_bench
-from veca.analysis.bench_config import BenchConfig
-from veca.analysis.contenders import Contender, Setup
+from veca.analysis import benchmark as bench
+from veca.analysis.bench_report import as_json, remarks
+from veca.analysis.benchmark import BenchConfig, Contender, Report, Setup, run_bench
 from veca.runtime.timing import Effort
 
 CONFIG = BenchConfig(
@@ -44,9 +43,7 @@ def test_every_contender_is_measured_at_every_resolution(
     expected = [veca(2), veca(4), veca(2, 0.25), veca(4, 0.25), plain(2), plain(4), TWIN]
     for side in (32, 64):
         here = [row for row in report.rows if row.resolution == side]
-        assert [row.contender for row in here[:-1]] == expected
-        assert here[-1].contender.kind == "merging"
-        assert "patches become" in here[-1].detail
+        assert [row.contender for row in here] == expected
         assert [pair[1] for pair in asked if pair[0] == side] == [row.contender for row in here]
     assert report.machine.threads == 1
     assert torch.get_num_threads() == threads
@@ -83,23 +80,22 @@ def test_both_precisions_run_in_turns_and_their_ratio_is_told(
 ) -> None:
     fields = {**vars(CONFIG), "precisions": ("fp32", "bf16"), "resolutions": (32,)}
     report = run_bench(BenchConfig(**fields), "", lambda _: None)
-    assert len(asked) == len(report.rows) == 16
+    assert len(asked) == len(report.rows) == 14
     for row in report.rows:
         half = row.contender.precision == "bf16"
         assert row.as_json()["precision"] == row.contender.precision
         assert row.name.endswith(", bf16") == half
-        if row.contender.kind != "merging":
-            assert ("fp32" in row.speedups) == half
-    (told,) = [remark for remark in report.remarks if "against the same in fp32" in remark]
+        assert ("fp32" in row.speedups) == half
+    (told,) = [remark for remark in remarks(report.rows) if "against the same in fp32" in remark]
     assert "VECA, 2 cores, bf16 (" in told
-    assert "full-attention twin, bf16 (" in told
+    assert "full attention, bf16 (" in told
 
 
 def test_the_report_says_what_its_rows_say(asked: list[tuple[int, Contender]]) -> None:
     report = run_bench(CONFIG, "", lambda _: None)
     assert asked
-    assert {growth.name for growth in report.growths} == {
+    told = as_json(report)
+    assert {growth["name"] for growth in told["growth"]} == {
         row.name for row in report.rows if row.contender != TWIN
     }
-    assert report.weak_spots
-    assert any("token merging" in remark for remark in report.remarks)
+    assert told["where_veca_does_not_win"]

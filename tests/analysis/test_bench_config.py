@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.analysis.made_up import TINY, TWIN, plain, veca
-from veca.analysis.bench_config import BenchConfig
+from veca.analysis.benchmark import BenchConfig
 from veca.backbone.config import BackboneConfig
 
 

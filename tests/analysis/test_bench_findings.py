@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.analysis.made_up import MERGED, TWIN, measured, plain, rows, veca
-from veca.analysis.bench_findings import exponent, growths, remarks, weak_spots
-from veca.analysis.bench_rows import rows_of
+from tests.analysis.made_up import TWIN, measured, plain, rows, veca
+from veca.analysis.bench_report import exponent, growths, remarks, weak_spots
+from veca.analysis.benchmark import rows_of
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 1.1, 2.0])
@@ -34,12 +34,6 @@ def test_one_resolution_has_no_growth() -> None:
     assert growths(rows({veca(2): 1.0, TWIN: 2.0})) == []
 
 
-def test_merging_is_one_contender_whatever_its_rate() -> None:
-    other = type(MERGED)(kind="merging", rate=50)
-    (growth,) = growths([*rows({MERGED: 1.0}, 512), *rows({other: 4.0}, 1024)])
-    assert growth.exponent == pytest.approx(1.0)
-
-
 def test_a_contender_that_could_not_run_is_left_out_of_the_fit() -> None:
     found = [*rows({TWIN: 1.0}, 512), *rows({TWIN: 16.0}, 1024)]
     failed = rows_of(2048, 16384, 1, [measured(TWIN, note="out of memory")])
@@ -49,7 +43,7 @@ def test_a_contender_that_could_not_run_is_left_out_of_the_fit() -> None:
 def test_cases_that_lose_are_named_with_their_ratio() -> None:
     (sentence,) = weak_spots(rows({veca(2): 8.0, veca(4): 12.5, TWIN: 10.0}, 256))
     assert sentence == (
-        "256 px, against the full-attention twin, slower: VECA, 4 cores (0.80x, 0.80 to 0.80)."
+        "256 px, against full attention, slower: VECA, 4 cores (0.80x, 0.80 to 0.80)."
     )
 
 
@@ -71,14 +65,12 @@ def test_more_memory_than_full_attention_is_no_win() -> None:
         measured(TWIN, 2.0, megabytes=30.0),
     ]
     (sentence,) = weak_spots(rows_of(256, 256, 1, found))
-    assert sentence == (
-        "256 px: more memory than the full-attention twin (30 MB): VECA, 2 cores (50 MB)."
-    )
+    assert sentence == ("256 px: more memory than full attention (30 MB): VECA, 2 cores (50 MB).")
 
 
 def test_a_clean_win_is_said_so() -> None:
     (sentence,) = weak_spots(rows({veca(2): 1.0, plain(2): 2.0, TWIN: 3.0}))
-    assert "faster than its twin and its plain form in every case" in sentence
+    assert "faster than full attention and than its plain form in every case" in sentence
 
 
 def test_where_nothing_is_folded_the_ratio_is_called_noise() -> None:
@@ -87,14 +79,6 @@ def test_where_nothing_is_folded_the_ratio_is_called_noise() -> None:
     assert "against the plain form" not in " ".join(weak_spots(lines))
     (remark,) = remarks(lines)
     assert "same program and their ratio is noise: VECA, 4 cores (0.99x" in remark
-
-
-def test_what_token_merging_gives_up_is_told() -> None:
-    (remark,) = remarks(rows({veca(2): 10.0, MERGED: 10.5}, 32))
-    assert remark == (
-        "32 px: token merging takes 1.05 times as long as VECA, 2 cores, "
-        "with r = 5: 64 patches become 20."
-    )
 
 
 def test_what_a_budget_is_worth_is_told_in_pairs_and_in_time() -> None:

@@ -56,7 +56,7 @@ def test_json_carries_what_a_number_must_carry() -> None:
     assert found["settings"]["budgets"] == [2, 4]
     assert found["settings"]["rounds"] == 7
     assert found["weights"]["trained"] is False
-    assert len(found["rows"]) == 16
+    assert len(found["rows"]) == 14
     assert set(found["rows"][0]["ms"]) == {"low", "median", "high"}
 
 
@@ -65,7 +65,7 @@ def test_markdown_has_circumstances_tables_and_findings() -> None:
     for words in (
         "untrained", "Made-up 3000", "veca bench --model made-up", "2026-05-12",
         "| VECA, 2 cores | 64.0 |", "## Where VECA does not win", "## How time grows",
-        "2.00 (full-attention twin)", "1.00 (VECA, 2 cores)",
+        "2.00 (full attention)", "1.00 (VECA, 2 cores)",
     ):  # fmt: skip
         assert words in text
     lengths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
@@ -94,7 +94,7 @@ def test_a_case_that_could_not_run_has_dashes_for_numbers() -> None:
     made.rows[6] = made.rows[6]._replace(
         milliseconds=None, peak_mb=None, speedups={}, note="out of memory"
     )
-    assert "| full-attention twin | - | - | - | 1.5 |" in as_markdown(made)
+    assert "| full attention | - | - | - | 1.5 |" in as_markdown(made)
 
 
 def test_three_files_are_written(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analysis.made_up import MERGED, TWIN, measured, plain, rows, veca
-from veca.analysis.bench_rows import RIVALS, Row, rival_of, rows_of
-from veca.analysis.contenders import Contender
+from tests.analysis.made_up import TWIN, measured, plain, rows, veca
+from veca.analysis.benchmark import RIVALS, Contender, Row, rival_of, rows_of
 
-EVERYBODY = [veca(2), veca(4), veca(2, 0.25), veca(4, 0.25), plain(2), plain(4), TWIN, MERGED]
+EVERYBODY = [veca(2), veca(4), veca(2, 0.25), veca(4, 0.25), plain(2), plain(4), TWIN]
 
 
 def line(found: list[Row], contender: Contender) -> Row:
@@ -20,12 +19,11 @@ def line(found: list[Row], contender: Contender) -> Row:
 @pytest.mark.parametrize(
     ("contender", "rivals"),
     [
-        (veca(2), (TWIN, MERGED, plain(2), veca(4), None)),
-        (veca(4), (TWIN, MERGED, plain(4), None, None)),
-        (veca(2, 0.25), (TWIN, MERGED, None, veca(4), None)),
-        (plain(2), (TWIN, MERGED, None, None, None)),
-        (TWIN, (None, MERGED, None, None, None)),
-        (MERGED, (TWIN, None, None, None, None)),
+        (veca(2), (TWIN, plain(2), veca(4), None)),
+        (veca(4), (TWIN, plain(4), None, None)),
+        (veca(2, 0.25), (TWIN, None, veca(4), None)),
+        (plain(2), (TWIN, None, None, None)),
+        (TWIN, (None, None, None, None)),
     ],
 )
 def test_each_contender_meets_the_rivals_that_make_sense(
@@ -42,13 +40,11 @@ def in_bf16(contender: Contender) -> Contender:
 def test_rivals_have_the_same_precision_but_for_the_contender_itself_in_fp32() -> None:
     among = [*EVERYBODY, *map(in_bf16, EVERYBODY)]
     found = {name: rival_of(in_bf16(veca(2)), name, among) for name in RIVALS}
-    same = {"twin": TWIN, "merging": MERGED, "plain": plain(2), "whole": veca(4)}
+    same = {"twin": TWIN, "plain": plain(2), "whole": veca(4)}
     assert found == {name: in_bf16(rival) for name, rival in same.items()} | {"fp32": veca(2)}
     assert rival_of(veca(2), "twin", among) == TWIN
     assert rival_of(veca(2), "fp32", among) is None
     assert rival_of(in_bf16(TWIN), "fp32", among) == TWIN
-    other_rate = replace(in_bf16(MERGED), rate=MERGED.rate + 1)
-    assert rival_of(other_rate, "fp32", among) is None  # it does less work
 
 
 def test_a_ratio_above_one_means_faster_than_the_rival() -> None:
@@ -82,8 +78,4 @@ def test_json_has_every_field_whoever_it_is() -> None:
     assert len({tuple(item) for item in parsed}) == 1
     twin = next(item for item in parsed if item["contender"] == "twin")
     assert twin["budget"] is None
-    assert twin["merged_per_layer"] is None
     assert twin["speedup"]["plain"] is None
-    assert twin["speedup"]["merging"] == {"low": 1.0, "median": 1.0, "high": 1.0}
-    merged = next(item for item in parsed if item["contender"] == "merging")
-    assert merged["merged_per_layer"] == MERGED.rate

@@ -7,16 +7,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.analysis.made_up import MERGED, TWIN, plain, veca
-from veca.analysis.contenders import Contender, Lineup, Setup
-from veca.analysis.merging import MergedTwin
+from tests.analysis.made_up import TWIN, plain, veca
+from veca.analysis.benchmark import Contender, Lineup, Setup
 from veca.backbone.config import BackboneConfig
 
 SMALL = BackboneConfig(
     layers=2, width=32, heads=2, patch_size=4, budgets=(2, 16), ffn_shares=(0.25, 1.0)
 )
 SETUP = Setup(backbone=SMALL, resolution=32, batch=2)
-EVERYBODY = [veca(2), veca(16), veca(2, 0.25), plain(2), TWIN, MERGED]
+EVERYBODY = [veca(2), veca(16), veca(2, 0.25), plain(2), TWIN]
 
 
 @pytest.mark.parametrize(
@@ -25,8 +24,7 @@ EVERYBODY = [veca(2), veca(16), veca(2, 0.25), plain(2), TWIN, MERGED]
         (veca(8), "VECA, 8 cores"),
         (veca(1, 0.25), "VECA, 1 core, FFN 0.25"),
         (plain(8), "plain form, 8 cores"),
-        (TWIN, "full-attention twin"),
-        (MERGED, "twin, merging tokens"),
+        (TWIN, "full attention"),
     ],
 )
 def test_a_contender_is_called_by_what_it_is(contender: Contender, name: str) -> None:
@@ -41,8 +39,6 @@ def test_each_contender_encodes_with_its_own_model_and_mode() -> None:
     short = lineup.veca(images, 2, 0.25).patches
     torch.testing.assert_close(lineup.call(veca(2, 0.25))().patches, short)
     assert torch.equal(lineup.call(TWIN)().patches, lineup.twin(images).patches)
-    merged = MergedTwin(lineup.twin, MERGED.rate)(images).patches
-    assert torch.equal(lineup.call(MERGED)().patches, merged)
 
 
 @torch.inference_mode()
@@ -80,7 +76,7 @@ def test_attention_has_the_share_of_flops_that_feed_forward_parts_and_embedding_
 
 def test_only_veca_at_a_small_budget_folds() -> None:
     lineup = Lineup(SETUP)
-    assert [lineup.work(item).folded for item in EVERYBODY] == [True, False, True] + [False] * 3
+    assert [lineup.work(item).folded for item in EVERYBODY] == [True, False, True] + [False] * 2
 
 
 def test_the_twin_has_the_same_blocks_and_one_class_token() -> None:
@@ -98,7 +94,3 @@ def test_the_seed_decides_images_and_weights_and_leaves_the_global_one_alone() -
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_patches_that_are_left_follow_the_rate() -> None:
-    assert Lineup(SETUP).patches_left(MERGED) == 64 - 2 * MERGED.rate

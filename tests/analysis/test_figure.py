@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from tests.rules import ROOT, modules_below
 from veca.analysis.figures import BLUE, Line, Panel, draw, spread_out
 
 LINE = Line("one", BLUE, "o", [256, 512], [1.0, 4.0], [0.9, 3.5], [1.1, 4.5])
@@ -38,13 +37,3 @@ def test_panels_become_a_png(count: int) -> None:
 def test_one_point_is_enough_for_a_panel() -> None:
     point = LINE._replace(x=[256], y=[1.0], low=[0.9], high=[1.1])
     assert draw([PANEL._replace(lines=[point])], "", "").startswith(b"\x89PNG")
-
-
-def test_only_this_module_imports_matplotlib() -> None:
-    homes = {
-        module.path.as_posix()
-        for module in modules_below(ROOT / "src" / "veca")
-        for _, name in module.imports()
-        if name.split(".")[0] == "matplotlib"
-    }
-    assert homes == {"analysis/figure.py"}

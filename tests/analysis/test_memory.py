@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.analysis.made_up import TINY, TWIN, veca
-from veca.analysis import memory
-from veca.analysis.contenders import Setup
-from veca.analysis.memory import answer, main, peak_bytes, resident_peak
+from veca.analysis import benchmark as memory
+from veca.analysis.benchmark import Setup, answer, main, peak_bytes, resident_peak
 
 SETUP = Setup(backbone=TINY, resolution=32)
 

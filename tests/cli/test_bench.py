@@ -29,8 +29,8 @@ def test_a_quick_run_prints_tables_and_writes_its_report(
     assert main(["bench", *words]) == 0
     printed = capsys.readouterr()
     for part in (
-        "64 x 64 pixels, 16 patches", "VECA, 2 cores, FFN 0.25", "full-attention twin",
-        "twin, merging tokens", "plain form, 4 cores", "Where VECA does not win", "untrained",
+        "64 x 64 pixels, 16 patches", "VECA, 2 cores, FFN 0.25", "full attention",
+        "plain form, 4 cores", "Where VECA does not win", "untrained",
         "bench.json", "bench.md", "bench.png",
     ):  # fmt: skip
         assert part in printed.out
@@ -40,7 +40,7 @@ def test_a_quick_run_prints_tables_and_writes_its_report(
     assert found["weights"]["configuration_of_sha256"] == describe(model_folder).digest
     assert found["machine"]["threads"] == 1
     assert {row["rounds"] for row in found["rows"]} == {3}
-    assert len(found["rows"]) == 8
+    assert len(found["rows"]) == 7
 
 
 def test_a_list_of_precisions_tells_their_ratio(
@@ -53,8 +53,8 @@ def test_a_list_of_precisions_tells_their_ratio(
     assert "against the same in fp32: VECA, 2 cores, bf16 (" in printed
     found = json.loads((tmp_path / "bench.json").read_text())
     assert found["settings"]["precisions"] == ["fp32", "bf16"]
-    assert [row["precision"] for row in found["rows"]].count("bf16") == 6
-    twin = next(row for row in found["rows"] if row["name"] == "full-attention twin, bf16")
+    assert [row["precision"] for row in found["rows"]].count("bf16") == 5
+    twin = next(row for row in found["rows"] if row["name"] == "full attention, bf16")
     assert twin["speedup"]["fp32"]["median"] > 0
 
 

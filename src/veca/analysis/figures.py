@@ -1,16 +1,9 @@
-"""Figures drawn with matplotlib.
+"""Figures drawn with matplotlib: import this where a figure is drawn, since it is an extra.
 
-What a figure shows, as numbers and words; `figure.py` draws it.
-
-Draws panels; the only home of matplotlib, an extra: import this only where it is needed.
-
-The figure of a benchmark: time over resolution, and how much faster than full attention.
-
-Quality against budget, a panel for each task and set: what fewer cores cost, at a glance.
-
-A model with budgets is a line over them, with a band of a standard deviation over seeds; a teacher,
-a baseline or any model without budgets is a level from side to side. Needs matplotlib, an extra:
-import this where it is needed.
+Panels are numbers and words, `draw` puts them on paper. `bench_panels`: time over resolution, and
+how much faster than full attention. `quality_panels`: quality against budget, one panel for each
+task and dataset; a model with budgets is a line with a band of a standard deviation over seeds, any
+other model is a level from side to side.
 """
 
 import io
@@ -24,11 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from veca.analysis.bench_rows import Row
-from veca.analysis.contenders import Contender
+from veca.analysis.benchmark import Contender, Row
 from veca.probe.report_text import Section, Who, sections
 from veca.probe.rows import Average
-from veca.probe.rows import Row as Row_2
+from veca.probe.rows import Row as ProbeRow
 from veca.runtime.timing import Quartiles
 
 # Okabe and Ito's colors, which people who see fewer colors can tell apart.
@@ -284,14 +276,13 @@ def bench_panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _shown(contenders: Sequence[Contender]) -> dict[str, _Look]:
-    """Who is drawn, and how; names tell contenders apart, also where rates of merging differ."""
+    """Who is drawn, and how."""
     precision = contenders[0].precision  # one figure has one; the others are in the table
     veca = [item for item in contenders if item.kind == "veca"]
     shares = sorted({item.ffn for item in veca})
     budgets = sorted({item.budget or 0 for item in veca})
     looks = {
         Contender(kind="twin"): _Look(BLACK, "s"),
-        Contender(kind="merging"): _Look(VERMILION, "X", dashed=True),
         Contender(kind="veca", budget=budgets[-1], ffn=shares[-1]): _Look(BLUE, "o"),
         Contender(kind="plain", budget=budgets[0]): _Look(ORANGE, "v", dashed=True),
         Contender(kind="veca", budget=budgets[0], ffn=shares[-1]): _Look(SKY, "D"),
@@ -341,7 +332,7 @@ COLORS = {
 """By the role of a model; used again from the start where there are more."""
 
 
-def quality_panels(rows: Sequence[Row_2]) -> list[QualityPanel]:
+def quality_panels(rows: Sequence[ProbeRow]) -> list[QualityPanel]:
     """Sections in which a model has budgets; the rest has nothing to be drawn against."""
     found = []
     for section in sections(rows):
@@ -352,7 +343,7 @@ def quality_panels(rows: Sequence[Row_2]) -> list[QualityPanel]:
     return found
 
 
-def plot_quality(rows: Sequence[Row_2]) -> bytes | None:
+def plot_quality(rows: Sequence[ProbeRow]) -> bytes | None:
     """The plot as the bytes of a PNG file; None where no model has budgets."""
     panels = quality_panels(rows)
     return draw_quality(panels) if panels else None

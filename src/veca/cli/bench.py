@@ -8,9 +8,8 @@ from typing import Annotated, cast
 import tyro
 from rich.console import Console
 
-from veca.analysis.bench import Report, run_bench
-from veca.analysis.bench_config import BenchConfig
 from veca.analysis.bench_report import LEGEND, NO_PLOT, UNTRAINED, findings, tables, write
+from veca.analysis.benchmark import BenchConfig, Report, run_bench
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.runtime.device import Precision
@@ -19,8 +18,8 @@ from veca.weights.checkpoint import describe
 
 DESCRIPTION = """Measure time, peak memory and FLOPs over resolutions, budgets and FFN shares.
 
-VECA runs in turns with the full-attention twin of the same size, the twin with token merging, and
-VECA's plain form. Prints tables, says where VECA does not win, writes JSON, Markdown and a plot.
+VECA runs in turns with full attention of the same size and with its own unfolded form. Prints
+tables, says where VECA does not win, and writes JSON, Markdown and a plot.
 
 Example: veca bench --model small --resolutions 256,512 --budgets 8,64 --out build/bench"""
 
