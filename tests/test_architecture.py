@@ -2,13 +2,16 @@
 
 import os
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+import veca
 from tests import rules
 from tests.rules import ROOT, Module, modules_below
+from veca.runtime import VERSION
 
 PACKAGE = ROOT / "src" / "veca"
 
@@ -222,3 +225,8 @@ def test_the_files_of_the_repository_are_those_git_would_keep(tmp_path: Path) ->
     for name in (".gitignore", "kept.py", "thrown.log"):
         (tmp_path / name).write_text("*.log\n", "utf-8")
     assert {path.name for path in files_of_the_repository(tmp_path)} == {".gitignore", "kept.py"}
+
+
+def test_the_source_and_the_package_have_the_same_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == VERSION == veca.__version__

@@ -6,7 +6,7 @@ The public names below are imported when they are first used: `import veca` itse
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from veca.runtime.version import VERSION
+from veca.runtime import VERSION
 
 if TYPE_CHECKING:
     from veca.backbone.config import SIZES as SIZES

@@ -256,7 +256,7 @@ from veca.data.image_index import image_index
 from veca.distill import cache_store
 from veca.runtime.files import write_atomic
 from veca.runtime.tensors import tensor_pieces
-from veca.runtime.workers import init_distributed
+from veca.runtime.distributed import init_distributed
 
 root = Path({root!r})
 cache_store.CHUNK_IMAGES = 2

@@ -22,7 +22,7 @@ from veca.data.loader import BatchSpec
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable, check_batch, tasks, training_batches
 from veca.runtime.distributed import Ranks
-from veca.runtime.files import JsonLines
+from veca.runtime.files import JsonlWriter
 from veca.train.schedules import ResolutionPhase
 
 LENGTH = 12
@@ -246,7 +246,7 @@ def test_a_list_that_cannot_be_written_now_is_written_later(
     found = Unreadable(some.index, len(some.training), 0.5, Ranks(device=CPU), path)
     found.note({3: "torn"})
     with monkeypatch.context() as patch:
-        patch.setattr(JsonLines, "write", raise_full_disk)
+        patch.setattr(JsonlWriter, "write", raise_full_disk)
         found.agree()
     assert listed(path) == []
     found.agree()

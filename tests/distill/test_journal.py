@@ -15,7 +15,7 @@ from veca.distill.meter import Meter
 from veca.distill.run_folder import RunFolder
 from veca.distill.tensorboard import Board
 from veca.distill.training import StepReport
-from veca.runtime.files import JsonLines, read_json_lines
+from veca.runtime.files import JsonlWriter, read_jsonl
 
 FACTS = {"recipe": "test", "seed": "3"}
 
@@ -58,7 +58,7 @@ def validation(
 
 def rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a log."""
-    return list(read_json_lines(path))
+    return list(read_jsonl(path))
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(JsonLines, "write", full)
+    monkeypatch.setattr(JsonlWriter, "write", full)
 
 
 def test_every_step_is_a_row_and_some_tell_the_speed(tmp_path: Path) -> None:

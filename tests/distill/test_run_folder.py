@@ -12,7 +12,7 @@ from veca.data.augment import ViewConfig
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.losses import LossConfig
 from veca.distill.run_folder import RunError, RunFolder, as_json, check_same_run
-from veca.runtime.version import VERSION
+from veca.runtime import VERSION
 from veca.train.schedules import ScheduleConfig
 
 CONFIG = small_config(Path("photos"))

@@ -30,7 +30,7 @@ from veca.teacher.teacher import Targets
 class ForgetfulRanks(Ranks):
     """One of two processes, the other of which sees other images."""
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """What the other one says."""
         return f"other {value}"
 

@@ -21,10 +21,10 @@ from veca.distill.state import Stored, gather, received, restore
 from veca.distill.target_scaling import Constants
 from veca.distill.teacher_cache import TeacherCache
 from veca.runtime.distributed import Ranks
-from veca.runtime.files import JsonLines
+from veca.runtime.files import JsonlWriter
 from veca.runtime.snapshots import Snapshots
 
-NO_STATE = (DistillConfig, Efficiency, Meter, Ranks, JsonLines, TeacherCache)
+NO_STATE = (DistillConfig, Efficiency, Meter, Ranks, JsonlWriter, TeacherCache)
 """What no step changes, or what only the clock does."""
 
 NOT_KEPT = ("_reasons", "_told", "_index", "_path")

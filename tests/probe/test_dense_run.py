@@ -133,7 +133,7 @@ import os, sys
 from pathlib import Path
 
 from tests.probe.test_dense_run import numbers_of
-from veca.runtime.workers import init_distributed
+from veca.runtime.distributed import init_distributed
 
 with init_distributed("cpu") as workers:
     words = " ".join(map(str, ["rank", workers.rank, *numbers_of(Path(sys.argv[1]), workers)]))

@@ -30,7 +30,7 @@ from pathlib import Path
 from tests.probe.small_features import *
 from veca.probe.features import image_features
 from veca.probe.shown_features import ShownFeatures
-from veca.runtime.workers import init_distributed
+from veca.runtime.distributed import init_distributed
 
 use_small_blocks()
 folder, die_at = Path(sys.argv[1]), int(sys.argv[2])

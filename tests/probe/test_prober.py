@@ -28,7 +28,7 @@ from veca.probe.predict import load_head
 from veca.probe.rows import TASKS, Setting, averages, merge_rows
 from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Evaluator, usual_protocol
 from veca.probe.suite import Job
-from veca.runtime.version import VERSION
+from veca.runtime import VERSION
 
 
 class Elastic(CellModel):

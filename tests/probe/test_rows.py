@@ -9,7 +9,7 @@ import pytest
 
 from tests.probe.made_up_rows import baseline, row, teacher
 from veca.probe.rows import Row, RowError, Setting, headline, merge_rows, row_from_json
-from veca.runtime.version import VERSION
+from veca.runtime import VERSION
 
 WANTED = {
     "task", "model", "data", "budget", "resolution", "metric", "value", "seed", "weights", "split",

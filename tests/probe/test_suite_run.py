@@ -125,7 +125,7 @@ class Told(Ranks):
 
     said: Any = None
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         assert value is None
         return Told.said
 

@@ -1,17 +1,65 @@
-"""A file that is replaced is the old one or the new one, and nothing is left behind."""
+"""Atomic writes, folder locks, strict JSON and JSON lines."""
 
+import errno
+import json
+import math
 import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from veca.runtime.files import make_folder, write_atomic, write_file
+from tests.runtime.faulty_disk import FaultyDisk
+from veca.runtime.files import (
+    BLOCK,
+    FileError,
+    JsonlWriter,
+    LockedError,
+    dumps_strict,
+    lock_folder,
+    make_folder,
+    read_jsonl,
+    write_atomic,
+    write_file,
+)
+
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from veca.runtime.files import lock_folder
+with lock_folder(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+ROWS: list[dict[str, object]] = [
+    {"kind": "train", "step": step, "loss": step / 7, "budget": None} for step in range(5)
+]
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
 
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls that reach the disk, in their order; folders and files told apart."""
+    """The calls that reach the disk, in their order; folders and files apart."""
     done: list[str] = []
 
     def noted(name: str) -> None:
@@ -49,7 +97,7 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
     assert steps == ["write file", "write file", "fsync file", "replace file", "fsync folder"]
 
 
-def test_a_system_that_takes_a_few_bytes_at_a_time_gets_them_all(
+def test_a_system_that_writes_a_few_bytes_at_a_time_gets_all_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.write
@@ -71,22 +119,269 @@ def test_a_failure_while_the_pieces_are_made_leaves_the_old_file_alone(tmp_path:
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
 
 
-def test_a_file_has_the_permissions_that_the_user_wants(tmp_path: Path) -> None:
+def test_a_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
     write_atomic(tmp_path / "file", [b""])
     assert (tmp_path / "file").stat().st_mode == plain.stat().st_mode
 
 
-def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_write_file_never_overwrites(tmp_path: Path) -> None:
     write_file(tmp_path / "file", [b"old"])
     with pytest.raises(FileExistsError):
         write_file(tmp_path / "file", [b"new"])
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
-def test_folders_are_made_with_those_above_them(tmp_path: Path) -> None:
+def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     make_folder(folder)
     make_folder(folder)
     assert folder.is_dir()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_fault_at_any_call_leaves_the_old_file_or_the_new_one(
+    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    disk = FaultyDisk(monkeypatch)
+    write_atomic(path, [b"old"])
+    disk.fail(None)
+    write_atomic(path, [b"old"])
+    for call in range(len(disk.calls)):
+        disk.fail(call, dies=dies)
+        with pytest.raises(OSError, match="injected"):
+            write_atomic(path, [b"new ", b"content"])
+        disk.fail(None)
+        assert path.read_bytes() in {b"old", b"new content"}
+        if not dies:
+            assert list(tmp_path.iterdir()) == [path]
+        write_atomic(path, [b"old"])
+
+
+@posix
+def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], env=environment, stdout=subprocess.PIPE
+    )
+    with holder:
+        if holder.stdout is None or holder.stdout.readline() != b"held\n":
+            pytest.fail("the other process did not get the folder")
+        with (
+            pytest.raises(LockedError, match="another process is writing into"),
+            lock_folder(tmp_path),
+        ):
+            pass
+        holder.send_signal(signal.SIGKILL)
+    with lock_folder(tmp_path):
+        pass
+
+
+@posix
+def test_a_forked_process_does_not_hold_the_lock(tmp_path: Path) -> None:
+    release = os.pipe()
+    with lock_folder(tmp_path):
+        child = os.fork()
+        if not child:
+            os.read(release[0], 1)  # outlives the lock of its parent
+            os._exit(0)
+    second = os.fork()
+    if not second:
+        try:
+            with lock_folder(tmp_path):
+                os._exit(0)
+        except LockedError:
+            os._exit(1)
+    assert os.waitpid(second, 0)[1] == 0
+    os.write(release[1], b"x")
+    os.waitpid(child, 0)
+
+
+@posix
+def test_a_file_system_without_locks_is_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    def lockf(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with lock_folder(tmp_path):
+        pass
+
+
+@posix
+def test_the_folder_is_free_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), lock_folder(tmp_path):
+        raise KeyError
+    with lock_folder(tmp_path):
+        pass
+
+
+@given(VALUES)
+def test_strict_json_reads_back_with_types_and_order(value: object) -> None:
+    text = dumps_strict(value, "value")
+    assert "\n" not in text
+    assert repr(json.loads(text)) == repr(value)  # which distinguishes 1 from 1.0 and 0.0 from -0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (math.nan, "row cannot be stored as JSON: Out of range"),
+        ({"a": [-math.inf]}, "row cannot be stored as JSON: Out of range"),
+        ([b"x"], "row cannot be stored as JSON: .*bytes"),
+        ({"a": {1, 2}}, "row cannot be stored as JSON: .*set"),
+        ({"a": (1, 2)}, "row does not survive .* use lists"),
+        ({"a": {1: 2}}, "row does not survive .* text as keys"),
+    ],
+)
+def test_what_json_would_change_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dumps_strict(value, "row")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file that does not exist yet."""
+    return tmp_path / "metrics.jsonl"
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    with closing(JsonlWriter(path)) as log:
+        for row in rows:
+            log.write(row)
+
+
+def test_rows_come_back_and_more_can_be_added_later(path: Path) -> None:
+    write(path, ROWS[:2])
+    assert list(read_jsonl(path)) == ROWS[:2]
+    write(path, ROWS[2:])
+    assert list(read_jsonl(path)) == ROWS
+    assert path.read_bytes().count(b"\n") == len(ROWS)
+
+
+@pytest.mark.parametrize("length", [1, 30, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_a_line_cut_by_a_kill_is_skipped_and_then_removed(length: int, path: Path) -> None:
+    write(path, ROWS[:2])
+    with path.open("ab") as file:
+        file.write(b"\0" * length)  # also what a power cut leaves
+    assert list(read_jsonl(path)) == ROWS[:2]
+    write(path, ROWS[2:])
+    assert list(read_jsonl(path)) == ROWS
+
+
+@pytest.mark.parametrize("content", [b"", b'{"step":', b"\n"])
+def test_a_log_without_a_complete_row_starts_empty(content: bytes, path: Path) -> None:
+    path.write_bytes(content.rstrip(b"\n"))
+    write(path, ROWS)
+    assert list(read_jsonl(path)) == ROWS
+
+
+def test_every_cut_of_a_log_reads_as_the_rows_before_it(path: Path) -> None:
+    write(path, ROWS)
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        rows = ROWS[: whole[:size].count(b"\n")]
+        assert list(read_jsonl(path)) == rows
+        JsonlWriter(path).close()
+        assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[: len(rows)])
+
+
+def test_a_row_with_nan_is_refused_and_later_rows_are_written(path: Path) -> None:
+    with closing(JsonlWriter(path)) as log:
+        log.write(ROWS[0])
+        with pytest.raises(ValueError, match=r"row cannot be stored as JSON"):
+            log.write({"step": 1, "loss": math.nan})
+        log.write(ROWS[1])
+    assert list(read_jsonl(path)) == ROWS[:2]
+
+
+def test_a_row_is_one_write_and_sync_reaches_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def watch(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*given: object) -> object:
+            calls.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(os, name, call)
+
+    watch("write")
+    watch("fsync")
+    with closing(JsonlWriter(path)) as log:
+        log.write(ROWS[0])
+        assert list(read_jsonl(path)) == ROWS[:1]  # at once, for readers
+        log.write(ROWS[1])
+        log.sync()
+        assert calls == ["write", "write", "fsync"]
+    log.close()  # twice is once
+    assert calls == ["write", "write", "fsync", "fsync"]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 10])
+def test_a_full_disk_keeps_nothing_of_a_row_and_all_of_the_others(
+    taken: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+
+    def short(file: int, data: bytes) -> int:
+        if path.stat().st_size > size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if not taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data[:taken])
+
+    with closing(JsonlWriter(path)) as log:
+        log.write(ROWS[0])
+        size = path.stat().st_size
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", short)
+            with pytest.raises(OSError, match="No space left"):
+                log.write(ROWS[1])
+        assert list(read_jsonl(path)) == ROWS[:1]
+        log.write(ROWS[2])
+    assert list(read_jsonl(path)) == [ROWS[0], ROWS[2]]
+
+
+def test_short_writes_still_write_whole_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:3]))
+    write(path, ROWS)
+    assert list(read_jsonl(path)) == ROWS
+
+
+def test_readers_see_complete_rows_while_others_are_written(path: Path) -> None:
+    count, long = 300, "ä" * 3000
+    JsonlWriter(path).close()
+
+    def write_all() -> None:
+        with closing(JsonlWriter(path)) as log:
+            for step in range(count):
+                log.write({"step": step, "text": long})
+
+    writer = threading.Thread(target=write_all)
+    writer.start()
+    while writer.is_alive():
+        rows = list(read_jsonl(path))
+        assert [row["step"] for row in rows] == list(range(len(rows)))
+        assert all(row["text"] == long for row in rows)
+    writer.join()
+    assert len(list(read_jsonl(path))) == count
+
+
+@pytest.mark.parametrize("damage", [b"{]\n", b"[1]\n", b"\xff\n", b"\n"])
+def test_damage_before_the_end_is_reported_with_its_line(damage: bytes, path: Path) -> None:
+    path.write_bytes(b'{"step":0}\n' + damage + b'{"step":1}\n')
+    rows = read_jsonl(path)
+    assert next(rows) == {"step": 0}
+    with pytest.raises(FileError, match=r"line 2 of .* is not a JSON object"):
+        next(rows)

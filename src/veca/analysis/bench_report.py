@@ -15,7 +15,6 @@ from rich.text import Text
 from veca.analysis.benchmark import BenchConfig, Kind, Report, Rival, Row
 from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.timing import Quartiles
-from veca.runtime.version import VERSION
 
 ASYMPTOTIC = 512
 """Pixels from which on growth is fitted where it can be: below, fixed costs flatten the curve."""

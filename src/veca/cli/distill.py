@@ -14,7 +14,7 @@ from veca.distill.run import Outcome, Wishes
 from veca.distill.training import NonFiniteError
 from veca.recipes.distill import RECIPES, Recipe
 from veca.recipes.run import run_recipe
-from veca.runtime.distributed import is_first_worker
+from veca.runtime.distributed import is_main_process
 from veca.runtime.signals import exit_code
 
 NOT_FINITE = 3
@@ -139,7 +139,7 @@ def _leave(outcome: Outcome, flags: Flags) -> None:
     """Tell where the results are, and leave with the code that says how it ended."""
     if outcome.signal is not None:
         raise SystemExit(exit_code(outcome.signal))
-    if not is_first_worker():
+    if not is_main_process():
         return
     if flags.cache_only:
         print("The teachers' outputs are kept; the command without --cache-only trains with them.")

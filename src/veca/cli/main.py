@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from veca.runtime.version import VERSION
+from veca.runtime import VERSION
 
 USER_ERROR = 2
 OUTPUT_CUT = 1

@@ -21,7 +21,7 @@ from veca.probe.rows import TASKS, Row, Task
 from veca.probe.run import Evaluator
 from veca.probe.suite import TABLES_NAME, Job, Outcome, Runner, read_suite, run_suite, write_suite
 from veca.runtime.device import Precision, resolve_precision
-from veca.runtime.distributed import Company, Ranks, init_distributed
+from veca.runtime.distributed import Ranks, init_distributed
 from veca.weights.checkpoint import describe
 
 HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
@@ -280,7 +280,7 @@ def _prober(out: Path, how: How, workers: Ranks, command: str) -> Evaluator:
         workers=workers,
         loaders=how.workers,
         batch=how.batch,
-        precision=workers.share(resolve_precision(how.precision, workers.device)),
+        precision=workers.broadcast_object(resolve_precision(how.precision, workers.device)),
         tell=_tell if workers.is_main else _keep_still,
         shown=workers.is_main,
     )
@@ -290,12 +290,7 @@ def _prober(out: Path, how: How, workers: Ranks, command: str) -> Evaluator:
 @contextmanager
 def _alone_in(out: Path, workers: Ranks) -> Iterator[None]:
     """Keep other runs out of the folder of a report; what fails, fails in all processes."""
-
-    def unwritable(error: OSError) -> str:
-        return f"no report can be written into {out} ({error.strerror}); use another."
-
-    company = Company(workers=workers, refusal=ValueError, unwritable=unwritable)
-    with company.alone_in(out):
+    with workers.locked(out):
         try:
             yield
         except KeyboardInterrupt:

@@ -77,20 +77,22 @@ from PIL import (
 from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 from torch import Tensor
 
+from veca.runtime import VecaError
 
-class ImageError(ValueError):
+
+class ImageError(VecaError, ValueError):
     """A picture that cannot be used: what was got, what is allowed, what to do."""
 
 
-class InputError(ValueError):
+class InputError(VecaError, ValueError):
     """A path, list, pattern or shard that names no usable pictures."""
 
 
-class DataError(ValueError):
+class DataError(VecaError, ValueError):
     """Images that cannot be trained on: what was got, what is allowed, what to do."""
 
 
-class WorkerError(RuntimeError):
+class WorkerError(VecaError, RuntimeError):
     """A worker process that was ended from outside."""
 
 

@@ -1,47 +1,55 @@
-"""The processes that open a cache of teacher outputs: they go the same way, and fail together."""
+"""The ranks that open a cache of teacher outputs: they take the same steps, and fail together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from veca.distill.cache_store import CacheError
-from veca.distill.validation import StoppedError
-from veca.runtime import distributed as company
-
-
-def _unwritable(error: OSError) -> str:
-    """The sentence for a disk that does not take them."""
-    return (
-        f"teacher outputs cannot be kept ({error}); give --cache-teacher a folder that can be "
-        "written, on a disk with room."
-    )
+from veca.runtime.distributed import Ranks
+from veca.runtime.files import LockedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Company(company.Company):
+class Company:
     """Who opens a cache."""
+
+    workers: Ranks
 
     tell: Callable[[str], None]
 
-    refusal: type[ValueError] = CacheError
-
-    unwritable: Callable[[OSError], str] = _unwritable
-
     def say(self, text: str) -> None:
-        """Tell something once, not once for each process."""
+        """Log on rank 0 only."""
         if self.workers.is_main:
             self.tell(text)
 
     def first_does(self, work: Callable[[], None]) -> None:
-        """Let the first process do something; if it fails or is stopped, so are all of them."""
-        stopped = False
+        """Let rank 0 do something; every rank raises its error."""
+        try:
+            self.workers.on_main(work)
+        except LockedError:
+            raise
+        except OSError as error:
+            raise _unwritable(error) from error
 
-        def stoppable() -> None:
-            nonlocal stopped
-            try:
-                work()
-            except StoppedError:
-                stopped = True
+    @contextmanager
+    def alone_in(self, folder: Path) -> Iterator[None]:
+        """Create a folder and lock it."""
+        lock = self.workers.locked(folder)
+        try:
+            lock.__enter__()
+        except LockedError:
+            raise
+        except OSError as error:
+            raise _unwritable(error) from error
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
 
-        super().first_does(stoppable)
-        if self.workers.share(stopped):
-            raise StoppedError
+
+def _unwritable(error: OSError) -> CacheError:
+    return CacheError(
+        f"cannot write the teacher cache ({error}); give --cache-teacher a writable folder on a "
+        "disk with free space."
+    )

@@ -136,7 +136,7 @@ def _tell_unreadable(found: Sequence[TeacherOutputs], company: Company) -> None:
     flags = torch.zeros(len(found[0].live.index), dtype=torch.int32)
     for outputs in found:
         flags[sorted(outputs.live.unreadable)] = 1
-    count = int((company.workers.sum(flags) > 0).sum())
+    count = int((company.workers.all_reduce(flags) > 0).sum())
     if count:
         company.say(f"{count:,} images could not be read; others stand in for them.")
 

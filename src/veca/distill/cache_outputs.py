@@ -144,7 +144,7 @@ class TeacherOutputs:
                     tracker.advance()
         if workers.any(stopped):
             raise StoppedError
-        absent = [chunks[place] for place in workers.sum(flags).nonzero().flatten().tolist()]
+        absent = [chunks[place] for place in workers.all_reduce(flags).nonzero().flatten().tolist()]
         for chunk in absent:
             if kept.path(chunk).exists():
                 self.company.say(f"{kept.path(chunk)} {kept.problem(chunk)}; it is computed again.")

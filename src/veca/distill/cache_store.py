@@ -27,9 +27,9 @@ from safetensors import SafetensorError
 
 from veca.distill.cache_records import RecordLayout, Records
 from veca.distill.projection import Projection
-from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, write_atomic
+from veca.runtime import VERSION, VecaError
+from veca.runtime.files import TEMPORARY_SUFFIX, dumps_strict, make_folder, write_atomic
 from veca.runtime.tensors import read_tensors, tensor_pieces
-from veca.runtime.version import VERSION
 from veca.teacher.teacher import Targets
 
 MANIFEST = "manifest.json"
@@ -47,7 +47,7 @@ READ_BYTES = 1 << 20
 """Bytes that are hashed at a time."""
 
 
-class CacheError(ValueError):
+class CacheError(VecaError, ValueError):
     """Kept teacher outputs that cannot be used or made."""
 
 
@@ -295,7 +295,7 @@ def _read_checked(path: Path) -> _Manifest | None:
 
 def _content_digest(content: dict[str, Any]) -> str:
     """A hash over what a manifest says, however it is written."""
-    text = plain_json(json.loads(json.dumps(content, sort_keys=True)), "the manifest")
+    text = dumps_strict(json.loads(json.dumps(content, sort_keys=True)), "the manifest")
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -89,7 +89,7 @@ class Checkpoints:
                 write()
             except (OSError, SnapshotError) as error:
                 reason = " ".join(str(error).split()) or type(error).__name__
-        reason = str(self.training.workers.share(reason))
+        reason = str(self.training.workers.broadcast_object(reason))
         if reason:
             self.say(f"Could not save {what} ({reason}); training goes on, older ones are whole.")
         return reason

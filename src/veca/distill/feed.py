@@ -21,7 +21,7 @@ from veca.data.loader import Batch, BatchSpec, batches, global_batch
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.margin import Margin
 from veca.runtime.distributed import Ranks
-from veca.runtime.files import JsonLines, read_json_lines
+from veca.runtime.files import JsonlWriter, read_jsonl
 from veca.train.schedules import draw_resolution
 
 UNKNOWN_REASON = "found earlier, or by another process"
@@ -141,7 +141,7 @@ class Unreadable:
     def agree(self) -> None:
         """Make all processes know all of them, list the new ones, and stop if they are too many."""
         mine = self._flags.clone()
-        self._flags = (self._workers.sum(mine) > 0).to(torch.int32)
+        self._flags = (self._workers.all_reduce(mine) > 0).to(torch.int32)
         new = [image for image in self.tensor().tolist() if image not in self._told]
         if new and self._workers.is_main:
             self._list(new)
@@ -164,8 +164,8 @@ class Unreadable:
 
     def _list(self, images: Sequence[int]) -> None:
         """Write those that the list does not hold, of which a killed run may have written some."""
-        with suppress(OSError), closing(JsonLines(self._path)) as lines:
-            held = {row["image"] for row in read_json_lines(self._path)}
+        with suppress(OSError), closing(JsonlWriter(self._path)) as lines:
+            held = {row["image"] for row in read_jsonl(self._path)}
             for image in images:
                 name = self._index[image].name
                 if name not in held:

@@ -15,7 +15,7 @@ from veca.distill.run_folder import RunFolder
 from veca.distill.summary import write_summary
 from veca.distill.tensorboard import Board
 from veca.distill.training import StepReport
-from veca.runtime.files import JsonLines
+from veca.runtime.files import JsonlWriter
 
 SPEED_EVERY = 10
 """Steps between two rows of the speed log."""
@@ -109,7 +109,7 @@ class _PatientLog:
     """A log whose rows wait while the disk takes none."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        self._lines = JsonLines(path)
+        self._lines = JsonlWriter(path)
         self._name = path.name
         self._say = say
         self._waiting: deque[Mapping[str, Any]] = deque()

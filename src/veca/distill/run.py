@@ -35,7 +35,7 @@ from veca.distill.validation import StoppedError, Validation
 from veca.runtime.device import resolve_precision
 from veca.runtime.distributed import Ranks, init_distributed
 from veca.runtime.files import lock_folder
-from veca.runtime.signals import StopRequest, stop_requests
+from veca.runtime.signals import StopFlag, stop_requests
 from veca.runtime.snapshots import Snapshot, Snapshots
 from veca.teacher.teacher import Teacher
 from veca.weights.card import NOT_RECORDED, Provenance
@@ -89,7 +89,9 @@ def distill(
         stop = stack.enter_context(stop_requests())
         workers = stack.enter_context(init_distributed(efficiency.device))
         # From here on it is not 'auto' any more, and the same in every process.
-        precision = workers.share(resolve_precision(efficiency.precision, workers.device))
+        precision = workers.broadcast_object(
+            resolve_precision(efficiency.precision, workers.device)
+        )
         efficiency = dataclasses.replace(efficiency, precision=precision)
         folder = RunFolder(Path(out).expanduser())
         if workers.is_main:
@@ -132,7 +134,7 @@ class _Run:
         """The processes of the run."""
         return self.place.workers
 
-    def go(self, stop: StopRequest, given: Sequence[Teacher] | None) -> Outcome:
+    def go(self, stop: StopFlag, given: Sequence[Teacher] | None) -> Outcome:
         """Set up, train, and tell how it ended."""
         folder = self.place.folder
         if self.wishes.cache_only:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from veca.distill.config import DistillConfig, Efficiency
+from veca.runtime import VERSION, VecaError
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.version import VERSION
 
 MAY_CHANGE = frozenset({"images", "validation", "validate_every", "max_unreadable", "max_skips"})
 """Fields that a resumed run may have otherwise: images may have moved, if they are the same."""
 
 
-class RunError(ValueError):
+class RunError(VecaError, ValueError):
     """A run that cannot start or continue: what was got, what is allowed, what to do."""
 
 

@@ -83,7 +83,7 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
         validation_index=validation_index,
         validation=validation,
     )
-    if workers.any(workers.share(pictures.fingerprint) != pictures.fingerprint):
+    if workers.any(workers.broadcast_object(pictures.fingerprint) != pictures.fingerprint):
         raise RunError(
             f"the processes of this run found different images in {config.images}; give all of "
             "them the same files."

@@ -10,6 +10,7 @@ from torch import Tensor
 from veca.distill.run_folder import RunError, as_json
 from veca.distill.target_scaling import Constants
 from veca.distill.training import Progress, Training, load_student, student_tensors
+from veca.runtime import VERSION
 from veca.runtime.device import (
     ResolvedPrecision,
     random_states,
@@ -18,7 +19,6 @@ from veca.runtime.device import (
 )
 from veca.runtime.distributed import Ranks
 from veca.runtime.snapshots import Snapshot
-from veca.runtime.version import VERSION
 from veca.teacher.teacher import Teacher
 
 FORMAT = 1
@@ -119,7 +119,7 @@ def received(snapshot: Snapshot | None, workers: Ranks) -> Stored | None:
     if snapshot is not None:
         shapes = {name: [list(value.shape), str(value.dtype)] for name, value in found.items()}
         told = {"facts": dict(snapshot.facts), "tensors": shapes}
-    told = workers.share(told)
+    told = workers.broadcast_object(told)
     if told is None:
         return None
     if told["facts"].get("format") != FORMAT:

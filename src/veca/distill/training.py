@@ -23,6 +23,7 @@ from veca.distill.parallel import EMA, copy_whole, gradients_synchronized
 from veca.distill.student import Student
 from veca.distill.targets import TargetSource
 from veca.distill.teacher_cache import TeacherCache
+from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision, autocast, resolve_precision, seed_for
 from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets
@@ -31,7 +32,7 @@ from veca.train.parallel import whole
 from veca.train.schedules import draw_share, learning_rate
 
 
-class NonFiniteError(ValueError):
+class NonFiniteError(VecaError, ValueError):
     """Training that does not recover from losses or gradients that are not finite."""
 
 
@@ -152,7 +153,7 @@ class Training:
         """Means of the losses over the processes and what any of them met: one exchange."""
         flags = torch.tensor([float(stop), float(unreadable)], dtype=torch.float64)
         both = torch.cat((parts.flatten() / self.workers.world_size, flags))
-        told = self.workers.sum(both)
+        told = self.workers.all_reduce(both)
         return self._Told(told[:-2].view_as(parts), bool(told[-2] > 0), bool(told[-1] > 0))
 
     def _update(self, row: dict[str, Any], parts: Tensor, norm: float, rate: float) -> None:

@@ -96,7 +96,7 @@ class Validation:
         for moments in found:
             for part in moments:
                 sums = part.tensors()
-                part.load({name: self._training.workers.sum(sums[name]) for name in sums})
+                part.load({name: self._training.workers.all_reduce(sums[name]) for name in sums})
         return found
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ class Validation:
             for portion in self._portions(resolution):
                 for number, way in enumerate(ways):
                     sums[number] += portion.counted * self._losses(portion, way)
-            sums = training.workers.sum(sums)
+            sums = training.workers.all_reduce(sums)
             means = sums / len(self._pictures.validation)
             found += [
                 {"kind": "validation", "step": training.progress.step, "budget": way.budget,

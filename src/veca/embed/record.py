@@ -14,9 +14,9 @@ from typing import Any, cast, get_args
 from veca.backbone.config import BackboneConfig
 from veca.embed.config import EmbedConfig
 from veca.embed.errors import CollectionError
+from veca.runtime import VERSION
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.files import write_atomic
-from veca.runtime.version import VERSION
 from veca.weights.format import config_from_json
 
 RECORD_NAME = "collection.json"

@@ -41,8 +41,9 @@ from torch import Tensor
 
 from veca.probe.report_text import Section, Who, line_place, sections
 from veca.probe.rows import Average, Row, Task, averages, reference_of, row_from_json
+from veca.runtime import VecaError
 from veca.runtime.device import seed_for
-from veca.runtime.files import plain_json
+from veca.runtime.files import dumps_strict
 from veca.runtime.tensors import read_tensors
 
 Values = Bool[Tensor, " N"] | Float[Tensor, " N"]
@@ -251,7 +252,7 @@ CLOSE = 1e-9
 """Relative difference of a number and the same number made from its cases: that of rounding."""
 
 
-class CasesError(ValueError):
+class CasesError(VecaError, ValueError):
     """Why cases cannot stand for a number, in words that go on a sentence."""
 
 
@@ -267,8 +268,8 @@ class CaseFile(NamedTuple):
 def case_facts(row: Row, scored: Sequence[int] | None) -> dict[str, str]:
     """What a file of cases says of itself; `row` is any row of the result."""
     return {
-        ROW: plain_json(row.as_json(), "row"),
-        SCORED: plain_json(None if scored is None else list(scored), "scored"),
+        ROW: dumps_strict(row.as_json(), "row"),
+        SCORED: dumps_strict(None if scored is None else list(scored), "scored"),
     }
 
 

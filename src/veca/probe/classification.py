@@ -298,7 +298,7 @@ def _votes(
     for k, votes in found.items():
         every = torch.zeros(len(test), num_classes, dtype=votes.dtype)
         every[mine] = votes
-        whole[k] = workers.sum(every)
+        whole[k] = workers.all_reduce(every)
     return whole
 
 

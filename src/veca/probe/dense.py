@@ -200,12 +200,12 @@ class FeatureNorm:
         _, pictures, cells = patches.shape
         means = torch.cat((patches.sum((1, 2)), image.sum(1) * cells)).double()
         count = torch.tensor([float(pictures * cells)], device=means.device, dtype=means.dtype)
-        means, count = self._workers.sum(torch.cat((means, count))).split((len(means), 1))
+        means, count = self._workers.all_reduce(torch.cat((means, count))).split((len(means), 1))
         mean = (means / count).float()
         patches = patches - mean[: len(patches), None, None]
         image = image - mean[len(patches) :, None]
         squares = torch.cat((patches.square().sum((1, 2)), image.square().sum(1) * cells))
-        variance = self._workers.sum(squares) / count.float()
+        variance = self._workers.all_reduce(squares) / count.float()
         scale = (variance + EPSILON).rsqrt()
         patches = patches * scale[: len(patches), None, None]
         image = image * scale[len(patches) :, None]
@@ -397,7 +397,7 @@ class _Learners:
     def _summed(self, gradients: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
         """Gradients over all workers, in one message."""
         shapes = [part.shape for pair in gradients for part in pair]
-        whole = self._workers.sum(
+        whole = self._workers.all_reduce(
             torch.cat([part.flatten() for pair in gradients for part in pair])
         )
         pieces = whole.split([shape.numel() for shape in shapes])

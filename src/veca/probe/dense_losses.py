@@ -66,7 +66,7 @@ class CrossEntropy:
         pixels = _Pixels(batch, self._protocol.loss_stride, self._seed, step)
         targets = pixels.targets.long()
         counts = targets != IGNORE_INDEX if self._protocol.denominator == "valid" else targets >= 0
-        total = self._workers.sum(counts.sum()).clamp(min=1)
+        total = self._workers.all_reduce(counts.sum()).clamp(min=1)
 
         at_once = max(1, MOST_NUMBERS // (targets[:1].numel() * self._num_classes))
 
@@ -118,7 +118,7 @@ class SigLoss:
     def _slopes(self, errors: Float[Tensor, " n"], settling: bool) -> Float[Tensor, " n"]:
         """How the loss over all workers changes with each error of this one."""
         sums = torch.stack((torch.ones_like(errors).sum(), errors.sum(), errors.square().sum()))
-        count, total, squares = self._workers.sum(sums).tolist()
+        count, total, squares = self._workers.all_reduce(sums).tolist()
         if not count:
             return errors
         weight, mean = self._protocol.variance_weight, total / count

@@ -114,7 +114,7 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
                     if head.setting == setting:
                         found = predict_depth_map(head.head, self.scale, views, layout)
                         errors[number, index] = picture_errors(found, depth, mask)
-        return list(place.workers.sum(torch.from_numpy(errors)).numpy())
+        return list(place.workers.all_reduce(torch.from_numpy(errors)).numpy())
 
     def goodness(self, judged: NDArray[np.float64]) -> float:
         """How small the root mean square error is, as a mean over pictures."""

@@ -29,7 +29,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +44,9 @@ from veca.data.images import DataError, ImageError
 from veca.data.listing import Input, failure, open_input
 from veca.data.sets.dataset import Split
 from veca.probe.models import FrozenModel
-from veca.runtime.distributed import Company, Ranks
-from veca.runtime.files import TEMPORARY_SUFFIX, plain_json, write_atomic
+from veca.runtime import VecaError
+from veca.runtime.distributed import Ranks
+from veca.runtime.files import TEMPORARY_SUFFIX, LockedError, dumps_strict, write_atomic
 from veca.runtime.logging import progress
 from veca.runtime.tensors import DTYPES, METADATA, read_tensors, tensor_pieces
 
@@ -56,7 +57,7 @@ DIGEST = "sha256"
 """The field of the header with the hash."""
 
 
-class StoreError(ValueError):
+class StoreError(VecaError, ValueError):
     """Stored items that cannot be written or read: what was got, what is allowed, what to do."""
 
 
@@ -321,7 +322,7 @@ class BlockFolder:
             )
         about = {"format": FORMAT, "count": count, "block": block, "facts": dict(facts)}
         plain = json.loads(json.dumps(about, sort_keys=True))
-        self.key = hashlib.sha256(plain_json(plain, "facts of a store").encode()).hexdigest()
+        self.key = hashlib.sha256(dumps_strict(plain, "facts of a store").encode()).hexdigest()
         self.folder = folder / self.key[:16]
         self.count = count
         self.block = block
@@ -449,7 +450,7 @@ def _lacking(
         for row, block in mine:
             found[row, block] = stores[row].problem(block) is not None
             tracker.advance()
-    return workers.sum(found)
+    return workers.all_reduce(found)
 
 
 def _missing(
@@ -515,14 +516,19 @@ def _add(held: dict[str, list[Tensor]], content: Content, count: int) -> None:
 @contextmanager
 def _alone_in(stores: Sequence[BlockFolder], workers: Ranks) -> Iterator[None]:
     """Keep other runs out of stores, or be kept out by them, and begin to fill them."""
-    company = Company(workers=workers, refusal=StoreError, unwritable=_unwritable)
 
     def begin() -> None:
         for store in stores:
             store.begin()
 
-    with company.alone_in(*(store.folder for store in stores)):
-        company.first_does(begin)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(workers.locked(*(store.folder for store in stores)))
+            workers.on_main(begin)
+        except LockedError:
+            raise
+        except OSError as error:
+            raise StoreError(_unwritable(error)) from error
         yield
 
 

@@ -47,6 +47,7 @@ from veca.probe.segmentation import (
 )
 from veca.probe.shown_features import Kind, Showing, ShownFeatures
 from veca.probe.sliding_window import WindowGrid, argmax_pixels
+from veca.runtime import VecaError
 from veca.runtime.device import seed_for
 
 GRID = 2.0**26
@@ -62,7 +63,7 @@ TRAIN_ROWS = 8192
 """Pictures among which they look at once; with `TEST_ROWS` the similarities take 64 MiB."""
 
 
-class NeighborError(ValueError):
+class NeighborError(VecaError, ValueError):
     """Neighbors that cannot be found: what was got, what is allowed, what to do."""
 
 
@@ -253,7 +254,9 @@ def build_bank(
         shares = _shares(split, index, observed, layout, wanted.num_classes)
         found.features[rows] = unit_patches(observed)[cells]
         found.shares[rows] = torch.from_numpy(shares).to(first)[cells]
-    return MemoryBank(place.workers.sum(found.features), place.workers.sum(found.shares))
+    return MemoryBank(
+        place.workers.all_reduce(found.features), place.workers.all_reduce(found.shares)
+    )
 
 
 def unit_patches(observed: Frozen) -> Float[Tensor, "cells D"]:
@@ -294,7 +297,7 @@ def _chosen(
         shares = _shares(split, index, observed, layout, wanted.num_classes)
         mine[index] = np.flatnonzero(shares.any(1))
         lengths[index] = len(mine[index])
-    lengths = place.workers.sum(lengths)
+    lengths = place.workers.all_reduce(lengths)
     ends = lengths.cumsum(0)
     total = int(ends[-1])
     if not total:
@@ -307,7 +310,7 @@ def _chosen(
     for index, valid in mine.items():
         here = pictures == index
         cells[here] = torch.from_numpy(valid)[places[here]]
-    return torch.stack((pictures, place.workers.sum(cells)), 1).numpy()
+    return torch.stack((pictures, place.workers.all_reduce(cells)), 1).numpy()
 
 
 def _by_picture(chosen: NDArray[np.int64], place: Place) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -36,6 +36,7 @@ from torch import Tensor
 from veca.probe.heads import LinearHead
 from veca.probe.held_out import hold_out
 from veca.probe.metrics import METRICS, Labels, check_labels, labeled_rows, target_shares
+from veca.runtime import VecaError
 
 FLAT = 0.5
 """A step is good where the slope has become this share of what it was at its start."""
@@ -264,7 +265,7 @@ ROUGH = 1e-4
 """Tolerance of fits that only lead to another one."""
 
 
-class LogisticError(ValueError):
+class LogisticError(VecaError, ValueError):
     """A fit that cannot be made: what was got, what is allowed, what to do."""
 
 

@@ -38,12 +38,13 @@ from torch import Tensor
 
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
 from veca.probe.sliding_window import Sides
+from veca.runtime import VecaError
 
 Labels = Int[Tensor, " N"] | Bool[Tensor, "N K"]
 """The class of each picture, or whether it has each class."""
 
 
-class LabelError(ValueError):
+class LabelError(VecaError, ValueError):
     """Labels that no head can be fitted to or judged by."""
 
 
@@ -91,7 +92,7 @@ ROWS = 4096
 """Pictures that are compared at once."""
 
 
-class MetricError(ValueError):
+class MetricError(VecaError, ValueError):
     """A metric that cannot be computed: what was got, what is allowed, what to do."""
 
 

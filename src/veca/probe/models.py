@@ -33,6 +33,7 @@ from veca.backbone.config import SIZES
 from veca.backbone.model import VECA, checked_budget, checked_units
 from veca.data.transforms import IMAGENET
 from veca.probe.rows import Setting
+from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision, autocast
 from veca.teacher.registry import PREFIX, TEACHERS, load_teacher
 from veca.teacher.teacher import Teacher, VecaTeacher
@@ -53,7 +54,7 @@ def paper_side(pixels: int, stride: int) -> int:
 Kind = Literal["veca", "teacher", "pixels"]
 
 
-class ProbeModelError(ValueError):
+class ProbeModelError(VecaError, ValueError):
     """A model that cannot be had, or asked for what it does not do."""
 
 

@@ -48,6 +48,7 @@ from veca.probe.models import FrozenModel, find_probe_model
 from veca.probe.rows import Row, Setting, Task
 from veca.probe.shown_features import Kind, Showing, observe_shown
 from veca.probe.sliding_window import argmax_pixels
+from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.tensors import read_tensors, tensor_pieces
@@ -59,7 +60,7 @@ FORMAT = 1
 """Rises when the content of the files changes its meaning."""
 
 
-class HeadError(ValueError):
+class HeadError(VecaError, ValueError):
     """A head that cannot be read or used: what was got, what is allowed, what to do."""
 
 

@@ -24,6 +24,7 @@ from typing import Literal, TypeVar
 from veca.data.sets.dataset import LabeledDataset
 from veca.probe.logistic import LogisticConfig
 from veca.probe.models import FrozenModel, paper_side
+from veca.runtime import VecaError
 
 Feature = Literal["image", "image+patch-mean", "patch-mean"]
 """What a head sees: the image feature, the mean of the patches, or both side by side."""
@@ -38,7 +39,7 @@ the best rate on the reported set, at the last step, as DINOv2 and DINOv3: the s
 """
 
 
-class ProtocolError(ValueError):
+class ProtocolError(VecaError, ValueError):
     """A protocol that cannot be followed: what was got, what is allowed, what to do."""
 
 

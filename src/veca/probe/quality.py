@@ -17,7 +17,8 @@ import numpy as np
 from veca.probe.bootstrap import CASES_FOLDER, LEVEL, ROUNDS, CasesError, Draws, KeptCases
 from veca.probe.report import JSON_NAME, rows_from_json
 from veca.probe.rows import Average, Row, averages, merge_rows
-from veca.runtime.files import plain_json, write_atomic
+from veca.runtime import VecaError
+from veca.runtime.files import dumps_strict, write_atomic
 
 QUALITY_NAME = "quality.json"
 
@@ -31,7 +32,7 @@ KEYS = ("task", "data", "split", "protocol", "feature", "metric", "unit", "resol
 """Fields of a row of a report that tell a measurement from others."""
 
 
-class QualityError(ValueError):
+class QualityError(VecaError, ValueError):
     """A file or reports that say nothing of a model: what was got, what is allowed, what to do."""
 
 
@@ -155,8 +156,8 @@ def quality_as_json(quality: Quality) -> str:
         item.name: getattr(quality, item.name) for item in dataclasses.fields(quality)
     }
     head |= {"commands": list(quality.commands), "rows": []}
-    lines = [f'"{name}":{plain_json(value, name)}' for name, value in head.items()]
-    rows = [plain_json(_row_as_json(row), "row") for row in quality.rows]
+    lines = [f'"{name}":{dumps_strict(value, name)}' for name, value in head.items()]
+    rows = [dumps_strict(_row_as_json(row), "row") for row in quality.rows]
     lines[-1] = '"rows":[\n' + ",\n".join(rows) + "\n]"
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -38,7 +38,8 @@ from veca.probe.report_text import (
     without_empty,
 )
 from veca.probe.rows import Row, RowError, merge_rows, row_from_json
-from veca.runtime.files import make_folder, plain_json, write_atomic
+from veca.runtime import VecaError
+from veca.runtime.files import dumps_strict, make_folder, write_atomic
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
@@ -54,7 +55,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
 
 def comparisons_as_json(comparisons: Sequence[Comparison]) -> str:
     """A list with an object for each baseline, a baseline a line."""
-    objects = [plain_json(_as_json(one), one.name) for one in comparisons]
+    objects = [dumps_strict(_as_json(one), one.name) for one in comparisons]
     return "[\n" + ",\n".join(objects) + "\n]\n"
 
 
@@ -258,7 +259,7 @@ Draw = Callable[[Sequence[Row]], bytes | None]
 """A plot of rows as the bytes of a PNG file; None where they give nothing to draw."""
 
 
-class ReportError(ValueError):
+class ReportError(VecaError, ValueError):
     """A file that is no report."""
 
 
@@ -307,7 +308,7 @@ def read_report(folder: Path) -> list[Row]:
 
 def rows_as_json(rows: Sequence[Row]) -> str:
     """A list of rows, a row a line."""
-    lines = [plain_json(row.as_json(), f"row {number}") for number, row in enumerate(rows)]
+    lines = [dumps_strict(row.as_json(), f"row {number}") for number, row in enumerate(rows)]
     return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
 
 

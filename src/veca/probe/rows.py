@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
+from veca.runtime import VERSION, VecaError
 from veca.runtime.device import ResolvedPrecision
-from veca.runtime.files import plain_json
-from veca.runtime.version import VERSION
+from veca.runtime.files import dumps_strict
 
 
 class Setting(NamedTuple):
@@ -54,7 +54,7 @@ HEADLINES = ("map_k20", "top1_k20", "map", "top1", "miou", "rmse")
 """Metrics that a set is known by; of those measured the first one leads its table."""
 
 
-class RowError(ValueError):
+class RowError(VecaError, ValueError):
     """A row that cannot be: what was got, what is allowed, what to do."""
 
 
@@ -167,7 +167,7 @@ class Row:
         kept.get("counts", {}).pop(
             "fitted", None
         )  # follows from protocol and parts; older rows lack it
-        return plain_json(kept, "row")
+        return dumps_strict(kept, "row")
 
     def as_json(self) -> dict[str, Any]:
         """The row as plain values, its fields in their order here."""

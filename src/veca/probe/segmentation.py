@@ -93,7 +93,7 @@ class JudgedClasses:
     def over(self, place: Place) -> "JudgedClasses":
         """The same over all workers, each of which has counted other pictures."""
         for name in ("confusion", "intersections", "unions"):
-            setattr(self, name, place.workers.sum(getattr(self, name)))
+            setattr(self, name, place.workers.all_reduce(getattr(self, name)))
         self.objects = self._all_objects(place)
         return self
 
@@ -102,12 +102,12 @@ class JudgedClasses:
         lengths = torch.zeros(len(self.unions), dtype=torch.int64)
         for index, objects in self._of_picture.items():
             lengths[index] = len(objects)
-        ends = place.workers.sum(lengths).cumsum(0)
+        ends = place.workers.all_reduce(lengths).cumsum(0)
         found = torch.zeros(int(ends[-1]) if len(ends) else 0, 5, dtype=torch.int64)
         for index, objects in self._of_picture.items():
             rows = found[int(ends[index]) - len(objects) : int(ends[index])]
             rows[:, 0], rows[:, 1:] = index, objects
-        return place.workers.sum(found)
+        return place.workers.all_reduce(found)
 
 
 class SegmentationTask(DenseTask[JudgedClasses]):

@@ -39,9 +39,9 @@ from typing import Any
 from veca.probe.report import Draw, Written, rows_as_json, rows_from_json, write_report
 from veca.probe.rows import TASKS, Row, Task, merge_rows
 from veca.probe.tables import rebuild_tables
+from veca.runtime import VERSION, VecaError
 from veca.runtime.distributed import Ranks
-from veca.runtime.files import make_folder, plain_json, write_atomic
-from veca.runtime.version import VERSION
+from veca.runtime.files import dumps_strict, make_folder, write_atomic
 
 LISTS = ("task", "data", "model", "protocol", "resolution", "seed")
 """Fields of which a list means several jobs."""
@@ -59,7 +59,7 @@ TEXTS = ("baseline", "also")
 """Fields that hold a list of texts within one job; a single baseline needs no list."""
 
 
-class SuiteError(ValueError):
+class SuiteError(VecaError, ValueError):
     """A suite that cannot be run: which job and field, what was got, what is allowed."""
 
 
@@ -119,7 +119,7 @@ class Job:
         # An only baseline goes by its former name, so that jobs of older suites stay done.
         fields["control"] = baselines if len(baselines) > 1 else next(iter(baselines), None)
         whole = {"job": fields, "version": VERSION, "facts": dict(facts)}
-        return hashlib.sha256(plain_json(_sorted(whole), self.name).encode()).hexdigest()
+        return hashlib.sha256(dumps_strict(_sorted(whole), self.name).encode()).hexdigest()
 
 
 FIELDS = tuple(item.name for item in dataclasses.fields(Job))
@@ -326,8 +326,8 @@ def _states(jobs: Sequence[Job], folder: Path, runner: Runner) -> list[dict[str,
     The first worker looks and tells the others, so that all of them run the same jobs.
     """
     if not runner.workers.is_main:
-        return runner.workers.share(None)
-    return runner.workers.share([_state(job, folder, runner) for job in jobs])
+        return runner.workers.broadcast_object(None)
+    return runner.workers.broadcast_object([_state(job, folder, runner) for job in jobs])
 
 
 def _state(job: Job, folder: Path, runner: Runner) -> dict[str, Any]:
@@ -369,7 +369,7 @@ def _run(job: Job, path: Path, runner: Runner, outcome: Outcome) -> None:
         return
     if runner.workers.is_main:
         make_folder(path.parent)
-        head = plain_json(job.as_json(), "job")
+        head = dumps_strict(job.as_json(), "job")
         write_atomic(path, [f'{{"job": {head},\n"rows": {rows_as_json(rows)}}}\n'.encode()])
     outcome.ran.append(job)
     outcome.rows[:] = merge_rows(outcome.rows, rows)

@@ -13,8 +13,8 @@ from veca.distill.student import fresh_backbone
 from veca.recipes.distill import Recipe
 from veca.recipes.judge import judge
 from veca.recipes.quick_pictures import quick_pictures
-from veca.runtime.distributed import is_first_worker
-from veca.runtime.files import read_json_lines, write_atomic
+from veca.runtime.distributed import is_main_process
+from veca.runtime.files import read_jsonl, write_atomic
 from veca.teacher.registry import load_teacher
 from veca.weights.checkpoint import load
 
@@ -30,7 +30,7 @@ def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], 
     if config.recipe != "quick":
         return distill(config, out, efficiency, wishes)
     out = out.expanduser()
-    if is_first_worker():
+    if is_main_process():
         RunFolder(out).prepare(wishes.resume)
     if config.images is None:
         config = _with_pictures(config, out)
@@ -38,7 +38,7 @@ def run_recipe(recipe: Recipe, out: Path, wishes: Wishes, tell: Callable[[str], 
     if wishes.cache_teacher is None and config.cache.crops and all(t.digest for t in teachers):
         wishes = replace(wishes, cache_teacher=out / "teacher")
     outcome = distill(config, out, efficiency, wishes, teachers)
-    if outcome.finished and not wishes.cache_only and is_first_worker():
+    if outcome.finished and not wishes.cache_only and is_main_process():
         for line in judged(config, out):
             tell(line)
     return outcome
@@ -71,7 +71,7 @@ def _with_pictures(config: DistillConfig, out: Path) -> DistillConfig:
 
 def _margins(out: Path) -> list[dict[str, Any]]:
     """How far the last validation losses lie below the best constant's, in per cent."""
-    rows = list(read_json_lines(RunFolder(out).metrics))
+    rows = list(read_jsonl(RunFolder(out).metrics))
     constant = next(row["loss"] for row in rows if row["kind"] == "baseline")
     scored = [row for row in rows if row["kind"] == "validation"]
     last = max(row["step"] for row in scored)

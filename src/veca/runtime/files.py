@@ -1,27 +1,7 @@
-"""Files that survive a kill: atomic writes, folder locks, JSON lines.
-
-Files that are either the old one or the new one, whatever happens while they are written.
-
-The new content goes into a file beside the target and reaches the disk; only then does it take the
-target's name, and the folder's entry reaches the disk last. After a crash, on a full disk or
-without power, the target is whole.
-
-A folder that one process at a time may write into.
-
-A log of rows, one JSON object a line, that a killed writer cannot spoil.
-
-A line reaches the system in one call and counts once its end is there: readers leave a last line
-without an end alone, and the next writer cuts it off.
-
-JSON that comes back as it was given, or is refused with the name of the field.
-
-Python's writer turns a tuple into a list, the key 1 into "1", and writes NaN, which no other reader
-of JSON knows. What is saved to continue a run, or to be read years later, must not change so.
-"""
+"""Files that survive a kill: atomic writes, folder locks, strict JSON and JSON lines."""
 
 import errno
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,12 +9,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from veca.runtime import VecaError
+
 TEMPORARY_SUFFIX = ".tmp"
-"""How the name of a file ends that was not finished."""
+"""Suffix of a file that was not finished."""
+
+LOCK_NAME = ".lock"
+"""An empty file that stays in the folder; only the lock on it means anything."""
+
+BLOCK = 1 << 16
+"""Bytes read at a time while searching for the last complete line."""
+
+
+class FileError(VecaError, OSError):
+    """A file that is damaged."""
+
+
+class LockedError(VecaError, OSError):
+    """A folder that another process is writing into."""
 
 
 def write_atomic(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file in one step: nobody ever sees a part of it."""
+    """Write a file in one step: after a crash the path holds the old content or the new one.
+
+    The content goes to a temporary file beside the target and is synced, then takes the target's
+    name, then the folder is synced.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
         write_file(temporary, pieces)
@@ -46,13 +46,13 @@ def write_atomic(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a new file and bring its content, but not yet its name, to the disk."""
+    """Write a new file and sync its content, but not the folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags, 0o666)  # less what the user's umask takes away
+    descriptor = os.open(path, flags, 0o666)  # the umask applies
     try:
         for piece in pieces:
             rest = memoryview(piece).cast("B")
-            while len(rest):  # the system may take less than it is given
+            while len(rest):  # the system may write less than it is given
                 rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
@@ -60,7 +60,7 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, and let the disk know."""
+    """Create a folder and its parents, and sync the entries."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):
@@ -68,8 +68,8 @@ def make_folder(folder: Path) -> None:
 
 
 def fsync_dir(folder: Path) -> None:
-    """Bring the entries of a folder to the disk, where the system can."""
-    if os.name == "nt":  # Windows opens no folders
+    """Sync the entries of a folder, where the system can."""
+    if os.name == "nt":  # Windows cannot open folders
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -78,22 +78,14 @@ def fsync_dir(folder: Path) -> None:
         os.close(descriptor)
 
 
-LOCK_NAME = ".lock"
-"""An empty file that stays in the folder; only the lock on it means anything."""
-
-
-class LockedError(ValueError):
-    """A folder that another process writes into."""
-
-
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; a killed process leaves it free.
+    """Lock a folder against other processes; the lock of a killed process is released.
 
-    The lock belongs to this process and not to those that it starts, so a worker that outlives a
-    killed run for a moment does not block the next one. A file system without locks has none.
+    Child processes do not inherit the lock, so a data-loading worker that outlives a killed run
+    for a moment does not block the next one. On file systems without locks this does nothing.
     """
-    if os.name == "nt":  # Windows has no such locks
+    if os.name == "nt":  # no fcntl on Windows
         yield
         return
     import fcntl  # noqa: PLC0415 - not on Windows
@@ -105,68 +97,48 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno in {errno.EACCES, errno.EAGAIN}:
                 raise LockedError(
-                    f"another process is writing into {folder}; wait until it ends, or choose "
-                    "another folder."
+                    f"another process is writing into {folder}; wait until it ends, or use another "
+                    "folder."
                 ) from error
         yield
     finally:
         os.close(descriptor)
 
 
-class PlainJsonError(ValueError):
-    """A value that JSON cannot hold as it is."""
+def dumps_strict(value: Any, name: str) -> str:  # noqa: ANN401 - anything may be refused
+    """One line of JSON that reads back as the same value; errors mention `name`.
 
-
-def plain_json(value: Any, name: str) -> str:  # noqa: ANN401 - anything may come, and be refused
-    """The value as one line of JSON; `name` says in an error what the value is."""
-    for problem in _problems(value, name):
-        raise PlainJsonError(
-            f"{problem}, which JSON cannot hold; allowed are finite numbers, text, true, false, "
-            "null, and lists and text-keyed dictionaries of them: convert it, or leave it out."
+    Plain `json.dumps` turns tuples into lists and the key 1 into "1", and writes NaN, which other
+    readers reject. What a run is resumed from must not change like that.
+    """
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be stored as JSON: {error}.") from error
+    if json.loads(text) != value:
+        raise ValueError(
+            f"{name} does not survive a round trip through JSON; use lists instead of tuples and "
+            "text as keys."
         )
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text
 
 
-def _problems(value: Any, name: str) -> Iterator[str]:  # noqa: ANN401 - as above
-    """What is wrong with a value and with what is in it, in order."""
-    if wrong := _problem(value):
-        yield f"{name} {wrong}"
-    elif isinstance(value, dict | list):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _problems(item, f"{name}[{key!r}]")
+class JsonlWriter:
+    """Appends rows to a JSON lines file; one process writes it and must close it.
 
-
-def _problem(value: Any) -> str | None:  # noqa: ANN401 - as above
-    """What is wrong with a value itself."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else f"is {value}"
-    if isinstance(value, dict):
-        odd = [key for key in value if not isinstance(key, str)]
-        return f"has the key {odd[0]!r}" if odd else None
-    known = value is None or isinstance(value, str | int | list)
-    return None if known else f"is of type {type(value).__name__}"
-
-
-BLOCK = 1 << 16
-"""Bytes that are looked through at a time for the end of the last whole line."""
-
-
-class JsonLinesError(ValueError):
-    """A log that is damaged before its end."""
-
-
-class JsonLines:
-    """A log that grows; one process at a time may write it, and must close it."""
+    A row is complete once its newline is there: readers skip a last line without one, and the next
+    writer removes it, so a killed writer cannot spoil the file.
+    """
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         self.path = path
-        self._file = os.open(path, flags, 0o666)  # less what the user's umask takes away
-        os.ftruncate(self._file, _end_of_whole_lines(path))
+        self._file = os.open(path, flags, 0o666)  # the umask applies
+        os.ftruncate(self._file, _end_of_complete_lines(path))
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Add a row; if the disk takes only a part of it, nothing of it stays."""
-        line = f"{plain_json(dict(row), 'row')}\n".encode()
+        """Append a row; if it cannot be written whole, nothing of it stays."""
+        line = f"{dumps_strict(dict(row), 'row')}\n".encode()
         written = 0
         try:
             while written < len(line):  # once, unless the disk is full
@@ -176,11 +148,11 @@ class JsonLines:
             raise
 
     def sync(self) -> None:
-        """Bring every row to the disk."""
+        """Sync every row to the disk."""
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Bring every row to the disk and write no more."""
+        """Sync every row and close the file."""
         if self._file >= 0:
             descriptor, self._file = self._file, -1
             try:
@@ -189,32 +161,26 @@ class JsonLines:
                 os.close(descriptor)
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows of a log, also while it is written."""
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete rows of a JSON lines file, also while it is written."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):  # it is being written, or its writer was killed
+            if not line.endswith(b"\n"):  # being written, or its writer was killed
                 return
-            row = _row(line)
-            if row is None:
-                raise JsonLinesError(
-                    f"line {number} of {path} is no JSON object; the file was damaged or changed: "
-                    "remove that line to read the others."
+            try:
+                row = json.loads(line)
+            except ValueError:  # also invalid UTF-8
+                row = None
+            if not isinstance(row, dict):
+                raise FileError(
+                    f"line {number} of {path} is not a JSON object: the file is damaged; remove "
+                    "that line to read the others."
                 )
             yield row
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    """The row of a line, if it is one."""
-    try:
-        row = json.loads(line)
-    except ValueError:  # also where it is not UTF-8
-        return None
-    return row if isinstance(row, dict) else None
-
-
-def _end_of_whole_lines(path: Path) -> int:
-    """How many bytes of a file are whole lines."""
+def _end_of_complete_lines(path: Path) -> int:
+    """Size of a file up to its last newline."""
     with path.open("rb") as file:
         start = file.seek(0, os.SEEK_END)
         while start > 0:

@@ -23,8 +23,9 @@ from jaxtyping import Int32
 from numpy.typing import NDArray
 from torch import Tensor
 
+from veca.runtime import VecaError
 from veca.runtime.distributed import Ranks
-from veca.runtime.files import LockedError, lock_folder, make_folder, plain_json, write_atomic
+from veca.runtime.files import LockedError, dumps_strict, lock_folder, make_folder, write_atomic
 from veca.runtime.tensors import (
     DamagedFileError,
     TensorFile,
@@ -36,7 +37,7 @@ from veca.runtime.tensors import (
 logger = logging.getLogger("veca")
 
 
-class ShardError(ValueError):
+class ShardError(VecaError, ValueError):
     """Chunks that cannot be computed, written or read."""
 
 
@@ -71,7 +72,7 @@ class ShardStore:
         """
         if count < 1 or chunk_size < 1:
             raise ValueError(f"count={count} and chunk_size={chunk_size} must be 1 or more.")
-        plain_json(dict(facts), "facts")
+        dumps_strict(dict(facts), "facts")
         self.facts = {"facts": dict(facts), "count": count, "chunk_size": chunk_size}
         text = json.dumps(self.facts, sort_keys=True)
         self.key = hashlib.sha256(text.encode()).hexdigest()
@@ -255,7 +256,7 @@ def find_missing(
             if stop():
                 raise StoppedError
             found[at, chunk] = stores[at].problem(chunk) is not None
-    return ranks.sum(found)
+    return ranks.all_reduce(found)
 
 
 @contextmanager

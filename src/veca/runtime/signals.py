@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a flag."""
+"""SIGTERM and Ctrl-C as a flag that a run checks where it is safe to stop."""
 
 import os
 import signal
@@ -14,50 +14,54 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 ECHO_SECONDS = 1.0
 """A signal that follows another within this time is the same request: Slurm and systemd signal
-every process of a job, and torchrun, one of them, passes it on to the others."""
+every process of a job, and torchrun, one of them, forwards it to the others."""
 
-
-WORDS = b"\nStopping where it is safe; a second signal leaves at once, and nothing is saved then.\n"
+MESSAGE = b"\nStopping after this step; a second signal exits at once without saving.\n"
 
 
 @dataclass
-class StopRequest:
+class StopFlag:
     """Whether this process was asked to stop."""
 
     signal: int | None = None
-    """The signal that asked; None as long as nobody did."""
+    """The first signal received."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has arrived."""
+        return self.signal is not None
 
 
 @contextmanager
-def stop_requests() -> Iterator[StopRequest]:
-    """Note SIGTERM and SIGINT instead of ending; a second one, later, ends the process at once.
+def stop_requests() -> Iterator[StopFlag]:
+    """Set a flag on SIGTERM and SIGINT; a second signal, later, ends the process at once.
 
-    Only the main thread of a process can receive signals: in another one nothing is ever noted. A
-    call that does not come back to Python, such as a hanging collective, delays both.
+    Only the main thread receives signals: in another thread the flag is never set. A call that
+    does not return to Python, such as a hanging collective, delays both.
     """
-    request, asked_at = StopRequest(), 0.0
+    flag, first_at = StopFlag(), 0.0
 
     def note(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked_at
-        if request.signal is None:
-            request.signal, asked_at = number, time.monotonic()
-            if os.environ.get("RANK", "0") == "0":  # one of many processes speaks for all
-                os.write(2, WORDS)
-        elif time.monotonic() - asked_at >= ECHO_SECONDS:
+        nonlocal first_at
+        if flag.signal is None:
+            flag.signal, first_at = number, time.monotonic()
+            if os.environ.get("RANK", "0") == "0":  # once, not once per rank
+                os.write(2, MESSAGE)
+        elif time.monotonic() - first_at >= ECHO_SECONDS:
             os._exit(exit_code(number))
 
     if threading.current_thread() is not threading.main_thread():
-        yield request
+        yield flag
         return
     before = {number: signal.signal(number, note) for number in SIGNALS}
     try:
-        yield request
+        yield flag
     finally:
         for number, handler in before.items():
-            # None: installed by other code than Python, which cannot be given back.
+            # None: a handler installed outside Python, which cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def exit_code(number: int) -> int:
-    """What a process returns that a signal ended, as shells count."""
+    """Exit code of a process that a signal ended, as shells report it."""
     return 128 + number

@@ -25,12 +25,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from veca.runtime import VecaError
 from veca.runtime.files import (
     TEMPORARY_SUFFIX,
-    PlainJsonError,
+    dumps_strict,
     fsync_dir,
     make_folder,
-    plain_json,
     write_file,
 )
 from veca.runtime.tensors import read_tensors, tensor_pieces
@@ -46,7 +46,7 @@ SPARE = 1.2
 NAME = re.compile(r"step-(\d{9,})(?:-(\d+))?")
 
 
-class SnapshotError(ValueError):
+class SnapshotError(VecaError, ValueError):
     """A state that cannot be saved, or a checkpoint that is not whole."""
 
 
@@ -130,8 +130,8 @@ class Snapshots:
         refuse_non_finite(tensors, may_be_infinite)
         pieces = tensor_pieces({tensor: tensors[tensor] for tensor in sorted(tensors)})
         try:
-            content = plain_json(dict(facts), "facts").encode()
-        except PlainJsonError as error:
+            content = dumps_strict(dict(facts), "facts").encode()
+        except ValueError as error:
             raise SnapshotError(f"the state of step {step} is not saved: {error}") from error
         try:
             make_folder(self.folder)

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from veca.runtime.files import TEMPORARY_SUFFIX, make_folder, plain_json, write_atomic
+from veca.runtime import VecaError
+from veca.runtime.files import TEMPORARY_SUFFIX, dumps_strict, make_folder, write_atomic
 
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -70,7 +71,7 @@ _NO_DIGEST = "0" * 64
 _DIGEST_FIELD = re.compile(rb'\{"__metadata__":\{"format":"pt","sha256":"([0-9a-f]{64})"')
 
 
-class DamagedFileError(OSError):
+class DamagedFileError(VecaError, OSError):
     """A file that is not what `save_tensors` wrote."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -290,7 +291,7 @@ def _file_pieces(
     tensors: Tensors, metadata: Mapping[str, Any]
 ) -> tuple[Iterator[bytes | memoryview], str]:
     """The file piece by piece, and its SHA-256."""
-    plain_json(dict(metadata), "metadata")  # refuses what JSON would change
+    dumps_strict(dict(metadata), "metadata")  # refuses what JSON would change
     ordered: dict[str, Any] = {name: tensors[name] for name in sorted(tensors)}
     about = {
         "format": "pt",  # transformers refuses files without it

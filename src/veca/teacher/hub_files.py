@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
-from veca.runtime.version import VERSION
+from veca.runtime import VERSION
 from veca.teacher import layouts as open_clip_layout
 from veca.teacher.layouts import PREPROCESSOR_NAME
 from veca.teacher.registry import OPEN

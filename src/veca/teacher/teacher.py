@@ -29,13 +29,14 @@ from torch.nn import functional as F
 
 from veca.backbone.model import VECA
 from veca.data.transforms import IMAGENET, Normalization
+from veca.runtime import VecaError
 from veca.runtime.tensors import bytes_of
 from veca.weights.card import Provenance
 from veca.weights.checkpoint import load_with_digest
 from veca.weights.hub import Source
 
 
-class TeacherError(ValueError):
+class TeacherError(VecaError, ValueError):
     """A teacher that cannot be had or used: what was got, what is allowed, what to do."""
 
 

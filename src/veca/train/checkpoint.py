@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from veca.runtime.files import PlainJsonError, make_folder
+from veca.runtime import VecaError
+from veca.runtime.files import make_folder
 from veca.runtime.tensors import load_tensors, remove_temporary_files, save_tensors
 
 FORMAT = 2
@@ -31,7 +32,7 @@ FILE_NAME = re.compile(r"step-(\d{9,})\.safetensors")
 logger = logging.getLogger("veca")
 
 
-class CheckpointError(OSError):
+class CheckpointError(VecaError, OSError):
     """A checkpoint that cannot be saved or loaded."""
 
 
@@ -100,7 +101,7 @@ class CheckpointManager:
             remove_temporary_files(self.folder)
             self._check_free_space(sum(tensor.nbytes for tensor in tensors.values()))
             save_tensors(self.path(step), tensors, header)
-        except PlainJsonError as error:
+        except ValueError as error:
             raise CheckpointError(
                 f"the checkpoint of step {step} was not saved: {error}"
             ) from error

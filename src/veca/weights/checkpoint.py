@@ -32,9 +32,9 @@ from torch.nn import functional as F
 
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.model import VECA, build
+from veca.runtime import VERSION
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.version import VERSION
 from veca.weights.card import (
     Facts,
     Provenance,

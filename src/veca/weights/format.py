@@ -40,6 +40,7 @@ from torch import Tensor
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import parameters
 from veca.backbone.model import VECA
+from veca.runtime import VecaError
 from veca.runtime.tensors import DTYPES as ALL_DTYPES
 from veca.runtime.tensors import bytes_of, tensor_pieces, type_name
 
@@ -47,7 +48,7 @@ MOST_NAMES = 6
 """Names that an error lists before it counts the rest."""
 
 
-class WeightsError(ValueError):
+class WeightsError(VecaError, ValueError):
     """Weights that cannot be read or written: what was got, what is allowed, what to do."""
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from huggingface_hub import errors, hf_hub_download
 
-from veca.runtime.version import VERSION
+from veca.runtime import VERSION
 from veca.weights.format import CONFIG_NAME, WEIGHTS_NAME, WeightsError, is_hub_id, read_json
 
 

@@ -1,4 +1,4 @@
-"""A signal asks, a later one ends, and handlers are given back."""
+"""SIGTERM and Ctrl-C set a flag, a later signal exits, and handlers are restored."""
 
 import os
 import signal
@@ -8,26 +8,27 @@ import threading
 
 import pytest
 
-from veca.runtime import signals as stopping
-from veca.runtime.signals import StopRequest, exit_code, stop_requests
+from veca.runtime import signals
+from veca.runtime.signals import StopFlag, exit_code, stop_requests
 
 STUBBORN = """
 import time
-from veca.runtime.stopping import stop_requests
+from veca.runtime.signals import stop_requests
 with stop_requests() as stop:
     print("ready", flush=True)
-    while stop.signal is None:
+    while not stop.requested:
         time.sleep(0.01)
     print("asked", stop.signal, flush=True)
     time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("number", stopping.SIGNALS)
-def test_a_signal_is_noted_and_the_process_goes_on(number: int) -> None:
+@pytest.mark.parametrize("number", signals.SIGNALS)
+def test_a_signal_sets_the_flag_and_the_process_continues(number: int) -> None:
     with stop_requests() as stop:
-        assert stop.signal is None
+        assert not stop.requested
         os.kill(os.getpid(), number)
+        assert stop.requested
         assert stop.signal == number
 
 
@@ -38,11 +39,11 @@ def test_the_same_request_may_arrive_twice() -> None:
         assert stop.signal == signal.SIGTERM
 
 
-@pytest.mark.parametrize("number", stopping.SIGNALS)
+@pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_later_signal_ends_the_process_at_once(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "ECHO_SECONDS", 0.0)
+    monkeypatch.setattr(signals, "ECHO_SECONDS", 0.0)
     left: list[int] = []
     monkeypatch.setattr(os, "_exit", left.append)
     with stop_requests():
@@ -52,7 +53,7 @@ def test_a_later_signal_ends_the_process_at_once(
         assert left == [128 + number] == [exit_code(number)]
 
 
-def test_a_process_that_goes_on_after_the_first_signal_ends_with_the_second() -> None:
+def test_a_second_signal_ends_a_process_that_ignores_the_first() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         [sys.executable, "-c", STUBBORN], env=environment, stdout=subprocess.PIPE, text=True
@@ -62,18 +63,18 @@ def test_a_process_that_goes_on_after_the_first_signal_ends_with_the_second() ->
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == f"asked {int(signal.SIGTERM)}\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(stopping.ECHO_SECONDS + 0.2)
+            process.wait(signals.ECHO_SECONDS + 0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 128 + signal.SIGINT
 
 
-def test_handlers_are_given_back_also_after_an_error() -> None:
-    before = [signal.getsignal(number) for number in stopping.SIGNALS]
+def test_handlers_are_restored_also_after_an_error() -> None:
+    before = [signal.getsignal(number) for number in signals.SIGNALS]
     with stop_requests():
-        assert [signal.getsignal(number) for number in stopping.SIGNALS] != before
+        assert [signal.getsignal(number) for number in signals.SIGNALS] != before
     with pytest.raises(KeyError), stop_requests():
         raise KeyError
-    assert [signal.getsignal(number) for number in stopping.SIGNALS] == before
+    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
 
 
 def test_a_handler_that_python_did_not_install_is_replaced_by_the_default(
@@ -83,12 +84,12 @@ def test_a_handler_that_python_did_not_install_is_replaced_by_the_default(
     monkeypatch.setattr(signal, "signal", lambda *given: installed.append(given))
     with stop_requests():
         installed.clear()
-    assert installed == [(number, signal.SIG_DFL) for number in stopping.SIGNALS]
+    assert installed == [(number, signal.SIG_DFL) for number in signals.SIGNALS]
 
 
-def test_a_thread_gets_a_request_that_is_never_made() -> None:
+def test_a_thread_gets_a_flag_that_is_never_set() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    seen: list[StopRequest] = []
+    seen: list[StopFlag] = []
 
     def work() -> None:
         with stop_requests() as stop:

@@ -1,14 +1,50 @@
-"""bf16 where it is asked for or native, fp32 elsewhere."""
+"""Devices, precision, threads and seeds."""
 
+import os
 import warnings
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from veca.runtime.device import Precision, autocast, resolve_precision
+from veca.runtime import device as module
+from veca.runtime.device import (
+    Precision,
+    autocast,
+    cpu_threads,
+    pick_device,
+    resolve_precision,
+    seed_for,
+    usable_processors,
+)
 
 CPU, CUDA, MPS = (torch.device(name) for name in ("cpu", "cuda", "mps"))
+
+
+def test_auto_takes_a_graphics_processor_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for cuda, mps, expected in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda value=cuda: value)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda value=mps: value)
+        assert pick_device("auto").type == expected
+
+
+def test_a_device_is_taken_by_its_name() -> None:
+    assert pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["", "abacus", "cuda:99", "cpu:x"])
+def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"the device '{name}' cannot be used here; use 'auto'"):
+        pick_device(name)
+
+
+def test_the_device_without_numbers_is_refused() -> None:
+    with pytest.raises(ValueError, match="'meta' holds no numbers"):
+        pick_device("meta")
 
 
 def product_type(precision: Precision, device: torch.device = CPU) -> torch.dtype:
@@ -87,3 +123,40 @@ def test_fp32_leaves_an_outer_autocast_alone() -> None:
 @pytest.mark.gpu
 def test_a_real_gpu_computes_in_fp32_if_asked() -> None:
     assert product_type("fp32", CUDA) == torch.float32
+
+
+@pytest.mark.parametrize(("beside", "expected"), [(0, 4), (1, 4), (3, 3), (5, 1), (9, 1)])
+def test_threads_are_what_the_processes_leave(
+    beside: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(module, "usable_processors", lambda: 6)
+    torch.set_num_threads(4)  # what a user has chosen is never exceeded
+    try:
+        with cpu_threads(beside):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_usable_processors_are_those_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 <= usable_processors() <= (os.cpu_count() or 1)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert usable_processors() == (os.cpu_count() or 1)
+
+
+@given(
+    st.tuples(st.integers(0, 99), st.integers(0, 99), st.sampled_from(["mask", "drop"])),
+    st.tuples(st.integers(0, 99), st.integers(0, 99), st.sampled_from(["mask", "drop"])),
+)
+def test_seeds_are_equal_only_where_seed_step_and_purpose_are(
+    one: tuple[int, int, str], other: tuple[int, int, str]
+) -> None:
+    assert (seed_for(*one) == seed_for(*other)) == (one == other)
+    assert 0 <= seed_for(*one) < 2**63
+
+
+def test_the_seed_of_a_step_never_changes() -> None:
+    assert seed_for(0, 0, "budget") == 3125091903214673623
+    torch.manual_seed(seed_for(1, 2, "any"))  # in range for torch

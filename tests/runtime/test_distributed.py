@@ -1,4 +1,4 @@
-"""Ranks agree on flags, sums and values; one worker alone talks to nobody."""
+"""Ranks agree on flags, sums and objects; a single process needs no collective."""
 
 import os
 import socket
@@ -12,46 +12,59 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from veca.runtime import distributed as workers
-from veca.runtime.distributed import FIRST_WORKS, VARIABLES, Ranks, RanksError, init_distributed
+from tests.runtime.held_folder import held
+from veca.runtime import distributed
+from veca.runtime.distributed import VARIABLES, WARM_UP_CALLS, Ranks, RanksError, init_distributed
+from veca.runtime.files import LockedError
 
 TWO = """
 import os, torch, torch.distributed as dist
-from veca.runtime.workers import RanksError, init_distributed
+from veca.runtime.distributed import RanksError, init_distributed
 
-with init_distributed("cpu") as workers:
-    rank = workers.rank
-    assert (workers.world_size, workers.is_main, workers.device.type) == (2, rank == 0, "cpu")
-    assert workers.any(rank == 1) and workers.any(rank == 0) and workers.any(True)
-    assert not workers.any(False)
+with init_distributed("cpu") as ranks:
+    rank = ranks.rank
+    assert (ranks.world_size, ranks.is_main, ranks.device.type) == (2, rank == 0, "cpu")
+    assert ranks.any(rank == 1) and ranks.any(rank == 0) and ranks.any(True)
+    assert not ranks.any(False)
 
     own = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t() * (rank + 1)
-    assert torch.equal(workers.sum(own), torch.tensor([[3.0, 9.0], [6.0, 12.0]]))
-    assert torch.equal(workers.mean(own), torch.tensor([[1.5, 4.5], [3.0, 6.0]]))
+    assert torch.equal(ranks.all_reduce(own), torch.tensor([[3.0, 9.0], [6.0, 12.0]]))
     assert own[1, 0] == 2 * (rank + 1)
-    assert workers.sum(torch.tensor(2**40 + rank)) == 2**41 + 1
+    assert ranks.all_reduce(torch.tensor(2**40 + rank)) == 2**41 + 1
 
     for dtype in (torch.bool, torch.bfloat16, torch.int64, torch.float64, torch.uint8):
         first = torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
-        given = first if workers.is_main else torch.zeros(2, 3, dtype=dtype)
-        assert workers.broadcast(given) is given and torch.equal(given, first)
+        given = first if ranks.is_main else torch.zeros(2, 3, dtype=dtype)
+        assert ranks.broadcast(given) is given and torch.equal(given, first)
     turned = torch.full((3, 2), float(rank)).t()
-    assert torch.equal(workers.broadcast(turned), torch.zeros(2, 3)) and not turned.any()
+    assert torch.equal(ranks.broadcast(turned), torch.zeros(2, 3)) and not turned.any()
     learned = torch.nn.Parameter(torch.full((3, 2), float(rank)))
-    assert not workers.broadcast(learned).any() and learned.requires_grad
+    assert not ranks.broadcast(learned).any() and learned.requires_grad
     scalar = torch.tensor(float(rank))
-    assert workers.broadcast(scalar) == 0 and workers.broadcast(torch.zeros(0)).shape == (0,)
+    assert ranks.broadcast(scalar) == 0 and ranks.broadcast(torch.zeros(0)).shape == (0,)
 
     value = {"name": "ä", "steps": [1, 2.5, None]}
-    assert workers.share(value if workers.is_main else None) == value
-    assert workers.split(6) == slice(3 * rank, 3 * rank + 3)
-    workers.barrier()
-    print(f"worker {rank} agrees\\n", end="", flush=True)  # in one piece: two write
+    assert ranks.broadcast_object(value if ranks.is_main else None) == value
+    assert ranks.split(6) == slice(3 * rank, 3 * rank + 3)
+    ranks.barrier()
 
-    if not workers.is_main:
-        os._exit(0)  # without a word
+    done = []
+    assert ranks.on_main(lambda: done.append(1) or "made") == "made"
+    assert len(done) == ranks.is_main
+    def fail():
+        raise OSError(28, "disk full")
     try:
-        workers.sum(torch.ones(1))
+        ranks.on_main(fail)
+    except OSError as error:
+        assert error.errno == 28
+    else:
+        raise AssertionError("only rank 0 failed")
+    print(f"rank {rank} agrees\\n", end="", flush=True)  # in one piece: two write
+
+    if not ranks.is_main:
+        os._exit(0)  # without a farewell
+    try:
+        ranks.all_reduce(torch.ones(1))
     except RanksError as error:
         print(error, flush=True)
 assert not dist.is_initialized()
@@ -59,7 +72,7 @@ assert not dist.is_initialized()
 
 
 def torchrun(script: Path, code: str) -> "subprocess.CompletedProcess[str]":
-    """Run two workers on this machine."""
+    """Run two ranks on this machine."""
     script.write_text(code, "utf-8")
     clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     options = ["--standalone", "--nproc-per-node", "2"]
@@ -74,13 +87,13 @@ def torchrun(script: Path, code: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.workers
-def test_two_workers_agree_on_everything_and_the_one_that_is_left_says_so(tmp_path: Path) -> None:
+def test_two_ranks_agree_and_the_one_left_alone_reports_it(tmp_path: Path) -> None:
     run = torchrun(tmp_path / "two.py", TWO)
     assert run.returncode == 0, run.stderr
-    first, second, *last = sorted(run.stdout.splitlines(), key=lambda line: line[:6] != "worker")
-    assert {first, second} == {"worker 0 agrees", "worker 1 agrees"}
-    assert "the other workers do not answer" in " ".join(last)
-    assert "resume it" in " ".join(last)
+    first, second, *last = sorted(run.stdout.splitlines(), key=lambda line: line[:4] != "rank")
+    assert {first, second} == {"rank 0 agrees", "rank 1 agrees"}
+    assert "lost contact with another rank" in " ".join(last)
+    assert "restart with --resume" in " ".join(last)
 
 
 @pytest.fixture
@@ -92,7 +105,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """As torchrun starts a single worker; port 0 is any that is free."""
+    """As torchrun starts a single rank; port 0 is any that is free."""
     for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "0"), strict=True):
         monkeypatch.setenv(name, value)
     return monkeypatch
@@ -100,7 +113,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture(params=["alone", "started"])
 def single(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    """One worker, without and with a process group."""
+    """One rank, without and with a process group."""
     request.getfixturevalue(request.param)
     with init_distributed("cpu") as joined:
         assert dist.is_initialized() == (request.param == "started")
@@ -108,26 +121,24 @@ def single(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     assert not dist.is_initialized()
 
 
-def test_one_worker_agrees_with_itself(single: Ranks) -> None:
+def test_a_single_rank_agrees_with_itself(single: Ranks) -> None:
     assert (single.rank, single.world_size, single.is_main) == (0, 1, True)
     assert single.device == torch.device("cpu")
     assert (single.any(True), single.any(False)) == (True, False)
     numbers = torch.arange(6.0).reshape(2, 3).t()
-    assert torch.equal(single.sum(numbers), numbers)
-    assert torch.equal(single.mean(numbers), numbers)
+    assert torch.equal(single.all_reduce(numbers), numbers)
     assert single.broadcast(numbers) is numbers
     assert torch.equal(numbers, torch.arange(6.0).reshape(2, 3).t())
-    assert single.share({"a": [1, None]}) == {"a": [1, None]}
+    assert single.broadcast_object({"a": [1, None]}) == {"a": [1, None]}
     assert single.split(5) == slice(0, 5)
     single.barrier()
 
 
-def test_one_worker_alone_copies_nothing(alone: None) -> None:
+def test_a_single_process_copies_nothing(alone: None) -> None:
     numbers, value = torch.ones(3), {"a": 1}
     with init_distributed("cpu") as joined:
-        assert joined.sum(numbers) is numbers
-        assert joined.mean(numbers) is numbers
-        assert joined.share(value) is value
+        assert joined.all_reduce(numbers) is numbers
+        assert joined.broadcast_object(value) is value
 
 
 @pytest.mark.usefixtures("started")
@@ -138,7 +149,9 @@ def test_the_group_is_left_also_after_an_error() -> None:
         assert not dist.is_initialized()
 
 
-def test_every_kind_of_work_is_done_before_anything_can_fork(started: pytest.MonkeyPatch) -> None:
+def test_every_collective_is_warmed_up_before_anything_can_fork(
+    started: pytest.MonkeyPatch,
+) -> None:
     began: list[tuple[str, torch.dtype]] = []
     done: list[object] = []
     for name in ("all_reduce", "broadcast"):
@@ -146,14 +159,14 @@ def test_every_kind_of_work_is_done_before_anything_can_fork(started: pytest.Mon
     with init_distributed("cpu"):
         kinds = {(name, kind) for name in ("all_reduce", "broadcast")
                  for kind in (torch.int32, torch.float32, torch.uint8)}  # fmt: skip
-        assert {kind: began.count(kind) for kind in began} == dict.fromkeys(kinds, FIRST_WORKS)
+        assert {kind: began.count(kind) for kind in began} == dict.fromkeys(kinds, WARM_UP_CALLS)
         assert len(done) == len(began)
 
 
 def _noted(
     name: str, speak: Any, began: list[tuple[str, torch.dtype]], done: list[object]
 ) -> Callable[..., Any]:
-    """The same call, which also tells what it was given and what was waited for."""
+    """The same call, which also notes what it was given and waited for."""
 
     class Work:
         def __init__(self, work: Any) -> None:
@@ -184,17 +197,17 @@ def test_the_parts_of_a_batch_are_the_whole_batch() -> None:
 
 def test_a_batch_that_does_not_split_is_refused_with_one_that_does() -> None:
     joined = Ranks(rank=1, world_size=4, device=torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"batch of 10 .* among 4 workers; .* such as 12"):
+    with pytest.raises(ValueError, match=r"batch of 10 .* over 4 ranks; .* such as 12"):
         joined.split(10)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"MASTER_PORT": None, "LOCAL_RANK": None}, "but LOCAL_RANK, MASTER_PORT are not; start"),
-        ({"RANK": "one"}, "'one': RANK, WORLD_SIZE and LOCAL_RANK are numbers"),
-        ({"RANK": "2"}, r"RANK=2 and LOCAL_RANK=0 are outside 0\.\.0"),
-        ({"LOCAL_RANK": "-1"}, r"LOCAL_RANK=-1 are outside 0\.\.0"),
+        ({"MASTER_PORT": None, "LOCAL_RANK": None}, "but not LOCAL_RANK, MASTER_PORT; start"),
+        ({"RANK": "one"}, "'one': RANK, WORLD_SIZE and LOCAL_RANK must be integers"),
+        ({"RANK": "2"}, r"RANK=2 and LOCAL_RANK=0 must be within 0\.\.0"),
+        ({"LOCAL_RANK": "-1"}, r"LOCAL_RANK=-1 must be within 0\.\.0"),
     ],
 )
 def test_an_environment_that_torchrun_did_not_make_is_refused(
@@ -209,25 +222,25 @@ def test_an_environment_that_torchrun_did_not_make_is_refused(
         pass
 
 
-def test_an_address_that_is_taken_is_told(started: pytest.MonkeyPatch) -> None:
+def test_an_address_in_use_is_reported(started: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         started.setenv("MASTER_PORT", str(port))
-        words = rf"the 1 workers could not meet at 127\.0\.0\.1:{port}"
+        words = rf"the 1 ranks could not connect at 127\.0\.0\.1:{port}"
         with pytest.raises(RanksError, match=words), init_distributed("cpu"):
             pass
 
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("device", ["mps", "cuda:1", "abacus"])
-def test_a_device_that_workers_cannot_share_is_refused(device: str) -> None:
+def test_a_device_that_ranks_cannot_share_is_refused(device: str) -> None:
     with pytest.raises(RanksError, match="use 'cpu', or 'cuda'"), init_distributed(device):
         pass
 
 
-def test_each_worker_has_a_graphics_processor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for available, name, expected in (
         (True, "auto", "cuda:1"),
         (True, "cuda", "cuda:1"),
@@ -236,17 +249,49 @@ def test_each_worker_has_a_graphics_processor_of_its_own(monkeypatch: pytest.Mon
     ):
         monkeypatch.setattr(torch.cuda, "is_available", lambda value=available: value)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        assert workers._own_device(name, 1) == torch.device(expected)
-    with pytest.raises(RanksError, match=r"worker 2 .* there are 2; start at most as many"):
-        workers._own_device("cuda", 2)
+        assert distributed._rank_device(name, 1) == torch.device(expected)
+    with pytest.raises(RanksError, match=r"local rank 2 has no GPU: this machine has 2; lower"):
+        distributed._rank_device("cuda", 2)
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("started")
-def test_tensors_of_a_graphics_processor_and_of_the_cpu_both_travel() -> None:
+def test_gpu_and_cpu_tensors_are_both_reduced() -> None:
     with init_distributed("cuda") as joined:
         assert joined.device == torch.device("cuda", 0)
         for device in ("cpu", "cuda"):
-            assert joined.sum(torch.ones(2, device=device)).tolist() == [1, 1]
+            assert joined.all_reduce(torch.ones(2, device=device)).tolist() == [1, 1]
             assert joined.broadcast(torch.ones(2, device=device)).tolist() == [1, 1]
         assert joined.any(True)
+
+
+def test_a_single_process_does_the_work_of_rank_0_itself() -> None:
+    single = Ranks(device=torch.device("cpu"))
+    assert single.on_main(lambda: [1, 2]) == [1, 2]
+    fault = RuntimeError("a bug")
+
+    def fail() -> None:
+        raise fault
+
+    with pytest.raises(RuntimeError) as raised:
+        single.on_main(fail)
+    assert raised.value is fault
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
+def test_all_folders_are_locked_or_none(tmp_path: Path) -> None:
+    single = Ranks(device=torch.device("cpu"))
+    one, two = tmp_path / "one", tmp_path / "deep" / "two"
+    with single.locked(one, two):
+        assert one.is_dir()
+        assert two.is_dir()
+    with held(two):
+        with (
+            pytest.raises(LockedError, match=f"another process is writing into {two}; wait"),
+            single.locked(one, two),
+        ):
+            pytest.fail("a folder of another process was locked")
+        with held(one):  # released, so that another process can lock it
+            pass
+    with single.locked(one, two):
+        pass
