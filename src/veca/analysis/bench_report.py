@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from veca.analysis.benchmark import BenchConfig, Kind, Report, Rival, Row
+from veca.runtime import VERSION
 from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.timing import Quartiles
 
