@@ -1,12 +1,16 @@
 """What every test gets: a fixed seed, properties without deadlines, no GPU test without a GPU."""
 
+import os
+
 import hypothesis
 import pytest
 import torch
 
 # Deadlines measure the machine, not the code; fixed examples make a failure repeat everywhere.
-hypothesis.settings.register_profile("veca", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("veca")
+# `make test` looks at 25 examples of a property, HYPOTHESIS_PROFILE=nightly at 300.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=300)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,9 +7,9 @@ one to the project and proves on bad samples that it can fail.
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +17,13 @@ ROOT = Path(__file__).parents[1]
 MOST_LINES_OF_A_FILE = 700
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_BYTES_OF_A_FILE = 1_000_000
+
+# Of the package as a whole, `__init__.py` of a package aside where files are small.
+# As measured while the house is rebuilt; the goal is 125 files, 24,000 lines and 8 small files.
+MOST_FILES = 185
+MOST_LINES = 38_500
+SMALL_FILE = 60
+MOST_SMALL_FILES = 15
 
 DRAWER = re.compile(r"utils|helpers|misc|common|(^|_)(util|helper)(_|$)")
 PICKLING = frozenset({"cloudpickle", "dill", "joblib", "pickle", "shelve"})
@@ -59,6 +66,7 @@ class Module:
                 yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
 
 
+@cache
 def modules_below(package: Path) -> list[Module]:
     """Every source file below a package."""
     return [
@@ -91,6 +99,25 @@ def drawer(module: Module) -> Iterator[str]:
     for part in module.path.with_suffix("").parts:
         if DRAWER.search(part):
             yield f"{part!r} is a drawer for leftovers: name it after its subject"
+
+
+def too_much(modules: Sequence[Module]) -> Iterator[str]:
+    """The package as a whole stays small: fold before you add."""
+    lines = sum(len(module.text.splitlines()) for module in modules)
+    small = sorted(
+        str(module.path)
+        for module in modules
+        if len(module.text.splitlines()) < SMALL_FILE and module.path.name != "__init__.py"
+    )
+    if len(modules) > MOST_FILES:
+        yield f"{len(modules)} files, allowed are {MOST_FILES}"
+    if lines > MOST_LINES:
+        yield f"{lines} lines, allowed are {MOST_LINES}"
+    if len(small) > MOST_SMALL_FILES:
+        yield (
+            f"{len(small)} files below {SMALL_FILE} lines, allowed are {MOST_SMALL_FILES}: "
+            f"{', '.join(small)}"
+        )
 
 
 def untested_packages(package: Path, tests: Path = ROOT / "tests") -> Iterator[str]:

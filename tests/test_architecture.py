@@ -57,6 +57,22 @@ def test_every_source_file_is_read_in_one_sitting() -> None:
     check_package(rules.overlong_file)
 
 
+def test_the_package_is_small_enough_to_live_in() -> None:
+    refuse(list(rules.too_much(modules_below(PACKAGE))))
+
+
+def test_a_package_that_grew_too_large_is_noticed() -> None:
+    small = Module(PurePosixPath("a/small.py"), "x = 1\n" * (rules.SMALL_FILE - 1))
+    enough = Module(PurePosixPath("a/enough.py"), "x = 1\n" * rules.SMALL_FILE)
+    initial = Module(PurePosixPath("a/__init__.py"), "")
+    most = rules.MOST_SMALL_FILES
+    assert not list(rules.too_much([small] * most + [enough, initial]))
+    assert "files below 60 lines" in "".join(rules.too_much([small] * (most + 1)))
+    assert "files, allowed" in "".join(rules.too_much([enough] * (rules.MOST_FILES + 1)))
+    long = Module(PurePosixPath("a/long.py"), "x = 1\n" * (rules.MOST_LINES + 1))
+    assert "lines, allowed" in "".join(rules.too_much([long]))
+
+
 def test_every_function_fits_on_a_screen() -> None:
     check_package(rules.overlong_function)
 

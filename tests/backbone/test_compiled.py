@@ -82,6 +82,7 @@ def test_one_dynamic_graph_serves_other_sizes() -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow  # 40 s of a C++ compiler
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
 def test_the_default_compiler_gives_the_same_numbers() -> None:

@@ -111,6 +111,10 @@ def crops(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return torch.stack(found), torch.tensor(labels)
 
 
+@pytest.mark.skipif(
+    not torch.cpu._is_avx512_bf16_supported(),
+    reason="nobody uses emulated bf16, which takes minutes here",
+)
 @pytest.mark.parametrize("budget", [8, 64])
 def test_twenty_neighbors_give_the_same_labels(budget: int) -> None:
     (train, labels), (test, _) = crops(600, seed=0), crops(400, seed=1)

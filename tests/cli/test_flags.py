@@ -1,14 +1,52 @@
-"""Lists on the command line: values with commas in one word, and phases of resolutions."""
+"""Flags that several commands share, and documented torchrun lines."""
 
+import re
+import shlex
 from dataclasses import dataclass
 
 import pytest
 import tyro
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.run import get_args_parser
 
-from veca.cli.flags import REGISTRY, format_phases, parse_phases
+from tests.rules import ROOT
+from veca.cli.flags import (
+    REGISTRY,
+    command_line,
+    format_phases,
+    numbers,
+    parse_phases,
+    texts,
+    whole_numbers,
+)
 from veca.train.schedules import ResolutionPhase
+
+
+def test_values_come_rising_and_each_once() -> None:
+    assert whole_numbers("--budgets", "64,8, 16,8") == (8, 16, 64)
+    assert numbers("--ffn", "1,0.25") == (0.25, 1.0)
+
+
+@pytest.mark.parametrize("text", ["", "8,", "8;16", "8.5"])
+def test_what_is_no_list_of_whole_numbers_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--budgets got .* such as 8,16,64"):
+        whole_numbers("--budgets", text)
+
+
+def test_what_is_no_list_of_numbers_is_refused_with_an_example() -> None:
+    with pytest.raises(ValueError, match=r"--ffn got 'all'; give numbers .* such as 0.25,1.0"):
+        numbers("--ffn", "all")
+
+
+def test_texts_stay_in_their_order_each_once() -> None:
+    assert texts("--also", "b=x, a=y,b=x,,") == ("b=x", "a=y")
+
+
+@pytest.mark.parametrize("text", ["", " , "])
+def test_a_list_of_no_texts_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--also got .*; give names with commas\."):
+        texts("--also", text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +184,77 @@ def test_round_numbers_are_written_short() -> None:
         ResolutionPhase(sizes=(256,), from_share=7000 / 50000),
     )
     assert format_phases(phases) == "0:256*1,384*0.5;0.14:256"
+
+
+WORDS = ["knn", "my photos", "--out", "probes"]
+
+
+@pytest.mark.parametrize(
+    ("given", "before"),
+    [
+        ({}, ""),
+        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, ""),
+        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "torchrun --nproc-per-node 2 -m -- "),
+        (
+            {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"},
+            "torchrun --nnodes 2 --nproc-per-node 4 -m -- ",
+        ),
+        ({"WORLD_SIZE": "many"}, ""),
+    ],
+)
+def test_a_command_is_told_with_the_processes_that_ran_it(
+    given: dict[str, str], before: str
+) -> None:
+    assert command_line("probe", WORDS, given) == f"{before}veca probe knn 'my photos' --out probes"
+
+
+PAGES = ("README.md", "docs/training.md", "docs/evaluation.md")
+
+
+def shown_commands() -> list[str]:
+    """Every line of a page that begins with torchrun, with the lines that continue it."""
+    whole = [re.sub(r"\\\n\s*", "", (ROOT / page).read_text("utf-8")) for page in PAGES]
+    return [line for page in whole for line in page.splitlines() if line.startswith("torchrun ")]
+
+
+def told_commands() -> list[str]:
+    """Every mention of torchrun with a module, in pages, scripts, help and docstrings."""
+    files = [path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*")]
+    texts = [
+        path.read_text("utf-8")
+        for path in [ROOT / "README.md", *files]
+        if path.suffix in {".py", ".md", ".sh", ".toml"}
+    ]
+    return [told for text in texts for told in re.findall(r"torchrun[^\n`]* -m [^\n`]*", text)]
+
+
+def test_wherever_torchrun_is_told_of_two_dashes_stand_before_veca() -> None:
+    told = told_commands()
+    assert len(told) > 10
+    assert [one for one in told if " -m -- veca" not in one] == []
+
+
+def test_the_documents_show_such_commands() -> None:
+    assert any("--start" in command for command in shown_commands())
+
+
+@pytest.mark.parametrize("command", shown_commands())
+def test_torchrun_hands_all_flags_to_veca(command: str) -> None:
+    words = shlex.split(command, comments=True)
+    flags = words[words.index("veca") + 1 :]
+
+    handed = get_args_parser().parse_args(words[1:])
+
+    assert (handed.module, handed.training_script) == (True, "veca")
+    assert handed.training_script_args == flags
+
+
+def test_without_the_dashes_torchrun_takes_start_for_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = "--nproc-per-node 2 -m veca distill small --stage 2 --start runs/small/best"
+
+    with pytest.raises(SystemExit):
+        get_args_parser().parse_args(command.split())
+
+    assert "--start" in capsys.readouterr().err
