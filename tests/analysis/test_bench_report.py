@@ -101,7 +101,7 @@ def test_where_nothing_is_folded_the_ratio_is_called_noise() -> None:
     assert "same program and their ratio is noise: VECA, 4 cores (0.99x" in remark
 
 
-def test_what_a_budget_is_worth_is_told_in_pairs_and_in_time() -> None:
+def test_what_a_budget_is_worth_is_given_in_pairs_and_time() -> None:
     (remark,) = remarks(rows({veca(2): 9.0, veca(4): 10.0}, 512))
     assert remark == (
         "512 px: 2 cores instead of 4 change the pairs by -50 % and the time by -10 %."
@@ -166,7 +166,7 @@ def test_markdown_has_circumstances_tables_and_findings() -> None:
     assert len(lengths) == 1
 
 
-def test_a_busy_machine_is_told_before_anything_else() -> None:
+def test_a_busy_machine_is_reported_first() -> None:
     assert "Beware" not in dict(findings(report()))
     busy = replace(report(), load=(1.5, 2.0))
     title, (sentence,) = next(iter(findings(busy)))

@@ -377,9 +377,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Contender]]:
 def test_every_contender_is_measured_at_every_resolution(
     asked: list[tuple[int, Contender]],
 ) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     threads = torch.get_num_threads()
-    report = run_bench(CONFIG, "the command", told.append)
+    report = run_bench(CONFIG, "the command", printed.append)
     expected = [veca(2), veca(4), veca(2, 0.25), veca(4, 0.25), plain(2), plain(4), TWIN]
     for side in (32, 64):
         here = [row for row in report.rows if row.resolution == side]
@@ -389,7 +389,7 @@ def test_every_contender_is_measured_at_every_resolution(
     assert torch.get_num_threads() == threads
     assert report.command == "the command"
     assert report.started <= report.finished
-    assert all(line.startswith("tiny, ") for line in told)
+    assert all(line.startswith("tiny, ") for line in printed)
     check_rows(report)
 
 
@@ -426,16 +426,16 @@ def test_both_precisions_run_in_turns_and_their_ratio_is_told(
         assert row.as_json()["precision"] == row.contender.precision
         assert row.name.endswith(", bf16") == half
         assert ("fp32" in row.speedups) == half
-    (told,) = [remark for remark in remarks(report.rows) if "against the same in fp32" in remark]
-    assert "VECA, 2 cores, bf16 (" in told
-    assert "full attention, bf16 (" in told
+    (printed,) = [remark for remark in remarks(report.rows) if "against the same in fp32" in remark]
+    assert "VECA, 2 cores, bf16 (" in printed
+    assert "full attention, bf16 (" in printed
 
 
 def test_the_report_says_what_its_rows_say(asked: list[tuple[int, Contender]]) -> None:
     report = run_bench(CONFIG, "", lambda _: None)
     assert asked
-    told = as_json(report)
-    assert {growth["name"] for growth in told["growth"]} == {
+    printed = as_json(report)
+    assert {growth["name"] for growth in printed["growth"]} == {
         row.name for row in report.rows if row.contender != TWIN
     }
-    assert told["where_veca_does_not_win"]
+    assert printed["where_veca_does_not_win"]

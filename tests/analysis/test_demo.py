@@ -16,7 +16,7 @@ from veca.analysis.demo import (
     BudgetRow,
     Demo,
     PhotoViews,
-    Told,
+    RunInfo,
     View,
     page,
     run_demo,
@@ -65,7 +65,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def demo(model: veca.VECA, photos: list[Path]) -> Demo:
-    return run_demo(model, photos, [2, 4], 32, Told("small thing", False, "here", "command"))
+    return run_demo(model, photos, [2, 4], 32, RunInfo("small thing", False, "here", "command"))
 
 
 def test_the_whole_bank_is_always_shown_and_resembles_itself(demo: Demo) -> None:
@@ -113,7 +113,7 @@ def view(budget: int) -> View:
 
 
 DEMO = Demo(
-    told=Told("a <model>", False, "a machine", "veca demo 'a<b>.png'"),
+    info=RunInfo("a <model>", False, "a machine", "veca demo 'a<b>.png'"),
     pixels=(48, 32),
     precision="bf16",
     rows=[
@@ -165,7 +165,7 @@ def test_names_from_outside_are_text_and_never_markup() -> None:
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_untrained_weights_are_called_untrained(trained: bool) -> None:
-    text = page(DEMO._replace(told=DEMO.told._replace(trained=trained)))
+    text = page(DEMO._replace(info=DEMO.info._replace(trained=trained)))
     assert ("These weights are untrained" in text) is not trained
 
 

@@ -1,4 +1,4 @@
-"""What is told about the machine."""
+"""The description of the machine."""
 
 import os
 from pathlib import Path

@@ -123,7 +123,7 @@ def test_little_time_at_most_lowers_the_time_at_least() -> None:
         ),
     ],
 )
-def test_mistakes_are_told_in_a_sentence_before_anything_runs(
+def test_mistakes_are_reported_in_a_sentence_before_anything_runs(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *words]) == 2

@@ -123,9 +123,9 @@ def test_what_is_no_list_is_refused_with_its_flag(
         read(*words)
     assert caught.value.code == 2
     printed = capsys.readouterr()
-    told = printed.out + printed.err
-    assert words[0] in told or words[-1] in told
-    assert "Traceback" not in told
+    found = printed.out + printed.err
+    assert words[0] in found or words[-1] in found
+    assert "Traceback" not in found
 
 
 def test_the_help_shows_how_lists_are_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +202,7 @@ WORDS = ["knn", "my photos", "--out", "probes"]
         ({"WORLD_SIZE": "many"}, ""),
     ],
 )
-def test_a_command_is_told_with_the_processes_that_ran_it(
+def test_a_command_is_recorded_with_the_processes_that_ran_it(
     given: dict[str, str], before: str
 ) -> None:
     assert command_line("probe", WORDS, given) == f"{before}veca probe knn 'my photos' --out probes"
@@ -217,7 +217,7 @@ def shown_commands() -> list[str]:
     return [line for page in whole for line in page.splitlines() if line.startswith("torchrun ")]
 
 
-def told_commands() -> list[str]:
+def torchrun_commands() -> list[str]:
     """Every mention of torchrun with a module, in pages, scripts, help and docstrings."""
     files = [path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*")]
     texts = [
@@ -225,13 +225,13 @@ def told_commands() -> list[str]:
         for path in [ROOT / "README.md", *files]
         if path.suffix in {".py", ".md", ".sh", ".toml"}
     ]
-    return [told for text in texts for told in re.findall(r"torchrun[^\n`]* -m [^\n`]*", text)]
+    return [found for text in texts for found in re.findall(r"torchrun[^\n`]* -m [^\n`]*", text)]
 
 
-def test_wherever_torchrun_is_told_of_two_dashes_stand_before_veca() -> None:
-    told = told_commands()
-    assert len(told) > 10
-    assert [one for one in told if " -m -- veca" not in one] == []
+def test_wherever_torchrun_is_documented_two_dashes_stand_before_veca() -> None:
+    found = torchrun_commands()
+    assert len(found) > 10
+    assert [one for one in found if " -m -- veca" not in one] == []
 
 
 def test_the_documents_show_such_commands() -> None:

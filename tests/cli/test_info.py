@@ -20,7 +20,7 @@ STORY = Provenance(
 )  # fmt: skip
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What the command prints."""
     assert main(["info", *words]) == 0
     return capsys.readouterr().out
@@ -28,7 +28,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_everything_known_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     veca.save(trained_model(), tmp_path, dtype=torch.bfloat16, provenance=STORY)
-    text = told(capsys, str(tmp_path))
+    text = printed(capsys, str(tmp_path))
     facts = describe(tmp_path)
     for value in (*STORY.known().values(), facts.digest, facts.dtype, facts.story):
         assert str(value) in text
@@ -43,16 +43,16 @@ def test_a_licence_that_nobody_recorded_is_told_as_such(
 ) -> None:
     for provenance in (None, Provenance(teacher="owner/teacher")):
         veca.save(trained_model(), tmp_path, provenance=provenance)
-        assert re.search(r"(?m)^licence +not recorded *$", told(capsys, str(tmp_path)))
-        found = json.loads(told(capsys, str(tmp_path), "--json"))
+        assert re.search(r"(?m)^licence +not recorded *$", printed(capsys, str(tmp_path)))
+        found = json.loads(printed(capsys, str(tmp_path), "--json"))
         assert "licence" not in found["provenance"]
     (tmp_path / "config.json").unlink()
-    assert re.search(r"(?m)^licence +not recorded *$", told(capsys, str(tmp_path)))
+    assert re.search(r"(?m)^licence +not recorded *$", printed(capsys, str(tmp_path)))
 
 
 def test_a_named_size_has_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     veca.save(veca.build("tiny"), tmp_path)
-    text = told(capsys, str(tmp_path))
+    text = printed(capsys, str(tmp_path))
     assert "tiny" in text
     assert "untrained" in text
 
@@ -61,14 +61,14 @@ def test_a_full_attention_model_has_no_budgets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     veca.save(trained_model(attention="full"), tmp_path)
-    text = told(capsys, str(tmp_path))
+    text = printed(capsys, str(tmp_path))
     assert "prefix tokens" in text
     assert "budgets" not in text
 
 
 def test_json_holds_the_same_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     veca.save(trained_model(), tmp_path, provenance=STORY)
-    found = json.loads(told(capsys, str(tmp_path), "--json"))
+    found = json.loads(printed(capsys, str(tmp_path), "--json"))
     assert found == describe(tmp_path).as_json()
     assert found["provenance"] == STORY.known()
 
@@ -80,7 +80,7 @@ def test_a_note_tells_when_config_json_speaks_of_other_weights(
     old = (tmp_path / "config.json").read_bytes()
     veca.save(trained_model(seed=2), tmp_path)
     (tmp_path / "config.json").write_bytes(old)
-    text = told(capsys, str(tmp_path))
+    text = printed(capsys, str(tmp_path))
     assert "Note: config.json tells of other weights" in text
     assert "owner/teacher" not in text
 

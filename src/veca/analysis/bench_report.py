@@ -75,7 +75,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def _growth(name: str, rows: Sequence[Row]) -> Growth | None:
-    """The growth of one contender, if it can be told."""
+    """The growth of one contender, if it can be fitted."""
     points = [
         (row.resolution, float(row.patches), row.milliseconds.median)
         for row in rows
@@ -115,7 +115,7 @@ def _not_faster(here: Sequence[Row], rival: Rival, where: str) -> Iterator[str]:
     slower = [row for row in rows if row.speedups[rival].high < 1]
     unclear = [row for row in rows if row.speedups[rival].low <= 1 <= row.speedups[rival].high]
     verdicts = [
-        f"{verdict}: {', '.join(_told(row, rival) for row in cases)}"
+        f"{verdict}: {', '.join(_ratio_text(row, rival) for row in cases)}"
         for verdict, cases in (("slower", slower), ("no clear difference", unclear))
         if cases
     ]
@@ -141,9 +141,9 @@ def _more_memory(here: Sequence[Row], resolution: int) -> Iterator[str]:
 
 def _half_saves(here: Sequence[Row], resolution: int) -> Iterator[str]:
     """How much faster bf16 is than fp32."""
-    told = [_told(row, "fp32") for row in here if "fp32" in row.speedups]
-    if told:
-        yield f"{resolution} px, against the same in fp32: {', '.join(told)}."
+    texts = [_ratio_text(row, "fp32") for row in here if "fp32" in row.speedups]
+    if texts:
+        yield f"{resolution} px, against the same in fp32: {', '.join(texts)}."
 
 
 def _budget_saves(here: Sequence[Row], resolution: int) -> Iterator[str]:
@@ -167,11 +167,11 @@ def _same_as_plain(here: Sequence[Row], resolution: int) -> Iterator[str]:
     if same:
         yield (
             f"{resolution} px: no folding, so that both forms are the same program and their "
-            f"ratio is noise: {', '.join(_told(row, 'plain') for row in same)}."
+            f"ratio is noise: {', '.join(_ratio_text(row, 'plain') for row in same)}."
         )
 
 
-def _told(row: Row, rival: Rival) -> str:
+def _ratio_text(row: Row, rival: Rival) -> str:
     """A case with its ratio and the quartiles of that."""
     ratio = row.speedups[rival]
     return f"{row.name} ({ratio.median:.2f}x, {ratio.low:.2f} to {ratio.high:.2f})"
@@ -305,10 +305,10 @@ def plot(report: Report) -> bytes:
 
 def _bench_report_growth(growths: Sequence[Growth], span: tuple[int, ...]) -> str:
     """The exponents that were fitted over the same resolutions."""
-    told = [f"{item.exponent:.2f} ({item.name})" for item in growths if item.resolutions == span]
+    texts = [f"{item.exponent:.2f} ({item.name})" for item in growths if item.resolutions == span]
     return (
         f"From {span[0]} to {span[-1]} px, time follows the number of patches to the power of "
-        f"{', '.join(told)}."
+        f"{', '.join(texts)}."
     )
 
 

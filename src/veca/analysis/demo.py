@@ -1,12 +1,7 @@
-"""The demo: sample photos through several budgets.
+"""The demo: photos through several budgets, as numbers, small pictures and one self-contained page.
 
-Photographs to try things on, from a package that ships them: nothing is downloaded.
-
-The demo's report: one HTML file that needs nothing beside it.
-
-Photographs through several budgets of one model: what it costs, and what is seen.
-
-`run_demo` gives numbers and small pictures; `demo_page` puts them on a page.
+`run_demo` computes, `page` renders `demo.html`. The sample photos ship with scikit-image, so nothing
+is downloaded.
 """
 
 import base64
@@ -90,8 +85,8 @@ class PhotoViews(NamedTuple):
     views: list[View]
 
 
-class Told(NamedTuple):
-    """What the report says about how it was made."""
+class RunInfo(NamedTuple):
+    """How the report was made."""
 
     model: str
     trained: bool
@@ -102,7 +97,7 @@ class Told(NamedTuple):
 class Demo(NamedTuple):
     """All that the report shows."""
 
-    told: Told
+    info: RunInfo
     pixels: tuple[int, int]
     """Width and height of the image that was timed."""
     precision: str
@@ -111,7 +106,7 @@ class Demo(NamedTuple):
     photos: list[PhotoViews]
 
 
-class _Seen(NamedTuple):
+class _Encoded(NamedTuple):
     """A photo and what the model answered at each budget, the largest last."""
 
     name: str
@@ -124,7 +119,7 @@ def run_demo(
     photos: Sequence[Path],
     budgets: Sequence[int],
     size: int,
-    told: Told,
+    info: RunInfo,
 ) -> Demo:
     """Encode photos at every budget; the last budget is what the others are compared with."""
     budgets = sorted({*budgets, model.config.cores})
@@ -134,16 +129,16 @@ def run_demo(
         views = [_views(model, one, budgets, basis) for one in seen]
     rows = _rows(model, seen, budgets)
     height, width = seen[0].pixels.shape[2:]
-    return Demo(told, (width, height), model.precision, rows, views)
+    return Demo(info, (width, height), model.precision, rows, views)
 
 
-def _look(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Seen:
+def _look(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Encoded:
     """Encode one photo at every budget."""
     pixels = prepare(photo, size=size, patch_size=model.config.patch_size).pixels.unsqueeze(0)
-    return _Seen(photo.stem.replace("_", " "), pixels, [model(pixels, b) for b in budgets])
+    return _Encoded(photo.stem.replace("_", " "), pixels, [model(pixels, b) for b in budgets])
 
 
-def _views(model: VECA, seen: _Seen, budgets: Sequence[int], basis: Basis) -> PhotoViews:
+def _views(model: VECA, seen: _Encoded, budgets: Sequence[int], basis: Basis) -> PhotoViews:
     """The pictures of one photo."""
     colors = IMAGENET.denormalize(seen.pixels[0]).clamp(0, 1) * 255
     picture = Image.fromarray(colors.round().byte().permute(1, 2, 0).numpy())
@@ -166,7 +161,7 @@ def _views(model: VECA, seen: _Seen, budgets: Sequence[int], basis: Basis) -> Ph
     return PhotoViews(seen.name, picture, views)
 
 
-def _rows(model: VECA, seen: Sequence[_Seen], budgets: Sequence[int]) -> list[BudgetRow]:
+def _rows(model: VECA, seen: Sequence[_Encoded], budgets: Sequence[int]) -> list[BudgetRow]:
     """Cost of the first photo at every budget, similarity over all photos."""
     pixels = seen[0].pixels
     height, width = pixels.shape[2:]
@@ -220,10 +215,10 @@ def page(demo: Demo) -> str:
     width, height = demo.pixels
     return Template(TEMPLATE.read_text("utf-8")).substitute(
         backgrounds="\n".join(map(_background, range(len(demo.photos)), demo.photos)),
-        model=html.escape(demo.told.model),
-        machine=html.escape(demo.told.machine),
-        command=html.escape(demo.told.command),
-        note="" if demo.told.trained else UNTRAINED,
+        model=html.escape(demo.info.model),
+        machine=html.escape(demo.info.machine),
+        command=html.escape(demo.info.command),
+        note="" if demo.info.trained else UNTRAINED,
         rows=_demo_page_rows(demo.rows),
         width=width,
         height=height,

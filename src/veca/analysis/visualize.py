@@ -1,14 +1,11 @@
-"""Features and cores as arrays to look at.
+"""Features and cores as arrays to look at; nothing here draws.
 
-Features as colors: three main directions of many feature maps become red, green and blue.
+`pca_colors`: three main directions of many feature maps become red, green and blue. One basis serves
+all maps that are to be compared (budgets, layers, photos), so one color means one thing in all.
 
-One basis serves all maps that shall be compared (budgets, layers, pictures), so that one color
-means one thing in all of them.
-
-What the cores do, as pictures: who reads where, and the ways they take over the image.
-
-A core keeps its color at every budget: it is given by the place where the core starts, hue by
-direction from the center, so that neighbors look alike.
+`regions`, `heat`, `paths_svg`: which core reads where, and how cores move. A core keeps its color at
+every budget: hue follows the direction of its starting point from the center, so neighbors look
+alike.
 """
 
 import colorsys

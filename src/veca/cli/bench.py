@@ -1,4 +1,4 @@
-"""`veca bench`: time, memory and FLOPs of VECA beside its rivals."""
+"""`veca bench`: time, memory and FLOPs of VECA beside full attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,32 +50,32 @@ class Flags:
     """images in a call"""
 
     threads: int | None = None
-    """threads of torch; its own choice if not given"""
+    """torch threads; torch's default if not given"""
 
     rounds: int = 7
-    """rounds at least; each runs every contender once"""
+    """minimum number of rounds; each runs every case once"""
 
     seconds: float = 2.0
-    """time at least that each contender is measured for"""
+    """minimum measuring time for each case, in seconds"""
 
     max_seconds: float = 120.0
-    """a contender that took this long begins no new round, and the report says so"""
+    """a case that took this long starts no new round; the report notes it"""
 
     device: str = "cpu"
     """cpu, cuda, cuda:1, ..., or auto"""
 
     precision: Annotated[str, tyro.conf.arg(metavar="PRECISION,...")] = "auto"
-    """what all contenders compute with: fp32, bf16, or auto (bf16 where the device computes it
-    natively); fp32,bf16 measures both in turns and tells their ratio"""
+    """fp32, bf16 or auto (bf16 where the device computes it natively); fp32,bf16 measures both in
+    turns and reports the ratio"""
 
     seed: int = 0
-    """decides weights, images and the order within a round"""
+    """seed of weights, images and the order within a round"""
 
     memory: bool = True
-    """measure peak memory, in a process for each contender"""
+    """measure peak memory, in a process for each case"""
 
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """a first impression: three rounds, however short, of fewer cases"""
+    """three rounds of fewer cases"""
 
     out: Path = Path("build/bench")
     """folder of the report; with several models, a folder in it for each"""

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from veca.analysis.demo import Demo, Told, page, run_demo, sample_photos
+from veca.analysis.demo import Demo, RunInfo, page, run_demo, sample_photos
 from veca.analysis.machine import this_machine
 from veca.cli.flags import command_line
 from veca.runtime.device import Precision
@@ -71,8 +71,8 @@ def _demo(  # noqa: PLR0913, PLR0917 - the flags of the command
         )
     console.print(f"{len(photos)} photos at {', '.join(map(str, budgets))} cores ...")
     title = f"{found.title}, weights {found.digest[:12]}"
-    told = Told(title, found.trained, str(this_machine()), command)
-    shown = run_demo(found.model, photos, budgets, size, told)
+    info = RunInfo(title, found.trained, str(this_machine()), command)
+    shown = run_demo(found.model, photos, budgets, size, info)
     console.print(_table(shown))
     make_folder(out)
     target = out / "report.html"

@@ -1,11 +1,4 @@
-"""Flags that several commands share.
-
-Lists on the command line: values with commas in one word.
-
-Lists on the command line, as tyro reads them: values with commas in one word.
-
-The command as it was typed, for whoever reads what it made.
-"""
+"""Flags that several commands share: lists with commas, resolution phases, the command as typed."""
 
 import os
 import shlex
@@ -123,7 +116,7 @@ def _spec(
 def command_line(name: str, words: Sequence[str], given: Mapping[str, str] = os.environ) -> str:
     """A command by its name and words, behind torchrun where that started several processes.
 
-    Only the number of processes is told of torchrun: where they met is no part of what they did.
+    Of torchrun only the number of processes is kept: the rendezvous does not change results.
     """
     own = ["veca", name, *words]
     try:

@@ -1,4 +1,4 @@
-"""`veca info`: what a model is."""
+"""`veca info`: size, origin, cost and hash of a model."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from veca.probe.quality import QUALITY_NAME, QualityError, read_quality
 from veca.weights.card import NOT_RECORDED, Facts, Provenance, size_name
 from veca.weights.checkpoint import describe
 
-DESCRIPTION = """Tell what a model is, and verify that its weights are the ones that were saved.
+DESCRIPTION = """Show size, origin, cost and hash of a model, and verify its weights.
 
 Example: veca info runs/small --json"""
 
@@ -89,8 +89,8 @@ def _file_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "numbers", f"{facts.dtype}, {facts.file_bytes / 1e6:,.1f} MB"
     yield "sha256", facts.digest
     yield "training", facts.story
-    told = facts.provenance or Provenance()
-    rows: dict[str, object] = {"licence": NOT_RECORDED} | told.known()
+    provenance = facts.provenance or Provenance()
+    rows: dict[str, object] = {"licence": NOT_RECORDED} | provenance.known()
     for name, value in rows.items():
         yield TITLES.get(name, name), str(value)
     if (quality := facts.path.with_name(QUALITY_NAME)).is_file():
