@@ -1,9 +1,9 @@
 """The sizes of the paper for patches of 14 pixels are whole patches, and those of its tables."""
 
 import pytest
+from veca.probe.published import published_rows
 
 from veca.probe.models import PATCH_14, paper_side
-from veca.probe.published import published_rows
 
 
 def test_sizes_for_patches_of_14_are_whole_patches() -> None:

@@ -1,47 +1,68 @@
-"""A saved head tells of a picture what it told of it when it was measured."""
+"""Saved heads predict what was measured, damage to them is refused, and names do not clash."""
 
+import json
 import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tests.probe.dense_scenes import CLASSES
+from tests.probe.dense_scenes import ALL, CLASSES, SMALL_DEPTH, ColorModel, place_in, ramps
+from tests.probe.made_up_rows import row
+from tests.probe.small_features import CellModel
 from tests.probe.small_sets import (
+    color_set,
     prober_in,
     use_quick_protocols,
     write_classes,
     write_dense,
     write_model,
 )
-from veca.data.images import Picture, decode
-from veca.data.sets.dataset import LabeledDataset
+from veca.data.images import ImageError, Picture, decode, picture_of_array
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set
+from veca.probe.depth import run_depth
+from veca.probe.depth_scale import DepthScale
+from veca.probe.measured import FittedHead, Found, Measured, Measurement
 from veca.probe.metrics import confusion, counted, intersections, picture_errors
-from veca.probe.models import PixelModel
+from veca.probe.models import FrozenModel, PixelModel
+from veca.probe.overlay import class_palette, depth_image, overlay, save_mask
 from veca.probe.predict import (
+    DENSE_TASKS,
     HeadError,
+    Origin,
+    Prediction,
     SavedHead,
-    Told,
-    heads_below,
+    crop_as_tested,
+    head_files,
+    keep_result,
+    load_backbone,
     load_head,
-    model_of,
     predict_classes,
     predict_depth,
     predict_labels,
+    save_head,
 )
-from veca.probe.rows import Setting
+from veca.probe.rows import Role, Setting, row_from_json
 from veca.probe.run import Evaluator
+from veca.probe.shown_features import Showing
 from veca.probe.suite import Job
+from veca.runtime.tensors import load_tensors, save_tensors
 
 CPU = torch.device("cpu")
 
 
 def fitted(folder: Path, data: Path, task: str, **changes: Any) -> tuple[Evaluator, Path]:
-    """Fit the head of a task, and say where it is."""
+    """Fit the head of a task; return its file."""
     prober = prober_in(folder)
     usual: dict[str, Any] = {
         "task": task,
@@ -56,12 +77,12 @@ def fitted(folder: Path, data: Path, task: str, **changes: Any) -> tuple[Evaluat
 
 
 def cases_of(head: Path) -> dict[str, torch.Tensor]:
-    """What became of each picture."""
-    return load_file(head.parents[1] / "cases" / f"{head.name}.safetensors")
+    """The per-image results of a head."""
+    return load_file(head.parents[1] / "cases" / head.name)
 
 
 def pictures_of(data: LabeledDataset) -> list[Picture]:
-    """The test pictures."""
+    """The test images."""
     return [decode(data.test.picture(place).name) for place in range(len(data.test))]
 
 
@@ -70,7 +91,6 @@ def pictures_of(data: LabeledDataset) -> list[Picture]:
     [
         ("knn", {}),
         ("logistic", {"feature": "image+patch-mean"}),
-        ("linear", {"protocol": "quick"}),
         ("linear", {"protocol": "quick", "feature": "patch-mean"}),
     ],
 )
@@ -79,22 +99,22 @@ def test_labels_agree_with_what_was_measured(
 ) -> None:
     use_quick_protocols(monkeypatch)
     folder = write_classes(tmp_path / "photos", train=7, val=4)
-    _, place = fitted(tmp_path, folder, task, **changes)
-    head, data = load_head(place), read_set(str(folder))
-    model = model_of(head, CPU)
-    (name,) = [name for name in cases_of(place) if name in {"correct", "correct_k20"}]
+    _, path = fitted(tmp_path, folder, task, **changes)
+    head, data = load_head(path), read_set(str(folder))
+    model = load_backbone(head, CPU)
+    (name,) = [name for name in cases_of(path) if name in {"correct", "correct_k20"}]
     assert data.test.labels is not None
     right = []
     for picture, label in zip(pictures_of(data), data.test.labels, strict=True):
-        told = predict_labels(model, head, picture, 2)
-        assert len(told) == 2
-        assert 1 + 1e-6 >= told[0].share >= told[1].share >= 0
-        right.append(told[0].label == data.classes[label])
-    assert right == cases_of(place)[name].tolist()
+        found = predict_labels(model, head, picture, 2)
+        assert len(found) == 2
+        assert 1 + 1e-6 >= found[0].score >= found[1].score >= 0
+        right.append(found[0].label == data.classes[label])
+    assert right == cases_of(path)[name].tolist()
     assert 0 < sum(right) < len(right)
     whole = predict_labels(model, head, picture, 9)
     assert {one.label for one in whole} == set(data.classes)
-    assert sum(one.share for one in whole) == pytest.approx(1)
+    assert sum(one.score for one in whole) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("task", ["segmentation", "dense-knn"])
@@ -103,15 +123,15 @@ def test_classes_of_pixels_agree_with_what_was_measured(
 ) -> None:
     use_quick_protocols(monkeypatch)
     folder = write_dense(tmp_path / "farm", "masks")
-    _, place = fitted(tmp_path, folder, task, protocol="quick")
-    head, data = load_head(place), read_set(str(folder))
-    model = model_of(head, CPU)
-    for row, picture in enumerate(pictures_of(data)):
+    _, path = fitted(tmp_path, folder, task, protocol="quick")
+    head, data = load_head(path), read_set(str(folder))
+    model = load_backbone(head, CPU)
+    for place, picture in enumerate(pictures_of(data)):
         found = predict_classes(model, head, picture)
-        truth = torch.from_numpy(np.array(data.test.target(row)))
+        truth = torch.from_numpy(np.array(data.test.target(place)))
         inside = intersections(confusion(truth, found, len(CLASSES)))
-        # Measured on features in half precision, which may turn a pixel at a border.
-        difference = (inside - cases_of(place)["intersections"][row]).abs().sum()
+        # Measured on features in half precision, which may flip a pixel at a border.
+        difference = (inside - cases_of(path)["intersections"][place]).abs().sum()
         assert difference <= 0.01 * truth.numel()
 
 
@@ -120,65 +140,370 @@ def test_depth_agrees_with_what_was_measured(
 ) -> None:
     use_quick_protocols(monkeypatch)
     folder = write_dense(tmp_path / "ramps", "depth")
-    _, place = fitted(tmp_path, folder, "depth", protocol="quick")
-    head, data = load_head(place), read_set(str(folder))
+    _, path = fitted(tmp_path, folder, "depth", protocol="quick")
+    head, data = load_head(path), read_set(str(folder))
     assert data.depth is not None
-    model = model_of(head, CPU)
-    for row, picture in enumerate(pictures_of(data)):
-        truth = torch.from_numpy(np.array(data.test.target(row)))
+    model = load_backbone(head, CPU)
+    for place, picture in enumerate(pictures_of(data)):
+        truth = torch.from_numpy(np.array(data.test.target(place)))
         found = predict_depth(model, head, picture)
         errors = picture_errors(found, truth, counted(truth, data.depth))
-        assert errors[0] == pytest.approx(float(cases_of(place)["rmse"][row]), rel=1e-2)
+        assert errors[0] == pytest.approx(float(cases_of(path)["rmse"][place]), rel=1e-2)
 
 
-def made_up(**changes: Any) -> SavedHead:
-    """A head of raw pixels, so that no model is needed."""
+def test_a_kitti_head_is_saved_and_used_with_the_crop_it_was_measured_with(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).integers(0, 256, (375, 1242, 3), np.uint8)
+    data = ramps(tmp_path / "pictures", train=2, test=1)
+    for path in (tmp_path / "pictures").glob("*.png"):
+        Image.fromarray(numbers).save(path)
+        np.save(path.with_suffix(".npy"), np.full((375, 1242), 5.0, np.float32))
+    data = replace(data, depth=DepthRange(most=80.0, kb_crop=True))
+    quick = replace(SMALL_DEPTH, steps=2, batch=2)
+    result = run_depth(ColorModel(), (ALL,), data, quick, (0,), place_in(tmp_path / "kept"))
+    head = depth_head(facts=result[ALL, 0].facts, tensors=result[ALL, 0].tensors)
+    save_head(head, tmp_path / "head.safetensors")
+    head, picture = load_head(tmp_path / "head.safetensors"), picture_of_array(numbers)
+    found = predict_depth(ColorModel(), head, picture)
+    assert found.shape == (352, 1216) == crop_as_tested(head, picture).sides
+    plain = replace(
+        head, facts=head.facts | {"showing": head.facts["showing"] | {"kb_crop": False}}
+    )
+    cropped = picture_of_array(np.ascontiguousarray(numbers[23:, 13:1229]))
+    assert torch.equal(found, predict_depth(ColorModel(), plain, cropped))
+    with pytest.raises(ImageError, match="100 x 90 cannot be cut"):
+        crop_as_tested(head, picture_of_array(numbers[:100, :90].copy()))
+
+
+def pixel_head(**changes: Any) -> SavedHead:
+    """A classifier on raw pixels, which needs no model."""
     usual: dict[str, Any] = {
         "task": "logistic",
         "data": "none",
         "classes": ("a", "b", "c"),
         "model": "pixels",
-        "weights": None,
+        "weights": PixelModel(CPU).digest,
         "setting": Setting(),
         "resolution": 16,
         "protocol": "dinov2",
         "seed": 0,
         "facts": {"margin": 1.0, "feature": "image"},
+        "metrics": {"top1": 75.0},
         "tensors": {"weight": torch.zeros(3, 768), "bias": torch.tensor([0.0, -torch.inf, 0.0])},
     }
     return SavedHead(**usual | changes)
 
 
-def test_of_equally_likely_classes_the_first_is_told_as_the_metrics_have_it(
-    tmp_path: Path,
+def dense_head(**changes: Any) -> SavedHead:
+    """A segmentation head on colors."""
+    showing = asdict(Showing(short=32, multiple=8))
+    usual: dict[str, Any] = {
+        "task": "segmentation",
+        "model": "colors",
+        "weights": "colors",
+        "resolution": 32,
+        "facts": {"patch_width": 6, "showing": showing},
+        "tensors": {"weight": torch.randn(3, 6), "bias": torch.zeros(3)},
+    }
+    return pixel_head(**usual | changes)
+
+
+def depth_head(**changes: Any) -> SavedHead:
+    """A depth head on colors."""
+    scale = DepthScale(least=0.001, most=10.0, bins=8, spacing="linear", upsample=2)
+    facts = {**dense_head().facts, "scale": asdict(scale), "flip_average": True}
+    usual: dict[str, Any] = {
+        "task": "depth",
+        "classes": (),
+        "facts": facts,
+        "tensors": {"weight": torch.randn(8, 6), "bias": torch.zeros(8)},
+    }
+    return dense_head(**usual | changes)
+
+
+HEADS = {
+    "logistic": pixel_head(),
+    "knn": pixel_head(
+        task="knn",
+        facts={"margin": 1.0, "feature": "image", "neighbors": 2, "temperature": 0.07},
+        tensors={"features": torch.randn(6, 768), "labels": torch.arange(6) % 3},
+    ),
+    "segmentation": dense_head(),
+    "dense-knn": dense_head(
+        task="dense-knn",
+        facts={"showing": asdict(Showing(short=32, multiple=8)), "neighbors": 2, "temperature": 1},
+        tensors={"features": torch.randn(9, 6).half(), "shares": torch.rand(9, 3).half()},
+    ),
+    "depth": depth_head(),
+}
+
+
+def predict(head: SavedHead) -> None:
+    """Use a head in the way of its task."""
+    picture = picture_of_array(np.full((24, 32, 3), 90, np.uint8))
+    model: FrozenModel = ColorModel() if head.task in DENSE_TASKS else PixelModel(CPU)
+    if head.task == "depth":
+        predict_depth(model, head, picture)
+    elif head.task in DENSE_TASKS:
+        predict_classes(model, head, picture)
+    else:
+        predict_labels(model, head, picture)
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_a_head_is_read_back_as_it_was_saved(tmp_path: Path, task: str) -> None:
+    saved, path = HEADS[task], tmp_path / "deep" / "head.safetensors"
+    save_head(saved, path)
+    content = path.read_bytes()
+    save_head(saved, path)
+    assert path.read_bytes() == content
+    found = load_head(path)
+    assert {**vars(found), "tensors": None} == {**vars(saved), "tensors": None}
+    assert found.tensors.keys() == saved.tensors.keys()
+    assert all(torch.equal(found.tensors[name], saved.tensors[name]) for name in saved.tensors)
+    predict(found)
+
+
+def flipped(content: bytes, at: int, _: int) -> bytes:
+    changed = bytearray(content)
+    changed[at] ^= 1 << (at % 8)
+    return bytes(changed)
+
+
+def zeroed(content: bytes, at: int, size: int) -> bytes:
+    return content[:at] + bytes(len(content[at : at + size])) + content[at + size :]
+
+
+def swapped(content: bytes, at: int, size: int) -> bytes:
+    first, second = content[at : at + size], content[at + size : at + 2 * size]
+    return content[:at] + second + first + content[at + 2 * size :]
+
+
+DAMAGES: dict[str, Callable[[bytes, int, int], bytes]] = {
+    "flip": flipped,
+    "cut": lambda content, at, _: content[:at],
+    "zeros": zeroed,
+    "swap": swapped,
+    "more": lambda content, at, size: content + content[at : at + size],
+}
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.sampled_from(sorted(HEADS)),
+    st.sampled_from(sorted(DAMAGES)),
+    st.floats(0, 1),
+    st.integers(1, 99),
+)
+def test_no_damaged_head_is_used(
+    tmp_path: Path, task: str, damage: str, where: float, size: int
 ) -> None:
-    folder = write_classes(tmp_path / "photos", train=1, val=1)
-    picture = decode(str(folder / "val" / "red" / "0.png"))
-    told = predict_labels(PixelModel(CPU), made_up(), picture, 3)
-    assert told == [Told("a", 0.5), Told("c", 0.5), Told("b", 0.0)]
+    path = tmp_path / "head.safetensors"
+    save_head(HEADS[task], path)
+    content = path.read_bytes()
+    changed = DAMAGES[damage](content, int(where * (len(content) - 1)), size)
+    assume(changed != content)
+    path.write_bytes(changed)
+    with pytest.raises(HeadError) as error:
+        load_head(path)
+    assert "\n" not in str(error.value)
+
+
+ODD = st.sampled_from([None, True, -1, 0, 3, 10**9, 1e300, -0.5, "", "x", [], [1], {}, {"x": 1}])
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.sampled_from(sorted(HEADS)), st.data())
+def test_no_odd_metadata_gives_a_traceback(tmp_path: Path, task: str, data: st.DataObject) -> None:
+    path = tmp_path / "head.safetensors"
+    save_head(HEADS[task], path)
+    tensors, metadata = load_tensors(path)
+    at, key = metadata, data.draw(st.sampled_from(sorted(metadata)))
+    while isinstance(at[key], dict) and at[key] and data.draw(st.booleans()):
+        at = at[key]
+        key = data.draw(st.sampled_from(sorted(at)))
+    kind = data.draw(st.sampled_from(["change", "remove", "add", "tensor"]))
+    if kind == "change":
+        at[key] = data.draw(ODD)
+    elif kind == "remove":
+        del at[key]
+    elif kind == "add":
+        at["another"] = data.draw(ODD)
+    else:
+        name = data.draw(st.sampled_from(sorted(tensors)))
+        tensors[name] = data.draw(st.sampled_from([tensors[name][:-1], tensors[name][None]]))
+    save_tensors(path, tensors, metadata)
+    try:
+        head = load_head(path)
+        if head.weights == HEADS[task].weights:
+            predict(head)
+    except HeadError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - an odd value may also be one that a head can have
+
+
+def test_other_files_are_no_heads(tmp_path: Path) -> None:
+    with pytest.raises(HeadError, match=r"is no head; give a \.safetensors file below heads/"):
+        load_head(tmp_path / "none.safetensors")
+    save_tensors(tmp_path / "x.safetensors", {"bias": torch.ones(3)})
+    with pytest.raises(HeadError, match="holds other tensors"):
+        load_head(tmp_path / "x.safetensors")
+    save_tensors(tmp_path / "x.safetensors", {}, {"kind": "head", "format": 1})
+    with pytest.raises(HeadError, match="head format 1"):
+        load_head(tmp_path / "x.safetensors")
+
+
+def test_among_equal_scores_the_first_class_wins_as_in_the_metrics() -> None:
+    picture = picture_of_array(np.full((24, 32, 3), 90, np.uint8))
+    found = predict_labels(PixelModel(CPU), pixel_head(), picture, 3)
+    assert found == [Prediction("a", 0.5), Prediction("c", 0.5), Prediction("b", 0.0)]
+
+
+def test_heads_of_other_tasks_and_models_are_refused() -> None:
+    picture = picture_of_array(np.full((24, 32, 3), 90, np.uint8))
+    with pytest.raises(HeadError, match="for depth; use one for segmentation or dense-knn"):
+        predict_classes(ColorModel(), depth_head(), picture)
+    with pytest.raises(HeadError, match="patches of 8 pixels and 6 channels, but colors has 4"):
+        predict_depth(ColorModel(stride=4), depth_head(), picture)
 
 
 def test_another_model_in_the_place_of_the_head_s_is_refused(tmp_path: Path) -> None:
     folder = write_classes(tmp_path / "photos", train=4, val=1)
-    _, place = fitted(tmp_path, folder, "knn")
-    head = load_head(place)
+    _, path = fitted(tmp_path, folder, "knn")
+    head = load_head(path)
     shutil.move(tmp_path / "model", tmp_path / "moved")
-    with pytest.raises(HeadError, match=r"model, cannot be had .*; say with --model where it is"):
-        model_of(head, CPU)
-    assert model_of(head, CPU, str(tmp_path / "moved")).digest == head.weights
+    with pytest.raises(HeadError, match=r"model, cannot be loaded .*; give its new place with --m"):
+        load_backbone(head, CPU)
+    assert load_backbone(head, CPU, str(tmp_path / "moved")).digest == head.weights
     write_model(tmp_path / "model", seed=1)
     for moved in (None, str(tmp_path / "model")):
         with pytest.raises(HeadError, match=f"not {str(head.weights)[:12]}"):
-            model_of(head, CPU, moved)
-    with pytest.raises(ValueError, match="'nothing' is no model"):
-        model_of(head, CPU, "nothing")
+            load_backbone(head, CPU, moved)
 
 
-def test_heads_are_found_in_a_report_and_in_its_folder_of_heads(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        (tmp_path / "heads" / name).mkdir(parents=True)
-        (tmp_path / "heads" / name / "head.json").write_text("{}")
-    (tmp_path / "heads" / "c").mkdir()
-    wanted = [tmp_path / "heads" / "a", tmp_path / "heads" / "b"]
-    assert heads_below(tmp_path) == heads_below(tmp_path / "heads") == wanted
-    assert heads_below(tmp_path / "heads" / "a") == []
+def found_in(folder: Path, asked: str = "tiny", role: Role = "model", **changes: Any) -> Found:
+    """A result of a model."""
+    usual: dict[str, Any] = {
+        "setting": Setting(8, 0.5),
+        "seed": 3,
+        "data": color_set(folder / "pictures"),
+        "metrics": {"top1": 50.0},
+        "counts": {"train": 18, "test": 9},
+        "protocol": "dinov2",
+        "feature": "image",
+        "head": FittedHead(
+            tensors={"weight": torch.ones(3, 2), "bias": torch.ones(3)},
+            facts={"margin": 1.0, "feature": "image"},
+        ),
+        "cases": {"correct": torch.ones(9, dtype=torch.bool)},
+    }
+    digest = changes.pop("digest", "cells")
+    return Found(
+        Measurement(role, asked, CellModel(digest=digest)), 64, Measured(**usual | changes)
+    )
+
+
+def origin(**changes: Any) -> Origin:
+    """What the result is of."""
+    usual: dict[str, Any] = {
+        "task": "logistic",
+        "data": "data/colors",
+        "classes": ("blue", "green", "red"),
+        "feature": None,
+        "pictures": "a" * 64,
+    }
+    return Origin(**usual | changes)
+
+
+def test_a_result_is_written_under_what_it_is(tmp_path: Path) -> None:
+    some = color_set(tmp_path, scored=(0, 2))
+    path = keep_result(found_in(tmp_path, data=some), origin(row=row(command="a 'b'")), tmp_path)
+    name = "logistic_colors_tiny_c8-f0.5_64px_dinov2_s3.safetensors"
+    assert path == tmp_path / "heads" / name
+    head = load_head(path)
+    assert (head.task, head.data, head.classes) == ("logistic", "colors", ("blue", "green", "red"))
+    assert (head.model, head.weights, head.setting) == ("tiny", "cells", Setting(8, 0.5))
+    assert (head.resolution, head.seed, head.metrics) == (64, 3, {"top1": 50.0})
+    assert load_file(tmp_path / "cases" / name)["correct"].all()
+    with safe_open(tmp_path / "cases" / name, "pt") as file:
+        facts = file.metadata()
+    assert row_from_json(json.loads(facts["row"])) == row(command="a 'b'")
+    assert json.loads(facts["scored"]) == [0, 2]
+    again = keep_result(found_in(tmp_path, metrics={"top1": 60.0}), origin(), tmp_path)
+    assert again == path
+    assert load_head(path).metrics == {"top1": 60.0}
+    assert head_files(tmp_path) == head_files(tmp_path / "heads") == [path]
+
+
+def test_without_a_head_only_per_image_results_are_written(tmp_path: Path) -> None:
+    assert keep_result(found_in(tmp_path, head=None), origin(), tmp_path) is None
+    assert len(list((tmp_path / "cases").iterdir())) == 1
+    assert not (tmp_path / "heads").exists()
+
+
+def test_a_path_is_named_by_its_last_two_folders_and_stored_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my runs" / "best").mkdir(parents=True)
+    path = keep_result(found_in(tmp_path, "my runs/best"), origin(), tmp_path)
+    assert path is not None
+    assert path.stem == "logistic_colors_my-runs-best_c8-f0.5_64px_dinov2_s3"
+    assert load_head(path).model == str(tmp_path / "my runs" / "best")
+    hub = keep_result(found_in(tmp_path, "owner/net:x"), origin(), tmp_path)
+    assert hub is not None
+    assert "_owner-net-x_" in hub.name
+    assert load_head(hub).model == "owner/net:x"
+
+
+def test_what_differs_gets_another_name(tmp_path: Path) -> None:
+    base = found_in(tmp_path)
+    others = [
+        base,
+        base._replace(resolution=128),
+        found_in(tmp_path, digest="others"),  # weights of the same name
+        *(
+            base._replace(measured=replace(base.measured, **change))
+            for change in (
+                {"setting": Setting(16, 0.5)},
+                {"setting": Setting()},
+                {"seed": 4},
+                {"protocol": "paper"},
+                {"data": color_set(tmp_path, name="v2")},
+            )
+        ),
+    ]
+    paths = [keep_result(one, origin(), tmp_path) for one in others]
+    paths += [keep_result(base, origin(feature="patch-mean"), tmp_path)]
+    paths += [keep_result(base, origin(task="linear"), tmp_path)]
+    paths += [keep_result(base, origin(pictures="b" * 64), tmp_path)]  # images of the same name
+    assert len(set(paths)) == 11
+    assert keep_result(base, origin(), tmp_path) == paths[0]
+    assert keep_result(found_in(tmp_path, digest="others"), origin(), tmp_path) == paths[2]
+
+
+def test_overlays_blend_classes_and_leave_background_and_unlabeled_pixels(tmp_path: Path) -> None:
+    classes = np.array([[0, 1, 2, IGNORE_INDEX]], np.uint8)
+    gray = Image.new("RGB", (4, 1), (100, 100, 100))
+    drawn = np.asarray(overlay(gray, classes, ["background", "cat", "dog"])).tolist()[0]
+    assert drawn[0] == drawn[3] == [100, 100, 100]
+    blends = [(0.4 * 100 + 0.6 * class_palette()[index]).tolist() for index in (1, 2)]
+    for pixel, blend in zip(drawn[1:3], blends, strict=True):
+        assert pixel == pytest.approx(blend, abs=1.5)
+    save_mask(classes, tmp_path / "mask.png")
+    with Image.open(tmp_path / "mask.png") as mask:
+        assert np.array_equal(np.array(mask), classes)  # indices, as readers of masks take them
+        assert mask.convert("RGB").getpixel((1, 0)) == (128, 0, 0)  # VOC's first color
+    with pytest.raises(ValueError, match=r"1 x 4 pixels .* mask 2 x 2; resize"):
+        overlay(gray, np.zeros((2, 2), np.uint8), ["a"])
+
+
+def test_depth_is_light_where_it_is_near_and_gray_where_it_is_unknown() -> None:
+    meters = np.array([[1.0, 2.0, 3.0, 0.0, np.nan, np.inf]], np.float32)
+    drawn = np.asarray(depth_image(meters)).astype(int)[0]
+    brightness = drawn.sum(1)
+    assert brightness[0] > brightness[1] > brightness[2]
+    assert (drawn[3:] == 160).all()
+    assert (np.asarray(depth_image(np.zeros((2, 2), np.float32))) == 160).all()

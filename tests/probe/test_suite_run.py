@@ -10,7 +10,7 @@ import torch
 
 from tests.probe.made_up_rows import row
 from veca.probe.rows import Row
-from veca.probe.suite import Job, Runner, record_path, run_suite, write_suite
+from veca.probe.suite import Job, Runner, record_path, run_suite
 from veca.runtime.distributed import Ranks
 
 ALONE = Ranks(device=torch.device("cpu"))
@@ -106,18 +106,6 @@ def test_a_record_says_which_job_it_is_of(tmp_path: Path) -> None:
     run_suite(JOBS[:1], tmp_path, bench.runner)
     path = record_path(tmp_path, JOBS[0], {"weights": "1"})
     assert json.loads(path.read_text("utf-8"))["job"] == JOBS[0].as_json()
-
-
-def test_the_report_has_all_rows_and_the_papers_tables(tmp_path: Path) -> None:
-    found = run_suite(JOBS, tmp_path, Bench().runner)
-    written = write_suite(found, tmp_path, lambda rows: b"png")
-    assert written.rows == found.rows
-    assert {path.name for path in written.files} == {
-        "report.json", "report.md", "report.png", "tables.md",
-    }  # fmt: skip
-    assert all(path.exists() for path in written.files)
-    assert "51.00 ± 1.00" in (tmp_path / "report.md").read_text("utf-8")
-    assert "Not rebuilt" in (tmp_path / "tables.md").read_text("utf-8")
 
 
 class Told(Ranks):

@@ -19,7 +19,7 @@ from veca.probe.report import COMPARISON_NAME, Draw, write_report
 from veca.probe.report_text import report_tables
 from veca.probe.rows import TASKS, Row, Task
 from veca.probe.run import Evaluator
-from veca.probe.suite import TABLES_NAME, Job, Outcome, Runner, read_suite, run_suite, write_suite
+from veca.probe.suite import Job, Outcome, Runner, read_suite, run_suite
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import Ranks, init_distributed
 from veca.weights.checkpoint import describe
@@ -32,7 +32,7 @@ HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
   dense-knn     classes of pixels by the nearest labeled patches
   segmentation  classes of pixels by a linear layer on patch features
   depth         meters of pixels by a linear layer on patch features
-  suite FILE    a list of such jobs; skips what is done, rebuilds the paper's tables
+  suite FILE    a list of such jobs; skips what is done
   quality REPORT.json ...  what reports tell of one model, as a file beside its weights
 
 veca probe TASK --help tells the flags, and which layouts of DATA are known.
@@ -51,9 +51,8 @@ same folder stay. Features are kept and used again.
 Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
 
 SUITE_DESCRIPTION = """Run the jobs of a TOML or JSON file, skip those that are done, and write one
-report with the paper's tables for the sets that are present (tables.md), published numbers beside
-ours; where jobs have baselines, comparison.json tells how sure their shares are. A job that cannot
-be run, such as for want of its set, does not stop the others; the exit code is then 1.
+report; where jobs have baselines, comparison.json has their shares with intervals. A job that
+cannot be run, such as for want of its set, does not stop the others; the exit code is then 1.
 
 Example: veca probe suite paper.toml --out probes"""
 
@@ -256,7 +255,7 @@ def _suite(flags: SuiteFlags, command: str) -> None:
             )
             outcome = run_suite(jobs, flags.out, runner)
             if workers.is_main:
-                write_suite(outcome, flags.out, _draw())
+                write_report(outcome.rows, flags.out, _draw())
                 _tell_outcome(outcome, flags.out)
     if outcome.failed:
         raise SystemExit(1)
@@ -318,8 +317,7 @@ def _tell_outcome(outcome: Outcome, out: Path) -> None:
     """Say what became of the jobs of a suite."""
     print(
         f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} had been done before, "
-        f"{len(outcome.failed)} could not be run. {out / TABLES_NAME} has the paper's tables, "
-        "report.md all rows."
+        f"{len(outcome.failed)} could not be run. {out / 'report.md'} has all rows."
     )
     for job, reason in outcome.failed.items():
         print(f"Not run: {job.name}: {' '.join(reason.split())}")

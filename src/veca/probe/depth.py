@@ -142,7 +142,7 @@ def run_depth(  # noqa: PLR0913, PLR0917 - the door of a task
     task = DepthTask(data, protocol)
     run = DenseRun(task, model, data, protocol, place)
     facts = {
-        "showing": asdict(showing_of(model, protocol)),
+        "showing": asdict(showing_of(model, protocol, task.kb_crop)),
         "scale": task.scale.facts(),
         "flip_average": protocol.flip_average,
     }

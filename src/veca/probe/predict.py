@@ -1,32 +1,17 @@
-"""Saved heads on new images.
+"""Saved heads: write and read them, find their backbone, and predict on new images.
 
-Fitted heads on disk: a safetensors file, and JSON that says what it is a head of.
-
-    head.json           task, classes, model, setting, how pictures are shown to it, its numbers
-    head.safetensors    its tensors
-
-The model itself is not in it: `model` names it, and `weights` is the hash by which it is known.
-
-Heads and single cases of a run on disk, under names that tell people what they are.
-
-out/heads/<name>/                    a fitted head, for `veca predict`
-out/cases/<name>.safetensors         what became of each test picture, for paired comparisons
-
-A result that is measured again takes the place of the old one. Where two models or two sets would
-come by the same name, as runs/best of two disks, the second one gets a name with a hash.
-
-What a saved head tells of new pictures: which model it needs, and the labels that it gives.
-
-Saved heads of dense tasks on new pictures: a class or a depth for each pixel.
+A head is one safetensors file, `OUT/heads/NAME.safetensors`. Its metadata says what it is a head of
+(task, classes, backbone, setting, preprocessing, metrics) and is hashed with the tensors. The
+backbone itself is not stored: `model` names it and `weights` is its hash.
 """
 
 import hashlib
-import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Float, UInt8
@@ -34,51 +19,55 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veca.data.augment import ViewConfig, center_view, least_side
-from veca.data.images import Picture
+from veca.data.images import ImageError, Picture
 from veca.data.listing import absolute
 from veca.probe.bootstrap import CASES_FOLDER, case_facts
 from veca.probe.dense import head_from
 from veca.probe.depth import predict_depth_map
-from veca.probe.depth_scale import scale_from
+from veca.probe.depth_scale import DepthScale
 from veca.probe.features import ImageFeatures, side_by_side
 from veca.probe.heads import LinearHead
 from veca.probe.knn import MemoryBank, knn, voted_maps
 from veca.probe.measured import Found
 from veca.probe.models import FrozenModel, find_probe_model
-from veca.probe.rows import Row, Setting, Task
+from veca.probe.protocols import Feature
+from veca.probe.rows import TASKS, Row, Setting, Task
 from veca.probe.shown_features import Kind, Showing, observe_shown
 from veca.probe.sliding_window import argmax_pixels
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.tensors import read_tensors, tensor_pieces
+from veca.runtime.tensors import load_tensors, save_tensors, tensor_pieces
 
-FACTS_NAME = "head.json"
-TENSORS_NAME = "head.safetensors"
+HEADS_FOLDER = "heads"
+SUFFIX = ".safetensors"
 
-FORMAT = 1
-"""Rises when the content of the files changes its meaning."""
+FORMAT = 2
+"""Rises when the content of a head file changes its meaning."""
+
+MAX_RESOLUTION = MAX_NEIGHBORS = 2**14
+
+DENSE_TASKS = ("segmentation", "dense-knn", "depth")
 
 
 class HeadError(VecaError, ValueError):
-    """A head that cannot be read or used: what was got, what is allowed, what to do."""
+    """A head that cannot be read or used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedHead:
-    """A head with all that is needed to use it on new pictures."""
+    """A head with all that is needed to use it on new images."""
 
-    task: str
-    """Such as 'logistic', 'knn', 'segmentation', 'depth'."""
+    task: Task
 
     data: str
-    """The set that it was fitted on."""
+    """The data set that it was fitted on."""
 
     classes: tuple[str, ...]
-    """Names by number; none for depth."""
+    """Class names by index; empty for depth."""
 
     model: str
-    """The name of its backbone."""
+    """Name of its backbone."""
 
     weights: str | None
     """Hash of the backbone's weights."""
@@ -93,75 +82,198 @@ class SavedHead:
     seed: int
 
     precision: ResolvedPrecision = "fp32"
-    """What its backbone computed with."""
+    """Precision of its backbone."""
 
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the task needs besides, such as the margin of a view or the range of depth."""
+    """What the task needs besides, such as preprocessing or the range of depth."""
 
     metrics: dict[str, float] = field(default_factory=dict)
-    """What it was measured to be worth on the test part."""
+    """Measured on the test split."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """The last field, since it goes into a file of its own."""
 
 
-def save_head(head: SavedHead, folder: Path) -> None:
-    """Write a head; a folder that holds one already gets the new one."""
-    make_folder(folder)
-    pieces = b"".join(bytes(piece) for piece in tensor_pieces(head.tensors))
-    facts = {part.name: getattr(head, part.name) for part in fields(head)[:-1]}
-    facts["setting"] = head.setting._asdict()
-    facts["classes"] = list(head.classes)
-    whole = {"format": FORMAT, "tensors": hashlib.sha256(pieces).hexdigest(), **facts}
-    write_atomic(folder / TENSORS_NAME, [pieces])
-    write_atomic(folder / FACTS_NAME, [(json.dumps(whole, indent=2) + "\n").encode()])
+def save_head(head: SavedHead, path: Path) -> None:
+    """Write a head; an existing file is replaced."""
+    metadata = {item.name: getattr(head, item.name) for item in fields(head)[:-1]}
+    metadata |= {"setting": head.setting._asdict(), "classes": list(head.classes)}
+    save_tensors(path, head.tensors, {"kind": "head", "format": FORMAT, **metadata})
 
 
-def load_head(folder: Path) -> SavedHead:
-    """Read a head back, its tensors checked against their hash."""
-    facts = _facts(folder)
+def load_head(path: Path) -> SavedHead:
+    """Read a head; its hash and every field are checked."""
     try:
-        found = hashlib.sha256((folder / TENSORS_NAME).read_bytes()).hexdigest()
-        tensors = read_tensors(folder / TENSORS_NAME)
-    except (OSError, SafetensorError) as error:
+        tensors, metadata = load_tensors(path)
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise HeadError(
-            f"{folder / TENSORS_NAME} cannot be read ({error}); fit the head again."
+            f"{path} is no head; give a .safetensors file below {HEADS_FOLDER}/ that veca probe "
+            "wrote."
         ) from error
-    if found != facts.pop("tensors", None):
+    except OSError as error:
+        raise HeadError(f"the head {path} cannot be read ({error}); fit it again.") from error
+    if not isinstance(metadata, dict) or metadata.get("kind") != "head":
         raise HeadError(
-            f"{folder / TENSORS_NAME} is not the file that {FACTS_NAME} speaks of (its hash "
-            "differs); fit the head again, or copy both files together."
+            f"{path} holds other tensors; give a head that veca probe wrote below {HEADS_FOLDER}/."
+        )
+    if metadata.get("format") != FORMAT:
+        raise HeadError(
+            f"{path} has head format {metadata.get('format')}, but this version of veca reads "
+            f"{FORMAT}; fit it again."
         )
     try:
-        facts["setting"] = Setting(**facts["setting"])
-        facts["classes"] = tuple(facts["classes"])
-        return SavedHead(**facts, tensors=tensors)
-    except (KeyError, TypeError) as error:
-        raise HeadError(
-            f"{folder / FACTS_NAME} lacks a field or has one too many ({error}); fit it again."
-        ) from error
+        return _head_of(metadata, tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise HeadError(f"{path} is not a usable head ({error}); fit it again.") from error
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    """What the JSON says, or why it cannot be used."""
-    try:
-        facts = json.loads((folder / FACTS_NAME).read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise HeadError(
-            f"{folder} is no head (it has no {FACTS_NAME}); give a folder below heads/ that "
-            "veca probe wrote."
-        ) from error
-    except ValueError as error:
-        raise HeadError(f"{folder / FACTS_NAME} is damaged ({error}); fit it again.") from error
-    if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
-        raise HeadError(
-            f"{folder / FACTS_NAME} is of another version of veca; this one reads format {FORMAT}: "
-            "fit the head again."
-        )
-    return facts
+def head_files(folder: Path) -> list[Path]:
+    """Heads in a folder that veca probe wrote, or in its folder of heads."""
+    places = (f"{HEADS_FOLDER}/*{SUFFIX}", f"*{SUFFIX}")
+    return sorted(path for place in places for path in folder.glob(place))
 
 
-HEADS_FOLDER = "heads"
+def _head_of(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SavedHead:
+    """Check the metadata of a file; ValueErrors say which field is odd."""
+    values = {name: item for name, item in metadata.items() if name not in {"kind", "format"}}
+    names = {item.name for item in fields(SavedHead)} - {"tensors"}
+    if values.keys() != names:
+        raise ValueError(f"its fields {sorted(values.keys() ^ names)} are missing or unknown")
+    for name, fits in _FIELDS.items():
+        if not fits(values[name]):
+            raise ValueError(f"{name} is {values[name]!r}")
+    values["setting"] = Setting(**values["setting"])
+    values["classes"] = tuple(values["classes"])
+    head = SavedHead(**values, tensors=tensors)
+    (_check_dense if head.task in DENSE_TASKS else _check_classifier)(head)
+    return head
+
+
+def _is_int(value: object, low: int = 0, high: int = 2**63) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_number(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and low <= value <= high
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_setting(value: object) -> bool:
+    if not isinstance(value, dict) or value.keys() != set(Setting._fields):
+        return False
+    budget, ffn = value["budget"], value["ffn"]
+    return (budget is None or _is_int(budget, 1)) and (ffn is None or _is_number(ffn, 0, 1))
+
+
+_FIELDS = {
+    "task": lambda value: value in TASKS,
+    "data": _is_text,
+    "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "model": _is_text,
+    "weights": lambda value: value is None or _is_text(value),
+    "setting": _is_setting,
+    "resolution": lambda value: _is_int(value, 1, MAX_RESOLUTION),
+    "protocol": _is_text,
+    "seed": _is_int,
+    "precision": lambda value: value in get_args(ResolvedPrecision),
+    "facts": lambda value: isinstance(value, dict),
+    "metrics": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+}
+
+
+def _check_classifier(head: SavedHead) -> None:
+    """Check what `predict_labels` uses."""
+    facts, count = head.facts, len(head.classes)
+    if facts["feature"] not in get_args(Feature):
+        raise ValueError(f"feature is {facts['feature']!r}")
+    if not _is_number(facts["margin"], 1, 16):
+        raise ValueError(f"margin is {facts['margin']!r}")
+    if head.task != "knn":
+        _check_shapes(head, weight=(count, None), bias=(count,))
+        return
+    labels = head.tensors["labels"]
+    _check_shapes(head, features=(None, None), labels=(None, *([count] * (labels.ndim - 1))))
+    if len(labels) != len(head.tensors["features"]):
+        raise ValueError("it has not one label for each feature")
+    _check_votes(head, len(labels))
+
+
+def _check_dense(head: SavedHead) -> None:
+    """Check what `predict_classes` and `predict_depth` use."""
+    facts, count = head.facts, len(head.classes)
+    showing = from_facts(Showing, facts["showing"])
+    if min(showing.short, showing.multiple) < 1 or showing.short > MAX_RESOLUTION:
+        raise ValueError(f"showing is {facts['showing']!r}")
+    if showing.inference == "slide" and showing.stride < 1:
+        raise ValueError(f"the stride of its windows is {showing.stride}")
+    if head.task == "dense-knn":
+        _check_shapes(head, features=(None, None), shares=(None, count))
+        if len(head.tensors["features"]) != len(head.tensors["shares"]):
+            raise ValueError("it has not one share of classes for each feature")
+        _check_votes(head, MAX_NEIGHBORS)
+        return
+    if head.task == "depth":
+        count = _checked_scale(facts).bins
+    _check_shapes(head, weight=(count, None), bias=(count,))
+    if not _is_int(facts["patch_width"], 1, head.tensors["weight"].shape[1]):
+        raise ValueError(f"patch_width is {facts['patch_width']!r}")
+
+
+def _checked_scale(facts: Mapping[str, Any]) -> DepthScale:
+    """Check what turns outputs into meters."""
+    scale = from_facts(DepthScale, facts["scale"])
+    if not 0 < scale.least < scale.most or not 1 <= scale.upsample <= 64:
+        raise ValueError(f"scale is {facts['scale']!r}")
+    if not isinstance(facts["flip_average"], bool):
+        raise ValueError(f"flip_average is {facts['flip_average']!r}")
+    return scale
+
+
+def _check_votes(head: SavedHead, count: int) -> None:
+    """Check the parameters of a vote."""
+    neighbors, temperature = head.facts["neighbors"], head.facts["temperature"]
+    if not _is_int(neighbors, 1, count) or not _is_number(temperature, 1e-6):
+        raise ValueError(f"neighbors is {neighbors!r} and temperature {temperature!r}")
+
+
+def _check_shapes(head: SavedHead, **shapes: tuple[int | None, ...]) -> None:
+    """Check names and shapes of the tensors; None allows any length."""
+    if head.tensors.keys() != shapes.keys():
+        raise ValueError(f"its tensors are {sorted(head.tensors)}")
+    for name, wanted in shapes.items():
+        found = tuple(head.tensors[name].shape)
+        if len(found) != len(wanted) or any(
+            size not in {length, None} for length, size in zip(found, wanted, strict=True)
+        ):
+            raise ValueError(f"its tensor {name!r} has the shape {found}")
+
+
+Config = TypeVar("Config", Showing, DepthScale)
+
+
+def from_facts(config: type[Config], values: object) -> Config:
+    """A flat dataclass from plain values, if each has its declared type."""
+    hints = get_type_hints(config)
+    if not isinstance(values, dict) or values.keys() != hints.keys():
+        raise ValueError(f"{config.__name__} is {values!r}")
+    for name, hint in hints.items():
+        value = values[name]
+        if get_origin(hint) is Literal:
+            fits = value in get_args(hint)
+        elif hint is bool:
+            fits = isinstance(value, bool)
+        else:
+            fits = _is_int(value) if hint is int else _is_number(value)
+        if not fits:
+            raise ValueError(f"{name} of {config.__name__} is {value!r}")
+    return config(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,29 +283,26 @@ class Origin:
     task: Task
 
     data: str
-    """The set of the head, as it was named."""
+    """The data set of the head, as it was named."""
 
     classes: tuple[str, ...]
 
     feature: str | None
-    """As it was asked for; None means the usual one, which is left out of names."""
+    """As it was asked for; None means the default, which is left out of names."""
 
     pictures: str
-    """Hash of the measured pictures."""
+    """Hash of the measured images."""
 
     row: Row | None = None
-    """One of the rows that the result became, by which its cases are found again; None if none."""
+    """One of the rows of the result, by which its per-image file is found again."""
 
 
 def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
-    """Write the cases and, if there is one, the head; return the folder of the head."""
+    """Write the per-image results and, if there is one, the head; return the file of the head."""
     measured = found.measured
-    name = _free_name(_name(found, origin), _owner(found, origin), out / CASES_FOLDER)
-    metadata = {
-        "data": measured.data.name,
-        "sha256": origin.pictures,
-        "owner": _owner(found, origin),
-    }
+    owner = _owner(found, origin)
+    name = _free_name(_name(found, origin), owner, out / CASES_FOLDER)
+    metadata = {"data": measured.data.name, "sha256": origin.pictures, "owner": owner}
     if origin.row is not None:
         metadata |= case_facts(origin.row, measured.data.scored)
     make_folder(out / CASES_FOLDER)
@@ -215,9 +324,9 @@ def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
         metrics=dict(measured.metrics),
         tensors=measured.head.tensors,
     )
-    folder = out / HEADS_FOLDER / name
-    save_head(head, folder)
-    return folder
+    path = out / HEADS_FOLDER / f"{name}{SUFFIX}"
+    save_head(head, path)
+    return path
 
 
 def _name(found: Found, origin: Origin) -> str:
@@ -225,29 +334,27 @@ def _name(found: Found, origin: Origin) -> str:
     measured, asked = found.measured, found.who.asked
     path = Path(asked).expanduser()
     model = "-".join(path.parts[-2:]) if path.exists() else asked
-    words = [origin.task, measured.data.name, model, measured.setting.label]
-    words += [f"{found.resolution}px", measured.protocol]
-    words += [] if origin.feature is None else [origin.feature]
-    words += [] if found.who.model.precision == "fp32" else [found.who.model.precision]
-    return re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*words, f"s{measured.seed}"]))
+    parts = [origin.task, measured.data.name, model, measured.setting.label]
+    parts += [f"{found.resolution}px", measured.protocol]
+    parts += [] if origin.feature is None else [origin.feature]
+    parts += [] if found.who.model.precision == "fp32" else [found.who.model.precision]
+    return re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*parts, f"s{measured.seed}"]))
 
 
 def _model(found: Found) -> str:
-    """The name of a model, which for a path is the same in every folder."""
+    """The name of a model; a path becomes absolute."""
     asked = found.who.asked
     return absolute(asked) if Path(asked).expanduser().exists() else asked
 
 
 def _owner(found: Found, origin: Origin) -> str:
-    """Hash of what a name may leave open: where the model lies, and where the set."""
-    name, mark, folder = origin.data.partition("=")
-    where = f"{name}={absolute(folder)}" if mark else absolute(origin.data)
-    text = f"{_model(found)}\n{where}"
+    """Hash of what a name leaves open: which weights and which images."""
+    text = f"{found.who.model.digest or _model(found)}\n{origin.pictures}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _free_name(name: str, owner: str, folder: Path) -> str:
-    """The name, longer where it is another one's."""
+    """The name, with a hash if another model or data set has it."""
     try:
         with safe_open(_cases(folder, name), "pt") as file:
             taken = (file.metadata() or {}).get("owner", owner) != owner
@@ -257,31 +364,30 @@ def _free_name(name: str, owner: str, folder: Path) -> str:
 
 
 def _cases(folder: Path, name: str) -> Path:
-    """The file of the cases of a name."""
-    return folder / f"{name}.safetensors"
+    """The per-image file of a name."""
+    return folder / f"{name}{SUFFIX}"
 
 
-DENSE_TASKS = ("segmentation", "dense-knn", "depth")
-
-
-class Told(NamedTuple):
-    """A class that a head tells, with the share of its trust that it gives it."""
+class Prediction(NamedTuple):
+    """A class and its score."""
 
     label: str
-    share: float
+    score: float
 
 
-def model_of(head: SavedHead, device: torch.device, moved: str | None = None) -> FrozenModel:
-    """The backbone of a head, known by its hash; `moved` says where it is now."""
-    name = moved or head.model
+def load_backbone(
+    head: SavedHead, device: torch.device, moved_to: str | None = None
+) -> FrozenModel:
+    """The backbone of a head, verified by its hash; `moved_to` is where it is now."""
+    name = moved_to or head.model
     try:
         model = find_probe_model(name, device)
     except (ValueError, OSError) as error:
-        if moved is not None:
+        if moved_to is not None:
             raise
         raise HeadError(
-            f"the model of the head, {name}, cannot be had ({str(error).rstrip('.')}); say with "
-            "--model where it is now."
+            f"the model of the head, {name}, cannot be loaded ({str(error).rstrip('.')}); give its "
+            "new place with --model."
         ) from error
     if model.digest != head.weights:
         raise HeadError(
@@ -293,11 +399,8 @@ def model_of(head: SavedHead, device: torch.device, moved: str | None = None) ->
     return model
 
 
-def shown_least_side(head: SavedHead, model: FrozenModel) -> int | None:
-    """The `least_side` to decode new pictures with, so that they are shown as test pictures were.
-
-    None for dense heads, whose pictures are decoded whole.
-    """
+def decode_side(head: SavedHead, model: FrozenModel) -> int | None:
+    """The `least_side` to decode new images with, as test images were; None for dense heads."""
     if head.task in DENSE_TASKS:
         return None
     return least_side(model.round_down_to_patch(head.resolution), _views(head))
@@ -305,28 +408,34 @@ def shown_least_side(head: SavedHead, model: FrozenModel) -> int | None:
 
 def predict_labels(
     model: FrozenModel, head: SavedHead, picture: Picture, top: int = 5
-) -> list[Told]:
-    """The likeliest classes of a picture, the first the likeliest."""
+) -> list[Prediction]:
+    """The classes of an image with the highest scores, best first."""
     side = model.round_down_to_patch(head.resolution)
     view = center_view(picture, side, _views(head))
     frozen = model.observe(view[None], head.setting)
-    shares = _shares(head, ImageFeatures(frozen.image, frozen.patches.flatten(2).mean(2)))
-    best = shares.sort(descending=True, stable=True)  # equals in the order of the metrics
+    scores = _scores(head, ImageFeatures(frozen.image, frozen.patches.flatten(2).mean(2)))
+    best = scores.sort(descending=True, stable=True)  # ties in class order, as in the metrics
     return [
-        Told(head.classes[number], share)
-        for share, number in zip(best.values[:top].tolist(), best.indices.tolist(), strict=False)
+        Prediction(head.classes[index], score)
+        for score, index in zip(best.values[:top].tolist(), best.indices.tolist(), strict=False)
     ]
 
 
 def _views(head: SavedHead) -> ViewConfig:
-    """How test pictures were cut for a head of classes."""
+    """How test images were cropped for a classifier."""
     return ViewConfig(margin=float(head.facts["margin"]))
 
 
-def _shares(head: SavedHead, features: ImageFeatures) -> Tensor:
-    """How much trust each class gets: the sum is one, but for votes of pictures with several."""
+def _scores(head: SavedHead, features: ImageFeatures) -> Tensor:
+    """Class scores; they sum to one, except for votes of images with several labels."""
     tensors = head.tensors
     vector = side_by_side(features, head.facts["feature"]).cpu()
+    width = tensors["features" if head.task == "knn" else "weight"].shape[1]
+    if width != vector.shape[1]:
+        raise HeadError(
+            f"the head takes features of {width} numbers, but its model gives {vector.shape[1]}; "
+            "fit it again."
+        )
     if head.task == "knn":
         k = int(head.facts["neighbors"])
         votes = knn(
@@ -337,17 +446,11 @@ def _shares(head: SavedHead, features: ImageFeatures) -> Tensor:
     return LinearHead(weight=tensors["weight"], bias=tensors["bias"]).probabilities(vector)[0]
 
 
-def heads_below(folder: Path) -> list[Path]:
-    """Heads in a folder that veca probe wrote, or in its folder of heads."""
-    places = (f"{HEADS_FOLDER}/*/{FACTS_NAME}", f"*/{FACTS_NAME}")
-    return sorted(path.parent for place in places for path in folder.glob(place))
-
-
 @torch.no_grad()
 def predict_classes(
     model: FrozenModel, head: SavedHead, picture: Picture
 ) -> UInt8[Tensor, "height width"]:
-    """The class of each pixel of a picture, at its own size, by a number of `head.classes`."""
+    """The class index of each pixel, at the image's own size."""
     _check_task(head, ("segmentation", "dense-knn"))
     observed, layout = observe_shown(model, picture, _showing(model, head), Kind(head.setting))
     if head.task == "segmentation":
@@ -365,30 +468,43 @@ def predict_classes(
 def predict_depth(
     model: FrozenModel, head: SavedHead, picture: Picture
 ) -> Float[Tensor, "height width"]:
-    """The meters of each pixel of a picture, at its own size."""
+    """Meters of each pixel, at the image's own size; of a KITTI head, at that of its crop."""
     _check_task(head, ("depth",))
     showing = _showing(model, head)
     flips = (False, True) if head.facts["flip_average"] else (False,)
     shown = [observe_shown(model, picture, showing, Kind(head.setting, flip)) for flip in flips]
     views = [(observed, flip) for (observed, _), flip in zip(shown, flips, strict=True)]
     fitted = head_from(head.tensors, head.facts).to(model.device)
-    return predict_depth_map(fitted, scale_from(head.facts["scale"]), views, shown[0][1]).cpu()
+    scale = from_facts(DepthScale, head.facts["scale"])
+    return predict_depth_map(fitted, scale, views, shown[0][1]).cpu()
+
+
+def crop_as_tested(head: SavedHead, picture: Picture) -> Picture:
+    """What a dense head sees of an image: all of it, or the benchmark crop of KITTI."""
+    try:
+        return from_facts(Showing, head.facts["showing"]).picture(picture)
+    except ValueError as error:
+        raise ImageError(str(error)) from error
 
 
 def _check_task(head: SavedHead, tasks: tuple[str, ...]) -> None:
     """Refuse a head of another task."""
     if head.task not in tasks:
-        raise HeadError(
-            f"the head is of the task {head.task!r}; this needs one of {' or '.join(tasks)}."
-        )
+        raise HeadError(f"the head is for {head.task}; use one for {' or '.join(tasks)}.")
 
 
 def _showing(model: FrozenModel, head: SavedHead) -> Showing:
-    """How pictures are shown, which must fit the model."""
-    showing = Showing(**head.facts["showing"])
-    if showing.multiple != model.stride:
+    """How images are shown, if the head fits the model."""
+    showing = from_facts(Showing, head.facts["showing"])
+    if head.task == "dense-knn":
+        width = wanted = int(head.tensors["features"].shape[1])
+    else:
+        width, wanted = int(head.facts["patch_width"]), int(head.tensors["weight"].shape[1])
+    own, whole = model.patch_width, model.patch_width + model.image_width
+    if showing.multiple != model.stride or width != own or wanted not in {own, whole}:
         raise HeadError(
-            f"the head was fitted on patches of {showing.multiple} pixels, but {model.name} has "
-            f"{model.stride}; use the model that it names, {head.model}."
+            f"the head was fitted on patches of {showing.multiple} pixels and {width} channels, "
+            f"but {model.name} has {model.stride} and {own}; use the model that it names, "
+            f"{head.model}."
         )
     return showing

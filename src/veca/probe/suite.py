@@ -36,9 +36,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from veca.probe.report import Draw, Written, rows_as_json, rows_from_json, write_report
+from veca.probe.report import rows_as_json, rows_from_json
 from veca.probe.rows import TASKS, Row, Task, merge_rows
-from veca.probe.tables import rebuild_tables
 from veca.runtime import VERSION, VecaError
 from veca.runtime.distributed import Ranks
 from veca.runtime.files import dumps_strict, make_folder, write_atomic
@@ -257,7 +256,6 @@ def _sorted(value: Any) -> Any:  # noqa: ANN401 - plain values
 
 
 JOBS_FOLDER = "jobs"
-TABLES_NAME = "tables.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,13 +304,6 @@ def run_suite(jobs: Sequence[Job], folder: Path, runner: Runner) -> Outcome:
             runner.tell(f"{place}")
             _run(job, Path(state["path"]), runner, outcome)
     return outcome
-
-
-def write_suite(outcome: Outcome, folder: Path, draw: Draw | None = None) -> Written:
-    """Write the report of all jobs, and the paper's tables as far as their sets were measured."""
-    written = write_report(outcome.rows, folder, draw)
-    write_atomic(folder / TABLES_NAME, [rebuild_tables(written.rows).encode()])
-    return Written(written.rows, [*written.files, folder / TABLES_NAME])
 
 
 def record_path(folder: Path, job: Job, facts: Mapping[str, Any]) -> Path:
