@@ -22,9 +22,9 @@ from safetensors.torch import load_file, save_file
 import veca
 from veca.distill.publish import ADAPTORS_NAME, today
 from veca.probe.bootstrap import CASES_FOLDER, compare
-from veca.probe.card_table import card_table
 from veca.probe.quality import QUALITY_NAME, quality_of, report_files, write_quality
 from veca.probe.report import comparison_lines, read_report
+from veca.probe.report_text import report_tables
 from veca.probe.rows import Row
 from veca.weights.checkpoint import describe
 
@@ -120,7 +120,7 @@ def results_of(folder: Path, name: str, digest: str) -> str:
         for line in comparison_lines(one)
     ]
     times, words = timed(rows, folder)
-    return "\n".join([card_table(times), words, "", *lines])
+    return "\n".join([report_tables(times), words, "", *lines])
 
 
 def timed(rows: list[Row], folder: Path) -> tuple[list[Row], str]:

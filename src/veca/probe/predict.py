@@ -8,7 +8,7 @@ backbone itself is not stored: `model` names it and `weights` is its hash.
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -172,7 +172,7 @@ def _is_setting(value: object) -> bool:
     return (budget is None or _is_int(budget, 1)) and (ffn is None or _is_number(ffn, 0, 1))
 
 
-_FIELDS = {
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "task": lambda value: value in TASKS,
     "data": _is_text,
     "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
