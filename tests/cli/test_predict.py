@@ -90,7 +90,7 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     told = json.loads(capsys.readouterr().out)["labels"]
     table = TableBuilder()
     table.add_file(str(path), path.stat().st_size)
-    split = Split(name="test", pictures=table.table(), keys=("large.jpg",))
+    split = Split(name="test", images=table.table(), keys=("large.jpg",))
     model = PixelModel(torch.device("cpu"))
     plan = ViewPlan(resolution=16, margin=1.0)
     found = image_features(model, (Setting(),), split, plan, place_in(folder / "kept"))[Setting()]

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from tests.data.corpus import DEEP, GRAYS, PHOTO, on_white
-from veca.data.images import ImageError, Picture, picture_of_array, picture_of_tensor
+from veca.data.images import DecodedImage, ImageError, image_from_array, image_from_tensor
 
 RGBA = np.dstack([PHOTO, GRAYS])
 
 
-def colors(picture: Picture) -> np.ndarray:
+def colors(picture: DecodedImage) -> np.ndarray:
     """What a picture looks like, (H, W, 3) within 0..1."""
     pixels = picture.pixels()
     scale = 255 if not pixels.is_floating_point() else 1
@@ -39,18 +39,18 @@ def colors(picture: Picture) -> np.ndarray:
 def test_an_array_and_its_tensor_give_the_colors_in_them(
     array: np.ndarray, expected: np.ndarray
 ) -> None:
-    assert np.abs(colors(picture_of_array(array)) - expected).max() <= 1 / 255
+    assert np.abs(colors(image_from_array(array)) - expected).max() <= 1 / 255
 
     native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
     tensor = torch.from_numpy(native)
     tensor = tensor.permute(2, 0, 1) if tensor.ndim == 3 else tensor
-    assert np.abs(colors(picture_of_tensor(tensor)) - expected).max() <= 1 / 255
+    assert np.abs(colors(image_from_tensor(tensor)) - expected).max() <= 1 / 255
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_floats_of_every_width_are_taken(dtype: torch.dtype) -> None:
     pixels = torch.tensor([0.0, 0.25, 1.0], dtype=dtype).reshape(3, 1, 1).requires_grad_()
-    assert picture_of_tensor(pixels).pixels().flatten().tolist() == [0, 0.25, 1]
+    assert image_from_tensor(pixels).pixels().flatten().tolist() == [0, 0.25, 1]
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8, 2), (8, 8, 5), (1, 8, 8, 3), (8,), ()])
@@ -58,7 +58,7 @@ def test_an_array_of_another_shape_is_refused_with_the_shapes_needed(
     shape: tuple[int, ...],
 ) -> None:
     with pytest.raises(ImageError, match=r"\(H, W, 3\) or \(H, W, 4\)"):
-        picture_of_array(np.zeros(shape, np.uint8))
+        image_from_array(np.zeros(shape, np.uint8))
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 3), (2, 8, 8), (1, 3, 8, 8), (8,)])
@@ -66,19 +66,19 @@ def test_a_tensor_of_another_shape_is_refused_with_the_shapes_needed(
     shape: tuple[int, ...],
 ) -> None:
     with pytest.raises(ImageError, match=r"\(3, H, W\) or \(4, H, W\)"):
-        picture_of_tensor(torch.zeros(shape))
+        image_from_tensor(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int32, np.int64, np.uint32, complex, object])
 def test_an_array_of_another_type_is_refused_with_the_types_needed(dtype: type) -> None:
     with pytest.raises(ImageError, match=r"uint8, uint16 or floats in 0\.\.1"):
-        picture_of_array(np.zeros((4, 4), dtype))
+        image_from_array(np.zeros((4, 4), dtype))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0, 3)])
 def test_an_array_without_a_pixel_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ImageError, match="holds no pixel"):
-        picture_of_array(np.zeros(shape, np.uint8))
+        image_from_array(np.zeros(shape, np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_an_array_without_a_pixel_is_refused(shape: tuple[int, ...]) -> None:
 )
 def test_floats_in_another_range_are_refused_with_the_range_found(tensor: Tensor) -> None:
     with pytest.raises(ImageError, match=r"floats from (255|-1|nan) to (255|-1|nan), .* divide"):
-        picture_of_tensor(tensor)
+        image_from_tensor(tensor)
 
 
 def test_floats_that_strayed_by_rounding_are_clipped() -> None:
-    pixels = picture_of_array(np.array([[-1e-6, 1 + 1e-6]])).pixels()
+    pixels = image_from_array(np.array([[-1e-6, 1 + 1e-6]])).pixels()
     assert (float(pixels.min()), float(pixels.max())) == (0, 1)

@@ -22,8 +22,8 @@ from veca.data import loader as module
 from veca.data.augment import ViewConfig, center_view, inner_view, training_view
 from veca.data.image_index import ImageIndex, image_index
 from veca.data.images import DataError, decode
-from veca.data.listing import open_input
-from veca.data.loader import Batch, BatchSpec, batches, global_batch
+from veca.data.listing import open_image
+from veca.data.loader import Batch, BatchSpec, batches, sample_order
 
 SEED = 5
 
@@ -67,7 +67,7 @@ def test_a_view_is_drawn_from_the_seed_the_draw_and_the_image(images: Path) -> N
 def tasks_of(part: int, resolution: int = 24) -> Iterator[BatchSpec]:
     """Three steps of six samples of eight images, in parts."""
     for step in range(3):
-        places, epochs = global_batch(8, 6, step, SEED)
+        places, epochs = sample_order(8, 6, step, SEED)
         for start in range(0, 6, part):
             taken = slice(start, start + part)
             yield BatchSpec(step, start // part, places[taken], epochs[taken], resolution)
@@ -138,7 +138,7 @@ def test_an_image_that_cannot_be_read_is_replaced_by_another_and_told(
 
 def view_in_place(index: ImageIndex, other: int, image: int, training: bool) -> torch.Tensor:
     """The view of an image that stands in for another one."""
-    with open_input(index[other]) as file:
+    with open_image(index[other]) as file:
         picture = decode(file)
     if not training:
         return center_view(picture, 16, ViewConfig())
@@ -192,7 +192,7 @@ def test_a_worker_that_is_killed_is_told_with_what_to_do(
 
 def in_order(steps: int, count: int, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """All samples of some steps, one after the other."""
-    parts = [global_batch(count, batch, step, seed) for step in range(steps)]
+    parts = [sample_order(count, batch, step, seed) for step in range(steps)]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
@@ -220,7 +220,7 @@ def test_epochs_and_seeds_are_shuffled_apart() -> None:
 
 
 def test_the_order_is_the_same_in_all_versions() -> None:
-    places, epochs = global_batch(10, 12, 0, seed=42)
+    places, epochs = sample_order(10, 12, 0, seed=42)
     assert places.tolist() == [7, 0, 3, 4, 8, 5, 9, 2, 6, 1, 1, 4]
     assert epochs.tolist() == [0] * 10 + [1] * 2
 
@@ -228,7 +228,7 @@ def test_the_order_is_the_same_in_all_versions() -> None:
 @pytest.mark.parametrize(("count", "batch", "step"), [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
 def test_a_batch_that_is_none_is_refused(count: int, batch: int, step: int) -> None:
     with pytest.raises(DataError, match="at least 1"):
-        global_batch(count, batch, step, 0)
+        sample_order(count, batch, step, 0)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from tests.data.corpus import GRAYS, PHOTO, encoded
-from veca.data.images import ImageError, opaque, picture_of_image
+from veca.data.images import ImageError, image_from_pillow, opaque
 
 
 def colors(image: Image.Image) -> np.ndarray:
     """What a decoded image looks like, (H, W, 3) within 0..1."""
-    pixels = picture_of_image("it", image).pixels()
+    pixels = image_from_pillow("it", image).pixels()
     scale = 255 if not pixels.is_floating_point() else 1
     return (pixels.permute(1, 2, 0) / scale).numpy()
 

@@ -73,7 +73,7 @@ def test_a_damaged_file_is_a_picture_or_a_picture_error(data: st.DataObject) -> 
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(0, len(content)) | st.just(len(content)))
     try:
-        picture = decode(bytes(content[:end]), most_pixels=10**6)
+        picture = decode(bytes(content[:end]), max_pixels=10**6)
     except ImageError:
         return
     pixels = picture.pixels()
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_a_picture_or_a_picture_error(data: st.DataObject) -> 
 def test_a_photograph_comes_as_small_as_its_least_side_allows(least: int, scale: int) -> None:
     image = Image.fromarray(PHOTO).resize((600, 400), Image.Resampling.BICUBIC)
     content = encoded(image, "JPEG", quality=95)
-    picture = decode(content, least_side=least)
+    picture = decode(content, min_side=least)
     assert picture.sides == (400 // scale, 600 // scale)
     expected = decode(content).resampled(picture.sides, (0.0, 0.0, 600.0, 400.0)).pixels()
     assert (picture.pixels().int() - expected.int()).abs().float().mean() < 2
@@ -96,14 +96,14 @@ def test_the_least_side_is_that_of_the_upright_picture_and_of_photographs_only()
     turned = Image.Exif()
     turned[274] = 6
     jpeg = encoded(image, "JPEG", exif=turned)
-    assert decode(jpeg, least_side=100).sides == (150, 100)
-    assert decode(encoded(image, "PNG"), least_side=100).sides == (400, 600)
+    assert decode(jpeg, min_side=100).sides == (150, 100)
+    assert decode(encoded(image, "PNG"), min_side=100).sides == (400, 600)
 
 
 def test_the_size_is_checked_before_a_photograph_is_made_smaller() -> None:
     jpeg = encoded(Image.fromarray(PHOTO).resize((600, 400)), "JPEG")
     with pytest.raises(ImageError, match="600 x 400"):
-        decode(jpeg, most_pixels=100_000, least_side=10)
+        decode(jpeg, max_pixels=100_000, min_side=10)
 
 
 def test_a_pil_image_is_read_at_the_frame_where_it_stands() -> None:

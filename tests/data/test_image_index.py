@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.data.pictures import encoded, write_pictures, write_shard
 from veca.data import image_index as module
 from veca.data.image_index import ImageIndex, held_out, image_index
-from veca.data.images import DataError, InputError
-from veca.data.listing import TableBuilder, list_images, open_input
+from veca.data.images import DataError
+from veca.data.listing import TableBuilder, list_images, open_image
 from veca.runtime.files import write_atomic
 from veca.runtime.tensors import tensor_pieces
 
@@ -72,7 +72,7 @@ def test_every_image_has_a_number_and_can_be_opened_by_it(images: Path) -> None:
     ]  # fmt: skip
     assert len(index) == 5
     assert index.others == 2
-    with open_input(index[1]) as file:
+    with open_image(index[1]) as file:
         assert not isinstance(file, str)
         assert file.read() == encoded(8)
 
@@ -135,7 +135,7 @@ def test_a_line_of_a_list_that_comes_into_being_is_looked_at(images: Path, tmp_p
 def test_a_file_of_another_source_is_not_used(images: Path, tmp_path: Path) -> None:
     image_index(images, tmp_path / "index")
     assert len(image_index(images / "sub", tmp_path / "index")) == 3
-    assert len(image_index(images, tmp_path / "index", leave_out=images / "sub")) == 2
+    assert len(image_index(images, tmp_path / "index", exclude=images / "sub")) == 2
     assert len(image_index(images, tmp_path / "index")) == 5
 
 
@@ -195,7 +195,7 @@ def test_a_damaged_shard_is_told_and_is_no_image(images: Path, tmp_path: Path) -
 
 def test_inputs_with_nothing_but_problems_are_refused_with_the_first(tmp_path: Path) -> None:
     (tmp_path / "s.tar.gz").touch()
-    with pytest.raises(InputError, match=r"no image was found in .*make a plain \.tar"):
+    with pytest.raises(DataError, match=r"no image was found in .*make a plain \.tar"):
         image_index(tmp_path)
 
 

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 
-from veca.data.listing import UNKNOWN, ImageTable, Input, KeyedRows, TableBuilder
+from veca.data.listing import UNKNOWN, ImageEntry, ImageTable, KeyedRows, TableBuilder
 
 
 def table_of(*names: str) -> ImageTable:
@@ -22,14 +22,14 @@ def test_inputs_come_back_as_they_were_added() -> None:
     builder.add_file("", 0)
     table = builder.table()
     assert len(builder) == len(table) == 3
-    assert table[0] == Input("/photos/\u6d77.jpg", 5, None, UNKNOWN)
-    assert table[1] == Input("/s.tar#in/b#c.jpg", 7, "/s.tar", 512)
-    assert table[2] == Input("", 0, None, UNKNOWN)
+    assert table[0] == ImageEntry("/photos/\u6d77.jpg", 5, None, UNKNOWN)
+    assert table[1] == ImageEntry("/s.tar#in/b#c.jpg", 7, "/s.tar", 512)
+    assert table[2] == ImageEntry("", 0, None, UNKNOWN)
 
 
 def test_a_member_knows_its_name_in_the_shard() -> None:
-    assert Input("/s.tar#in/b#c.jpg", 7, "/s.tar", 512).member == "in/b#c.jpg"
-    assert Input("/a.jpg", 7, None, UNKNOWN).member is None
+    assert ImageEntry("/s.tar#in/b#c.jpg", 7, "/s.tar", 512).member == "in/b#c.jpg"
+    assert ImageEntry("/a.jpg", 7, None, UNKNOWN).member is None
 
 
 def test_names_that_are_no_text_come_back_byte_for_byte() -> None:

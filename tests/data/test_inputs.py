@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import encoded, write_pictures, write_shard
-from veca.data.images import InputError
-from veca.data.listing import Inputs, list_images, member_name
+from veca.data.images import DataError
+from veca.data.listing import ImageList, list_images, member_name
 
 
-def names(found: Inputs) -> list[str]:
+def names(found: ImageList) -> list[str]:
     return [found.table[int(row)].name for row in found.rows]
 
 
@@ -91,7 +91,7 @@ def test_a_folder_of_shards_gives_what_is_in_them(tmp_path: Path) -> None:
 def test_one_member_of_a_shard_can_be_named(tmp_path: Path) -> None:
     write_shard(tmp_path / "s.tar", [("a.png", encoded(0)), ("./b.png", encoded(1))])
     assert found_below(tmp_path, "s.tar#./b.png") == ["s.tar#./b.png"]
-    with pytest.raises(InputError, match=r"c\.png does not exist"):
+    with pytest.raises(DataError, match=r"c\.png does not exist"):
         list_images([f"{tmp_path}/s.tar#c.png"])
 
 
@@ -212,12 +212,12 @@ def test_a_dangling_link_is_tried(tmp_path: Path) -> None:
 
 def test_the_folder_of_the_collection_is_left_out(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "out/sheet.png")
-    assert names(list_images([tmp_path], leave_out=tmp_path / "out")) == [str(tmp_path / "a.jpg")]
+    assert names(list_images([tmp_path], exclude=tmp_path / "out")) == [str(tmp_path / "a.jpg")]
 
 
 def test_a_path_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     write_pictures(tmp_path, 1)
-    with pytest.raises(InputError, match=r"missing\.jpg does not exist"):
+    with pytest.raises(DataError, match=r"missing\.jpg does not exist"):
         list_images([tmp_path, tmp_path / "missing.jpg"])
 
 
@@ -227,7 +227,7 @@ def test_inputs_without_a_picture_are_refused_with_what_could_be_given(
 ) -> None:
     touch(tmp_path, "notes.md")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"no picture was found in .*give files, folders"):
+    with pytest.raises(DataError, match=r"no picture was found in .*give files, folders"):
         list_images(paths)
 
 

@@ -20,7 +20,7 @@ def split(folder: Path, *, targets: bool = False) -> Split:
     table = list_images([folder]).table
     return Split(
         name="train",
-        pictures=table,
+        images=table,
         keys=tuple(Path(table[row].name).name for row in range(len(table))),
         labels=None if targets else np.array([0, 1, 1]),
         targets=("a", "bb", "ccc") if targets else (),
@@ -32,7 +32,7 @@ def test_a_part_knows_its_pictures_by_number(tmp_path: Path) -> None:
     paths = write_pictures(tmp_path, 3)
     part = split(tmp_path)
     assert len(part) == 3
-    assert [part.picture(number).name for number in range(3)] == [str(path) for path in paths]
+    assert [part.image(number).name for number in range(3)] == [str(path) for path in paths]
 
 
 def test_targets_are_read_when_they_are_asked_for(tmp_path: Path) -> None:

@@ -42,4 +42,4 @@ def test_a_deviation_of_zero_is_refused() -> None:
 def test_no_other_file_holds_the_mean() -> None:
     sources = Path(veca.__file__).parent.rglob("*.py")
     holders = [path.name for path in sources if str(MEAN[0]) in path.read_text("utf-8")]
-    assert holders == ["normalization.py"]
+    assert holders == ["transforms.py"]

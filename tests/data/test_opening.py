@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.data.corpus import PHOTO, encoded
-from veca.data.images import FORMATS, MOST_PIXELS, ImageError, check_size, decode, opened
+from veca.data.images import FORMATS, MAX_PIXELS, ImageError, check_size, decode, opened
 
 PNG = encoded(Image.fromarray(PHOTO), "PNG")
 
@@ -121,24 +121,24 @@ def test_opening_decodes_nothing() -> None:
 
 def test_as_many_pixels_as_allowed_are_decoded_and_no_more() -> None:
     assert is_the_photo(PNG)
-    assert decode(PNG, most_pixels=56 * 40).sides == (40, 56)
-    words = r"56 x 40 pixels, but at most 2,239 .* higher most_pixels"
+    assert decode(PNG, max_pixels=56 * 40).sides == (40, 56)
+    words = r"56 x 40 pixels, but at most 2,239 .* higher max_pixels"
     for source in (PNG, Image.fromarray(PHOTO)):
         with pytest.raises(ImageError, match=words):
-            decode(source, most_pixels=56 * 40 - 1)
+            decode(source, max_pixels=56 * 40 - 1)
 
 
 def test_the_default_limit_is_where_pillow_begins_to_warn() -> None:
-    assert MOST_PIXELS == Image.MAX_IMAGE_PIXELS
+    assert MAX_PIXELS == Image.MAX_IMAGE_PIXELS
 
 
 @pytest.mark.parametrize("format_", ["PNG", "TIFF", "WEBP", "GIF"])
 def test_a_limit_above_that_of_pillow_counts(format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     content = encoded(Image.fromarray(PHOTO), format_)
-    assert decode(content, most_pixels=10_000).sides == (40, 56)
+    assert decode(content, max_pixels=10_000).sides == (40, 56)
 
 
 def test_a_side_that_cannot_be_resampled_is_refused() -> None:
     with pytest.raises(ImageError, match="a side of at most 16,777,216"):
-        check_size("a rope", Image.new("1", (1, 2**24 + 1)), MOST_PIXELS)
+        check_size("a rope", Image.new("1", (1, 2**24 + 1)), MAX_PIXELS)

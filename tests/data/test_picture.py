@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tests.data import oracles
 from tests.data.corpus import PHOTO
-from veca.data.images import Box, mirrored, picture_of_array
+from veca.data.images import Box, image_from_array, mirrored
 
 NOISE = np.random.default_rng(5).integers(0, 256, (37, 23, 3)).astype(np.uint8)
 """The hardest picture: it overshoots everywhere, so that every pass clips."""
@@ -23,7 +23,7 @@ BOXES: list[Box] = [(0.0, 0.0, 23.0, 37.0), (2.0, 5.0, 20.0, 30.0), (0.75, 1.5, 
 
 def resampled(picture: NDArray[Any], sides: tuple[int, int], box: Box) -> NDArray[Any]:
     """What the library makes of an array, (H, W, 3) within 0..1."""
-    pixels = picture_of_array(picture).resampled(sides, box).pixels().permute(1, 2, 0).numpy()
+    pixels = image_from_array(picture).resampled(sides, box).pixels().permute(1, 2, 0).numpy()
     return pixels / 255 if picture.dtype == np.uint8 else pixels
 
 
@@ -82,13 +82,13 @@ def test_a_box_of_whole_pixels_at_its_own_size_is_a_cut(picture: NDArray[Any]) -
 
 
 def test_a_gray_plane_becomes_three_equal_colors() -> None:
-    pixels = picture_of_array(NOISE[..., 0] / 255).pixels()
+    pixels = image_from_array(NOISE[..., 0] / 255).pixels()
     assert pixels.shape == (3, 37, 23)
     assert torch.equal(pixels[0], pixels[2])
 
 
 def test_pixels_are_a_copy_that_can_be_written() -> None:
-    picture = picture_of_array(NOISE)
+    picture = image_from_array(NOISE)
     picture.pixels().zero_()
     assert picture.pixels().any()
 
@@ -108,12 +108,12 @@ def test_beyond_its_borders_a_picture_goes_on_as_its_mirror_image(kind: type) ->
     padded = np.pad(picture, ((60, 60), (60, 60), (0, 0)), mode="symmetric")
     left, top, right, bottom = box = (-7.5, 4.0, 41.25, 50.5)
     around: Box = (left + 60, top + 60, right + 60, bottom + 60)
-    found = picture_of_array(picture).resampled_beyond((20, 31), box).pixels()
-    assert torch.equal(found, picture_of_array(padded).resampled((20, 31), around).pixels())
+    found = image_from_array(picture).resampled_beyond((20, 31), box).pixels()
+    assert torch.equal(found, image_from_array(padded).resampled((20, 31), around).pixels())
 
 
 def test_a_box_within_the_picture_is_resampled_as_ever() -> None:
-    picture = picture_of_array(NOISE)
+    picture = image_from_array(NOISE)
     for box in BOXES:
         found = picture.resampled_beyond((16, 16), box).pixels()
         assert torch.equal(found, picture.resampled((16, 16), box).pixels())

@@ -83,7 +83,7 @@ def test_a_map_painted_from_a_picture_comes_back_within_one_patch(
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     places = torch.stack([(x + 0.5) / width, (y + 0.5) / height, torch.zeros(height, width)])
     try:
-        pixels, geometry = veca.prepare(places, patches * PATCH, fit, most_pixels=10**6)
+        pixels, geometry = veca.prepare(places, patches * PATCH, fit, max_pixels=10**6)
     except veca.ImageError:
         assert fit == "resize"
         return
@@ -135,7 +135,7 @@ def test_a_limit_above_that_of_pillow_counts_to_the_end(
     expected = veca.preprocess(photo(*shape), 32, fit)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 9)
     content = encoded(Image.fromarray(photo(*shape)), "TIFF")
-    assert torch.equal(veca.preprocess(content, 32, fit, most_pixels=10**6), expected)
+    assert torch.equal(veca.preprocess(content, 32, fit, max_pixels=10**6), expected)
 
 
 def test_geometry_travels_between_processes() -> None:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from veca.data.images import ImageError, decode
-from veca.data.listing import RAW_SUFFIX, TableBuilder, open_input, open_record
+from veca.data.listing import RAW_SUFFIX, TableBuilder, open_image, open_record
 
 SIDE = 5
 
@@ -31,7 +31,7 @@ def test_an_input_of_that_name_is_opened_as_a_picture(tmp_path: Path) -> None:
     numbers = records(tmp_path / "all.bin")
     builder = TableBuilder()
     builder.add_member(str(tmp_path / "all.bin"), f"1{RAW_SUFFIX}", 3 * SIDE * SIDE, 77)
-    with open_input(builder.table()[0]) as file:
+    with open_image(builder.table()[0]) as file:
         np.testing.assert_array_equal(decode(file).pixels(), numbers[1])
 
 

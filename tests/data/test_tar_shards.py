@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import write_shard
-from veca.data.images import InputError
+from veca.data.images import DataError
 from veca.data.listing import members, open_member
 
 CONTENTS = [(f"folder/{number}.jpg", bytes([number]) * (700 * number + 1)) for number in range(5)]
@@ -68,7 +68,7 @@ def test_a_damaged_header_gives_what_lies_before_it_and_then_an_error(tmp_path: 
     path.write_bytes(content)
     found = members(str(path))
     assert [next(found).name, next(found).name] == ["folder/0.jpg", "folder/1.jpg"]
-    with pytest.raises(InputError, match="cannot be read to its end"):
+    with pytest.raises(DataError, match="cannot be read to its end"):
         next(found)
 
 
@@ -76,7 +76,7 @@ def test_a_damaged_header_gives_what_lies_before_it_and_then_an_error(tmp_path: 
 def test_a_shard_that_was_cut_within_a_file_is_damaged(length: int, tmp_path: Path) -> None:
     path = write_shard(tmp_path / "s.tar", CONTENTS)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(InputError, match="cannot be read to its end"):
+    with pytest.raises(DataError, match="cannot be read to its end"):
         list(members(str(path)))
 
 
@@ -84,10 +84,10 @@ def test_a_shard_that_was_cut_within_a_file_is_damaged(length: int, tmp_path: Pa
 def test_what_is_no_shard_is_an_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "s.tar"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="cannot be read to its end"):
+    with pytest.raises(DataError, match="cannot be read to its end"):
         list(members(str(path)))
 
 
 def test_a_shard_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(DataError, match="No such file"):
         list(members(str(tmp_path / "s.tar")))

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from tests.data.corpus import photo
-from veca.data.augment import ViewConfig, center_view, inner_view, least_side, training_view
-from veca.data.images import DataError, Picture, decode, picture_of_array
+from veca.data.augment import ViewConfig, center_view, inner_view, min_side, training_view
+from veca.data.images import DataError, DecodedImage, decode, image_from_array
 from veca.data.transforms import IMAGENET, prepare
 
 PLAIN = ViewConfig(flip=0.0, trivial_augment=False)
@@ -34,7 +34,7 @@ class Fixed(random.Random):
         return self.value
 
 
-def scaled(picture: Picture, resolution: int, margin: float) -> Tensor:
+def scaled(picture: DecodedImage, resolution: int, margin: float) -> Tensor:
     """The whole picture with its short side at `margin` views."""
     height, width = picture.sides
     factor = round(resolution * margin) / min(height, width)
@@ -54,7 +54,7 @@ def agree(found: Tensor, expected: Tensor) -> bool:
 def test_a_view_is_cut_out_of_the_scaled_picture_at_a_whole_pixel(
     sides: tuple[int, int], resolution: int, margin: float
 ) -> None:
-    picture = picture_of_array(photo(*sides))
+    picture = image_from_array(photo(*sides))
     whole = scaled(picture, resolution, margin)
     config = ViewConfig(flip=0.0, trivial_augment=False, margin=margin)
     for value in (0.0, 0.3, MIDDLE, 0.999999):
@@ -65,7 +65,7 @@ def test_a_view_is_cut_out_of_the_scaled_picture_at_a_whole_pixel(
 
 @pytest.mark.parametrize("sides", SIDES)
 def test_outside_training_the_middle_is_cut_out(sides: tuple[int, int]) -> None:
-    picture = picture_of_array(photo(*sides))
+    picture = image_from_array(photo(*sides))
     whole = scaled(picture, 32, 1.125)
     top, left = ((side - 32) // 2 for side in whole.shape[1:])
     found = center_view(picture, 32, ViewConfig())
@@ -75,7 +75,7 @@ def test_outside_training_the_middle_is_cut_out(sides: tuple[int, int]) -> None:
 
 def test_without_a_margin_the_middle_is_what_preparing_crops() -> None:
     pixels = photo(60, 90)
-    expected = IMAGENET.normalize(center_view(picture_of_array(pixels), 32, ViewConfig(margin=1.0)))
+    expected = IMAGENET.normalize(center_view(image_from_array(pixels), 32, ViewConfig(margin=1.0)))
     assert torch.equal(prepare(pixels, 32, "crop").pixels, expected)
 
 
@@ -83,7 +83,7 @@ def test_all_places_are_drawn_alike() -> None:
     across = np.tile(np.arange(72, dtype=np.uint8)[None, :, None], (72, 1, 3))
     down = across.swapaxes(0, 1)
     for pixels, corner in ((across, (0, 0, 3)), (down, (0, 3, 0))):
-        picture = picture_of_array(np.ascontiguousarray(pixels))
+        picture = image_from_array(np.ascontiguousarray(pixels))
         draw = random.Random("places")
         views = [training_view(picture, 64, draw, PLAIN) for _ in range(900)]
         counts = np.bincount([int(view[corner]) - 3 for view in views], minlength=9)
@@ -92,14 +92,14 @@ def test_all_places_are_drawn_alike() -> None:
 
 
 def test_a_mirrored_view_shows_the_same_part() -> None:
-    picture = picture_of_array(photo(50, 70))
+    picture = image_from_array(photo(50, 70))
     mirrored = ViewConfig(flip=1.0, trivial_augment=False)
     found = training_view(picture, 32, random.Random(1), mirrored)
     assert torch.equal(found.flip(2), training_view(picture, 32, random.Random(1), PLAIN))
 
 
 def test_the_set_share_is_mirrored() -> None:
-    picture = picture_of_array(np.repeat(np.arange(32, dtype=np.uint8)[None, :, None], 32, 0))
+    picture = image_from_array(np.repeat(np.arange(32, dtype=np.uint8)[None, :, None], 32, 0))
     config = ViewConfig(flip=0.3, trivial_augment=False, margin=1.0)
     draw = random.Random("mirror")
     views = [training_view(picture, 32, draw, config) for _ in range(1000)]
@@ -107,7 +107,7 @@ def test_the_set_share_is_mirrored() -> None:
 
 
 def test_the_change_is_made_to_the_cut_and_mirrored_view() -> None:
-    picture = picture_of_array(photo(80, 80))
+    picture = image_from_array(photo(80, 80))
     changed = [training_view(picture, 32, random.Random(seed), ViewConfig()) for seed in range(40)]
     plain = ViewConfig(trivial_augment=False)
     unchanged = [training_view(picture, 32, random.Random(seed), plain) for seed in range(40)]
@@ -125,7 +125,7 @@ def test_the_change_is_made_to_the_cut_and_mirrored_view() -> None:
 def test_any_picture_gives_views_of_the_resolution_and_the_same_again(
     height: int, width: int, resolution: int, seed: int, crop: Any
 ) -> None:
-    picture = picture_of_array(np.full((height, width, 3), 7, np.uint8))
+    picture = image_from_array(np.full((height, width, 3), 7, np.uint8))
     config = ViewConfig(crop=crop)
     found = training_view(picture, resolution, random.Random(seed), config)
     assert found.shape == (3, resolution, resolution)
@@ -135,7 +135,7 @@ def test_any_picture_gives_views_of_the_resolution_and_the_same_again(
 
 @pytest.mark.parametrize("sides", [(10_000, 3), (3, 10_000)])
 def test_a_long_strip_costs_no_more_than_its_part(sides: tuple[int, int]) -> None:
-    picture = picture_of_array(np.zeros((*sides, 3), np.uint8))
+    picture = image_from_array(np.zeros((*sides, 3), np.uint8))
     assert training_view(picture, 256, random.Random(0), ViewConfig()).shape == (3, 256, 256)
 
 
@@ -157,7 +157,7 @@ def ramp(height: int, width: int) -> NDArray[Any]:
 
 def test_random_resized_views_show_parts_of_the_set_areas_and_proportions() -> None:
     height, width = 300, 400
-    picture = picture_of_array(ramp(height, width))
+    picture = image_from_array(ramp(height, width))
     config = ViewConfig(crop="random-resized", flip=0.0, trivial_augment=False)
     areas, aspects = [], []
     for seed in range(300):
@@ -180,7 +180,7 @@ def test_where_no_such_part_fits_the_middle_of_the_nearest_proportions_is_shown(
     config = ViewConfig(
         crop="random-resized", flip=0.0, trivial_augment=False, area=(0.9, 1.0), aspect=(0.5, 2.0)
     )
-    view = training_view(picture_of_array(ramp(*sides)), 24, random.Random(0), config)
+    view = training_view(image_from_array(ramp(*sides)), 24, random.Random(0), config)
     left, top, right, bottom = shown(view, sides)
     part = (left, right) if sides[1] > sides[0] else (top, bottom)
     whole = (top, bottom) if sides[1] > sides[0] else (left, right)
@@ -191,8 +191,8 @@ def test_where_no_such_part_fits_the_middle_of_the_nearest_proportions_is_shown(
 @pytest.mark.parametrize("channels", [1, 3])
 def test_finer_pictures_end_as_8_bits(channels: int) -> None:
     pixels = photo(50, 60)[..., :channels]
-    fine = picture_of_array(pixels.astype(np.uint16) * 257)
-    coarse = picture_of_array(np.repeat(pixels, 3 // channels, 2))
+    fine = image_from_array(pixels.astype(np.uint16) * 257)
+    coarse = image_from_array(np.repeat(pixels, 3 // channels, 2))
     for draw in (random.Random(4), random.Random(5)):
         state = draw.getstate()
         found = training_view(fine, 32, draw, PLAIN)
@@ -207,8 +207,8 @@ def test_photographs_decoded_smaller_give_nearly_the_same_views(config: ViewConf
     file = io.BytesIO()
     smooth = Image.fromarray(photo(90, 120)).resize((1200, 900), Image.Resampling.BICUBIC)
     smooth.save(file, "JPEG", quality=95)
-    small = decode(file.getvalue(), least_side=least_side(32, config))
-    assert least_side(32, config) <= min(small.sides) < 900
+    small = decode(file.getvalue(), min_side=min_side(32, config))
+    assert min_side(32, config) <= min(small.sides) < 900
     for crop in (config, PLAIN):
         expected = center_view(decode(file.getvalue()), 32, crop)
         found = center_view(small, 32, crop)
@@ -216,11 +216,11 @@ def test_photographs_decoded_smaller_give_nearly_the_same_views(config: ViewConf
 
 
 def test_the_least_side_leaves_two_pixels_for_one_in_the_smallest_part() -> None:
-    assert least_side(128, ViewConfig()) == 288
+    assert min_side(128, ViewConfig()) == 288
     wide = ViewConfig(crop="random-resized", area=(0.25, 1.0), aspect=(1.0, 1.0))
-    assert least_side(100, wide) == 400
+    assert min_side(100, wide) == 400
     narrow = ViewConfig(crop="random-resized", area=(1.0, 1.0), aspect=(0.25, 1.0))
-    assert least_side(100, narrow) == 400
+    assert min_side(100, narrow) == 400
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_margin_shows_the_pixels_of_the_picture_and_mirrors_it_where_it_ends(
     pixels = photo(64, 64)
     padded = np.pad(pixels, ((40, 40), (40, 40), (0, 0)), mode="symmetric")
     around = slice(40 + start - 12, 40 + start + 32 + 12)
-    found = training_view(picture_of_array(pixels), 32, Fixed(place), UNSCALED, margin=12)
+    found = training_view(image_from_array(pixels), 32, Fixed(place), UNSCALED, margin=12)
     assert np.array_equal(found.permute(1, 2, 0).numpy(), padded[around, around])
     if place == MIDDLE:  # nothing of this one is mirrored
         assert np.array_equal(found.permute(1, 2, 0).numpy(), pixels[4:60, 4:60])
@@ -268,7 +268,7 @@ def test_a_margin_shows_the_pixels_of_the_picture_and_mirrors_it_where_it_ends(
 def test_a_margin_may_be_wider_than_the_picture() -> None:
     pixels = photo(32, 32)
     config = ViewConfig(flip=0.0, trivial_augment=False, margin=1.0)
-    found = center_view(picture_of_array(pixels), 32, config, margin=80)
+    found = center_view(image_from_array(pixels), 32, config, margin=80)
     expected = np.pad(pixels, ((80, 80), (80, 80), (0, 0)), mode="symmetric")
     assert np.array_equal(found.permute(1, 2, 0).numpy(), expected)
 
@@ -276,7 +276,7 @@ def test_a_margin_may_be_wider_than_the_picture() -> None:
 def test_a_margin_away_from_the_border_is_what_pillow_makes_of_the_larger_box() -> None:
     pixels = photo(300, 211)
     config = ViewConfig(flip=0.0, trivial_augment=False, margin=3.0)  # 211 pixels become 96
-    found = center_view(picture_of_array(pixels), 32, config, margin=16)
+    found = center_view(image_from_array(pixels), 32, config, margin=16)
     scale = 211 / 96
     top, left = ((round(side / scale) - 32) // 2 - 16 for side in (300, 211))
     box = (left * scale, top * 300 / 136, (left + 64) * scale, (top + 64) * 300 / 136)
@@ -290,7 +290,7 @@ def test_a_margin_away_from_the_border_is_what_pillow_makes_of_the_larger_box() 
 def test_within_its_margin_a_view_is_the_one_without_but_for_rounding(
     crop: Any, flip: float
 ) -> None:
-    picture = picture_of_array(photo(200, 260))
+    picture = image_from_array(photo(200, 260))
     config = ViewConfig(crop=crop, flip=flip, trivial_augment=False, area=(0.1, 0.3))
     for seed in range(5):
         outer = training_view(picture, 32, random.Random(seed), config, margin=8)

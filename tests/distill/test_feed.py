@@ -71,7 +71,7 @@ def samples(found: list[list[BatchSpec]], step: int) -> list[tuple[int, int]]:
         for mine in found
         for task in mine
         if task.step == step
-        for pair in zip(task.indices.tolist(), task.draws.tolist(), strict=True)
+        for pair in zip(task.indices.tolist(), task.crop_ids.tolist(), strict=True)
     ]
 
 
@@ -128,14 +128,14 @@ def test_a_kept_view_is_drawn_by_seed_epoch_and_image_alone(
     for task, plain in zip(ordered[0], dealt(training, 1, 1, range(LENGTH), seed=seed)[0],
                            strict=True):  # fmt: skip
         assert task.indices.tolist() == plain.indices.tolist()
-        for image, crop, epoch in zip(task.indices, task.draws, plain.draws, strict=True):
+        for image, crop, epoch in zip(task.indices, task.crop_ids, plain.crop_ids, strict=True):
             assert 0 <= crop < crops
             assert chosen.setdefault((int(image), int(epoch)), int(crop)) == crop
 
 
 def test_every_kept_view_is_used() -> None:
     (mine,) = dealt(np.arange(8), 1, 1, range(LENGTH), crops=4)
-    drawn = np.concatenate([task.draws for task in mine])
+    drawn = np.concatenate([task.crop_ids for task in mine])
     assert np.bincount(drawn, minlength=4).min() > 20  # of 36 that would be even
 
 

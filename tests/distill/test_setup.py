@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.distill.built import CPU, ONE, Built, build, place_of
 from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, small_config
-from veca.data.loader import BatchSpec, batches, global_batch
+from veca.data.loader import BatchSpec, batches, sample_order
 from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.feed import Pictures
 from veca.distill.losses import LossConfig
@@ -169,7 +169,7 @@ def first_views(run: Built, count: int) -> list[Tensor]:
 
 def _first_task(run: Built, count: int) -> list[BatchSpec]:
     """One task of the first images of the first epoch."""
-    places, _ = global_batch(len(run.pictures.training), count, 0, run.training.config.seed)
+    places, _ = sample_order(len(run.pictures.training), count, 0, run.training.config.seed)
     return [BatchSpec(0, 0, run.pictures.training[places], np.zeros(count, np.int64), 32)]
 
 

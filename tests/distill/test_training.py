@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.distill.built import Built, build, place_of
 from tests.distill.runs import ALONE, pictures, small_config
 from veca.data.augment import inner_view
-from veca.data.loader import BatchSpec, batches, global_batch
+from veca.data.loader import BatchSpec, batches, sample_order
 from veca.data.transforms import IMAGENET
 from veca.distill.config import CacheConfig
 from veca.distill.losses import PARTS, LossConfig
@@ -65,7 +65,7 @@ MARGINS: list[dict[str, Any]] = [
 def views_of(run: Built, step: int, cached: bool = False) -> Tensor:
     """The images of a step, made one by one."""
     config, numbers = run.training.config, run.pictures.training
-    places, epochs = global_batch(len(numbers), config.batch, step, config.seed)
+    places, epochs = sample_order(len(numbers), config.batch, step, config.seed)
     size = draw_resolution(config.phases, config.seed, step, run.training.length)
     draws = np.zeros_like(epochs) if cached else epochs
     found = []

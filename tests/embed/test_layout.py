@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from veca.data.listing import UNKNOWN, Input
+from veca.data.listing import UNKNOWN, ImageEntry
 from veca.embed.errors import CollectionError
 from veca.embed.layout import (
     Entry,
@@ -41,8 +41,8 @@ def test_a_line_is_found_by_its_path() -> None:
 
 
 def test_an_entry_knows_where_its_picture_is() -> None:
-    assert FILE.source == Input(FILE.path, 99, None, UNKNOWN)
-    assert MEMBER.source == Input(MEMBER.path, 99, "/x.tar#y/s.tar", 512)
+    assert FILE.source == ImageEntry(FILE.path, 99, None, UNKNOWN)
+    assert MEMBER.source == ImageEntry(MEMBER.path, 99, "/x.tar#y/s.tar", 512)
 
 
 def test_names_that_are_no_text_survive() -> None:

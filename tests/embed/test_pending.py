@@ -6,21 +6,23 @@ import pytest
 
 from tests.data.pictures import encoded, write_pictures, write_shard
 from tests.embed.made_up import content, wanted
-from veca.data.listing import Input, Inputs, list_images
+from veca.data.listing import ImageEntry, ImageList, list_images
 from veca.embed.errors import CollectionError
 from veca.embed.layout import Entry, Skipped
 from veca.embed.pending import find_pending
 from veca.embed.store import CollectionWriter
 
 
-def entry_for(source: Input, index: int) -> Entry:
+def entry_for(source: ImageEntry, index: int) -> Entry:
     return Entry(
         index=index, path=source.name, shard=0, row=index, grid=(1, 1), width=1, height=1,
         num_bytes=source.num_bytes, member=source.member, start=source.start,
     )  # fmt: skip
 
 
-def writer_with(folder: Path, done: Inputs, skipped: Inputs | None = None) -> CollectionWriter:
+def writer_with(
+    folder: Path, done: ImageList, skipped: ImageList | None = None
+) -> CollectionWriter:
     """A collection that has dealt with some inputs."""
     folder.mkdir()
     writer = CollectionWriter(folder, wanted())

@@ -14,7 +14,7 @@ import torch
 
 import veca
 from tests.data.pictures import encoded, small_model, write_pictures, write_shard
-from veca.data.images import InputError
+from veca.data.images import DataError
 from veca.data.transforms import prepare
 from veca.embed import windows
 from veca.embed.collection import Collection, open_collection
@@ -274,7 +274,7 @@ def test_a_folder_with_other_files_is_left_alone(photos: Path) -> None:
 
 
 def test_inputs_that_are_missing_leave_no_folder_behind(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(DataError, match="does not exist"):
         embed(tmp_path / "nothing", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

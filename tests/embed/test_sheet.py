@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import write_shard
-from veca.data.listing import UNKNOWN, Input
+from veca.data.listing import UNKNOWN, ImageEntry
 from veca.embed import sheet
 from veca.embed.errors import CollectionError
 from veca.embed.layout import Entry
@@ -23,8 +23,8 @@ def neighbour(rank: int, path: Path | str) -> Neighbour:
     return Neighbour(rank, 1 / rank, entry)
 
 
-def source(path: Path) -> Input:
-    return Input(str(path), UNKNOWN, None, UNKNOWN)
+def source(path: Path) -> ImageEntry:
+    return ImageEntry(str(path), UNKNOWN, None, UNKNOWN)
 
 
 def coloured(path: Path, colour: tuple[int, int, int], sides: tuple[int, int]) -> Path:
@@ -81,7 +81,7 @@ def test_members_of_shards_and_deep_greys_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "grey.png"
     Image.fromarray(np.full((20, 20), 40_000, np.uint16)).save(path)
     shard = write_shard(tmp_path / "s.tar", [("grey.png", path.read_bytes())])
-    member = Input(f"{shard}#grey.png", path.stat().st_size, str(shard), 512)
+    member = ImageEntry(f"{shard}#grey.png", path.stat().st_size, str(shard), 512)
     drawn = contact_sheet(member, [neighbour(1, path)])
     for number in (-1, 0):
         centre = tile_of(drawn, number, 1).getpixel((TILE // 2, TILE // 2))

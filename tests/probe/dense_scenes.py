@@ -144,7 +144,7 @@ def split_of(folder: Path, name: str, kind: str, numbers: Sequence[int]) -> Spli
         targets.append(str(target))
     return Split(
         name=name,
-        pictures=table.table(),
+        images=table.table(),
         keys=tuple(keys),
         targets=tuple(targets),
         read_target=read_array,

@@ -84,7 +84,7 @@ def split_of(folder: Path, count: int = 11) -> Split:
         table.add_file(str(path), path.stat().st_size)
     return Split(
         name="train",
-        pictures=table.table(),
+        images=table.table(),
         keys=tuple(path.name for path in paths),
         labels=np.arange(count) % 3,
     )

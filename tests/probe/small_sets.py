@@ -75,7 +75,7 @@ def split_of(folder: Path, name: str, labels: NDArray[Any], **more: Any) -> Spli
         Image.fromarray(photo(colors[shown], len(name) * 50 + place)).save(path)
         table.add_file(str(path), path.stat().st_size)
         keys.append(path.name)
-    return Split(name=name, pictures=table.table(), keys=tuple(keys), labels=labels, **more)
+    return Split(name=name, images=table.table(), keys=tuple(keys), labels=labels, **more)
 
 
 def color_set(folder: Path, **changes: Any) -> LabeledDataset:

@@ -50,7 +50,7 @@ def only(found: Iterable[Measured]) -> Measured:
     return one
 
 
-def head_of(measured: Measured) -> LinearHead:
+def uses_head_of(measured: Measured) -> LinearHead:
     """The linear head of a result."""
     assert measured.head is not None
     return LinearHead(**measured.head.tensors)
@@ -118,7 +118,7 @@ def test_the_number_of_a_head_is_what_the_kept_head_tells(tmp_path: Path) -> Non
         one = only(run_logistic(probe, "dinov2", (0,)))
         test = probe.vectors(data.test, 1.0)[SETTINGS[1]]
         assert test.shape == (9, width)
-        scores = head_of(one).scores(test)
+        scores = uses_head_of(one).scores(test)
         assert one.metrics == metrics(scores, labels_of(data.test))
         assert one.head is not None
         assert one.head.facts == {"margin": 1.0, "feature": feature}
@@ -135,7 +135,7 @@ def test_seeds_put_other_pictures_aside(tmp_path: Path) -> None:
 
 
 def test_a_set_s_own_part_to_choose_on_is_used_and_counted(tmp_path: Path) -> None:
-    own = color_set(tmp_path, held_out=split_of(tmp_path, "aside", np.arange(6) % 3))
+    own = color_set(tmp_path, val=split_of(tmp_path, "aside", np.arange(6) % 3))
     probe = probe_of(own, tmp_path / "kept", settings=SETTINGS[:1])
     first, second = run_logistic(probe, "dinov2", (0, 1))
     assert first.counts == {"train": 18, "test": 9, "held_out": 6, "fitted": 24}
@@ -205,7 +205,7 @@ def test_heads_are_the_same_whether_settings_fit_into_memory_together_or_not(
     for one, other in zip(together, apart, strict=True):
         assert (one.setting, one.seed, one.chosen) == (other.setting, other.seed, other.chosen)
         assert one.metrics == other.metrics
-        torch.testing.assert_close(head_of(one).weight, head_of(other).weight)
+        torch.testing.assert_close(uses_head_of(one).weight, uses_head_of(other).weight)
 
 
 def test_linear_heads_of_all_settings_see_the_views_of_the_protocol(tmp_path: Path) -> None:
@@ -219,7 +219,9 @@ def test_linear_heads_of_all_settings_see_the_views_of_the_protocol(tmp_path: Pa
     assert {one.chosen["rate"] for one in found} <= {0.1, 1.0}
     test = probe.vectors(data.test, QUICK.margin)
     for one in found:
-        assert one.metrics == metrics(head_of(one).scores(test[one.setting]), labels_of(data.test))
+        assert one.metrics == metrics(
+            uses_head_of(one).scores(test[one.setting]), labels_of(data.test)
+        )
     # Twelve at a time, the last ones padded; never more often for another seed.
     assert all(18 * 3 + 9 <= asked < 2 * (18 * 3 + 9) for asked in model.asked.values())
 
@@ -237,7 +239,7 @@ def test_the_step_is_chosen_on_the_reported_set_only_where_the_protocol_says_so(
 
 def test_further_sets_are_measured_by_the_same_head(tmp_path: Path) -> None:
     data = color_set(tmp_path)
-    second = color_set(tmp_path, name="v2", train=None, head_of="colors",
+    second = color_set(tmp_path, name="v2", train=None, uses_head_of="colors",
                         test=split_of(tmp_path, "v2", np.arange(6) % 3))  # fmt: skip
     probe = probe_of(data, tmp_path / "kept", also=[second])
     runs = (
@@ -251,7 +253,7 @@ def test_further_sets_are_measured_by_the_same_head(tmp_path: Path) -> None:
         }
         assert all((one.head is not None) == (one.data is data) for one in found)
         assert all(one.counts["test"] == len(one.data.test) for one in found)
-    heads = {one.setting: head_of(one) for one in found if one.data is data}
+    heads = {one.setting: uses_head_of(one) for one in found if one.data is data}
     vectors = probe.vectors(second.test, QUICK.margin)
     for one in found:
         if one.data is second:
@@ -279,7 +281,7 @@ def test_several_right_labels_without_a_head_of_their_own_are_judged_by_top1_alo
     tmp_path: Path,
 ) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(6) % 3] | np.eye(3, dtype=np.bool_)[0]
-    real = color_set(tmp_path, name="real", train=None, head_of="colors",
+    real = color_set(tmp_path, name="real", train=None, uses_head_of="colors",
                       test=split_of(tmp_path, "real", labels))  # fmt: skip
     probe = probe_of(color_set(tmp_path), tmp_path / "kept", also=[real])
     found = [one for one in run_logistic(probe, "dinov2", (0,)) if one.data is real]
@@ -303,7 +305,7 @@ def test_average_precision_passes_over_what_does_not_count(tmp_path: Path) -> No
         data = voc(tmp_path, counted)
         probe = probe_of(data, tmp_path / "kept", settings=SETTINGS[:1])
         one = only(run_logistic(probe, "dinov2", (0,)))
-        scores = head_of(one).scores(probe.vectors(data.test, 1.0)[SETTINGS[0]])
+        scores = uses_head_of(one).scores(probe.vectors(data.test, 1.0)[SETTINGS[0]])
         marks = None if data.test.counted is None else torch.from_numpy(data.test.counted)
         for name, kind in classification.INTERPOLATIONS.items():
             wanted = mean_average_precision(scores, labels_of(data.test), kind, marks)
@@ -319,7 +321,7 @@ def test_average_precision_passes_over_what_does_not_count(tmp_path: Path) -> No
     ("changes", "words"),
     [
         ({"train": None}, "colors has classes and no training part.*use another set"),
-        ({"train": None, "head_of": "big"}, "name it with --also beside big"),
+        ({"train": None, "uses_head_of": "big"}, "name it with --also beside big"),
         ({"kind": "masks"}, "colors has masks and a training part"),
     ],
 )
@@ -335,7 +337,7 @@ def test_a_set_that_no_head_can_be_fitted_on_is_refused(
     [
         ({"classes": ("a", "b")}, "second has 2 classes, colors 3"),
         ({"kind": "depth", "classes": ()}, "second tells depth of its pictures"),
-        ({"head_of": "big"}, "measured with heads of big, not of colors; give big=FOLDER"),
+        ({"uses_head_of": "big"}, "measured with heads of big, not of colors; give big=FOLDER"),
         ({"classes": ("blue", "pink", "red")}, "the class 'pink' where colors has 'green'"),
     ],
 )
@@ -348,6 +350,6 @@ def test_a_further_set_with_other_classes_is_refused(
 
 
 def test_a_part_without_classes_is_refused() -> None:
-    part = Split(name="train", pictures=TableBuilder().table(), keys=())
+    part = Split(name="train", images=TableBuilder().table(), keys=())
     with pytest.raises(DataError, match="the part 'train' has no classes"):
         labels_of(part)

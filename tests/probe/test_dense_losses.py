@@ -124,7 +124,7 @@ def test_pictures_of_unknown_depth_teach_nothing() -> None:
 def test_the_right_depth_has_no_slope_that_is_not_a_number() -> None:
     scale = depth_scale(replace(SMALL_DEPTH, upsample=1), FACTS)
     maps = torch.zeros(1, SMALL_DEPTH.bins, 3, 5, requires_grad=True)
-    targets = torch.full((1, 24, 40), (FACTS.least + FACTS.most) / 2)
+    targets = torch.full((1, 24, 40), (FACTS.min_depth + FACTS.max_depth) / 2)
     SigLoss(SMALL_DEPTH, scale, FACTS, 0, ALONE)(batch_of(targets), 9)(lambda some: maps[some])
     assert maps.grad is not None
     assert maps.grad.isfinite().all()

@@ -17,7 +17,7 @@ from veca.probe.protocols import (
     segmentation_protocol,
 )
 
-NOTHING = Split(name="val", pictures=TableBuilder().table(), keys=())
+NOTHING = Split(name="val", images=TableBuilder().table(), keys=())
 
 
 def named(name: str, depth: DepthRange | None = None) -> LabeledDataset:
@@ -122,7 +122,7 @@ def test_other_protocols_are_the_same_for_all_models() -> None:
 def test_depth_sets_have_their_usual_views() -> None:
     nyu = depth_protocol("dinov3", named("nyu-v2", DepthRange(nyu_crop=True)))
     assert [side * nyu.resolution for side in nyu.augment.crop] == pytest.approx([416, 544])
-    kitti = depth_protocol("dinov3", named("kitti", DepthRange(kb_crop=True, most=80.0)))
+    kitti = depth_protocol("dinov3", named("kitti", DepthRange(kb_crop=True, max_depth=80.0)))
     assert [side * kitti.resolution for side in kitti.augment.crop] == pytest.approx([352, 704])
     assert kitti.augment.brightness == (0.9, 1.1)
     rooms = depth_protocol("dinov3", named("rooms", DepthRange()))

@@ -70,7 +70,7 @@ def test_a_target_of_another_size_is_refused(split: Split) -> None:
 
 
 def test_what_cannot_be_read_is_named(split: Split) -> None:
-    Path(split.picture(0).name).write_bytes(b"no picture")
+    Path(split.image(0).name).write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"masks-0\.png cannot be read"):
         load_picture(split, 0)
     Path(split.targets[0]).unlink()
@@ -97,7 +97,7 @@ def test_a_part_of_a_split_has_those_pictures(split: Split) -> None:
     part = part_of(split, np.array([3, 1]), "two")
     assert (part.name, len(part)) == ("two", 2)
     assert part.keys == (split.keys[3], split.keys[1])
-    assert part.picture(0) == split.picture(3)
+    assert part.image(0) == split.image(3)
     np.testing.assert_array_equal(part.target(1), split.target(1))
 
 
@@ -111,9 +111,9 @@ def test_a_part_may_lie_in_a_tar_shard(tmp_path: Path) -> None:
     table = TableBuilder()
     for member in members(str(shard)):
         table.add_member(str(shard), member.name, member.num_bytes, member.start)
-    whole = Split(name="val", pictures=table.table(), keys=("0", "1", "2"), targets=("", "", ""))
+    whole = Split(name="val", images=table.table(), keys=("0", "1", "2"), targets=("", "", ""))
     part = part_of(whole, np.array([2]), "one")
-    assert part.picture(0) == whole.picture(2)
+    assert part.image(0) == whole.image(2)
     assert load_picture(part, 0).sides == scene(2)[1].shape
 
 

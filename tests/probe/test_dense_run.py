@@ -99,7 +99,7 @@ def test_the_makers_own_part_is_chosen_on_where_there_is_one(
     own = split_of(tmp_path / "pictures", "dev", "masks", range(80, 83))
     protocol = replace(GRID, selection="held-out")
     task = Liked(data, protocol, 0)
-    run = DenseRun(task, ColorModel(), replace(data, held_out=own), protocol, place)
+    run = DenseRun(task, ColorModel(), replace(data, val=own), protocol, place)
     assert run.results((ALL,), (0,))[ALL, 0].trained_on == 9
     assert task.judged == [("dev", 4), ("val", 1)]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.data.corpus import photo
-from veca.data.images import picture_of_array
+from veca.data.images import image_from_array
 from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe.protocols import SegmentationAugment
 from veca.probe.transforms import (
@@ -36,7 +36,7 @@ def stripes(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint
 def test_a_view_of_the_pictures_own_scale_is_a_cut() -> None:
     pixels, _ = stripes(40, 64)
     mask = np.random.default_rng(0).integers(0, 9, (40, 64)).astype(np.uint8)
-    found = segmentation_crop(picture_of_array(pixels), mask, 40, random.Random(3), PLAIN)
+    found = segmentation_crop(image_from_array(pixels), mask, 40, random.Random(3), PLAIN)
     lefts = [
         left for left in range(25) if (mask[:, left : left + 40] == found.target.numpy()).all()
     ]
@@ -50,7 +50,7 @@ def test_colors_and_classes_stay_together(seed: int, flip: float) -> None:
     pixels, mask = stripes(50, 70)
     augment = replace(PLAIN, scales=(0.5, 2.0), flip=flip, tries=10)
     image, target = segmentation_crop(
-        picture_of_array(pixels), mask, 48, random.Random(seed), augment
+        image_from_array(pixels), mask, 48, random.Random(seed), augment
     )
     inside = target != IGNORE_INDEX
     told = (image[0].int() - 40) / 8
@@ -63,7 +63,7 @@ def test_colors_and_classes_stay_together(seed: int, flip: float) -> None:
 def test_a_small_picture_is_padded_on_the_right_and_below() -> None:
     pixels, mask = stripes(40, 60)
     augment = replace(PLAIN, scales=(0.5, 0.5))
-    image, target = segmentation_crop(picture_of_array(pixels), mask, 48, random.Random(0), augment)
+    image, target = segmentation_crop(image_from_array(pixels), mask, 48, random.Random(0), augment)
     assert (target[:24, :36] != IGNORE_INDEX).all()
     assert (target[24:] == IGNORE_INDEX).all()
     assert (target[:, 36:] == IGNORE_INDEX).all()
@@ -71,7 +71,7 @@ def test_a_small_picture_is_padded_on_the_right_and_below() -> None:
 
 
 def test_a_view_follows_from_its_draw() -> None:
-    picture = picture_of_array(photo(60, 80))
+    picture = image_from_array(photo(60, 80))
     mask = np.random.default_rng(1).integers(0, 5, (60, 80)).astype(np.uint8)
     augment = SegmentationAugment()
     first, again, other = (
@@ -85,7 +85,7 @@ def test_a_view_follows_from_its_draw() -> None:
 def test_a_place_where_one_class_rules_is_drawn_again() -> None:
     mask = np.zeros((40, 200), np.uint8)
     mask[:, :20] = 1  # only views from the far left show both
-    picture = picture_of_array(np.zeros((40, 200, 3), np.uint8))
+    picture = image_from_array(np.zeros((40, 200, 3), np.uint8))
     once, often = (
         sum(
             len(np.unique(segmentation_crop(picture, mask, 40, random.Random(s), augment).target))
@@ -99,7 +99,7 @@ def test_a_place_where_one_class_rules_is_drawn_again() -> None:
 def test_pixels_that_do_not_count_are_no_class_that_rules() -> None:
     mask = np.full((40, 40), IGNORE_INDEX, np.uint8)
     view = segmentation_crop(
-        picture_of_array(np.zeros((40, 40, 3), np.uint8)), mask, 40, random.Random(0), PLAIN
+        image_from_array(np.zeros((40, 40, 3), np.uint8)), mask, 40, random.Random(0), PLAIN
     )
     assert (view.target == IGNORE_INDEX).all()
 

@@ -129,7 +129,7 @@ def test_a_set_without_depth_facts_gets_the_usual_range(data: LabeledDataset, pl
     protocol = replace(SMALL_DEPTH, steps=2, flip_average=False)
     plain = replace(data, depth=None)
     result = run_depth(ColorModel(), (ALL,), plain, protocol, (0,), place)[ALL, 0]
-    assert result.facts["scale"]["most"] == DepthRange().most
+    assert result.facts["scale"]["most"] == DepthRange().max_depth
     assert result.facts["flip_average"] is False
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veca.data.images import picture_of_array
+from veca.data.images import image_from_array
 from veca.data.sets.dataset import DepthRange
 from veca.probe.protocols import DepthAugment
 from veca.probe.transforms import (
@@ -35,7 +35,7 @@ def view(
 ) -> DenseCrop:
     pixels, depth = slope(48, 64)
     return depth_crop(
-        picture_of_array(pixels),
+        image_from_array(pixels),
         depth,
         random.Random(seed),
         short=side,
@@ -120,7 +120,7 @@ def test_training_pictures_of_nyu_lose_their_frame() -> None:
 def test_a_picture_and_its_depth_are_cut_alike() -> None:
     pixels, depth = slope(20, 30)
     cut = (4, 5, 14, 12)
-    image = crop_image(picture_of_array(pixels), cut).pixels()
+    image = crop_image(image_from_array(pixels), cut).pixels()
     assert image.shape == (3, 7, 10)
     np.testing.assert_array_equal(image[0].numpy() / np.float32(10), crop_target(depth, cut))
 
@@ -128,7 +128,7 @@ def test_a_picture_and_its_depth_are_cut_alike() -> None:
 def test_nyus_usual_view_has_its_usual_size() -> None:
     pixels, depth = slope(480, 640)
     found = depth_crop(
-        picture_of_array(pixels),
+        image_from_array(pixels),
         depth,
         random.Random(0),
         short=480,

@@ -23,10 +23,10 @@ from veca.probe.feature_cache import (
 def moved(split: Split, old: Path, new: Path) -> Split:
     """The same split with its pictures in another folder."""
     table = TableBuilder()
-    for key, size in zip(split.keys, split.pictures.sizes.tolist(), strict=True):
+    for key, size in zip(split.keys, split.images.sizes.tolist(), strict=True):
         table.add_file(str(new / key), size)
     shutil.copytree(old, new)
-    return dataclasses.replace(split, pictures=table.table())
+    return dataclasses.replace(split, images=table.table())
 
 
 def test_a_model_is_known_by_its_digest_and_not_by_its_name() -> None:
@@ -77,7 +77,7 @@ def test_pictures_in_a_shard_are_looked_into_as_well(tmp_path: Path) -> None:
         shard = write_shard(tmp_path / "s.tar", [("a.png", content)])
         table = TableBuilder()
         table.add_member(str(shard), "a.png", 500, 512)
-        return Split(name="test", pictures=table.table(), keys=("a.png",))
+        return Split(name="test", images=table.table(), keys=("a.png",))
 
     assert picture_facts(split(0)) == picture_facts(split(0))
     assert picture_facts(split(0)) != picture_facts(split(1))
@@ -88,12 +88,12 @@ def test_a_record_that_was_cut_short_is_named(tmp_path: Path) -> None:
     path.write_bytes(bytes(3072))
     table.add_member(str(path), f"0{RAW_SUFFIX}", 3072, 1)
     with pytest.raises(DataError, match=r"batch.bin#0.* cannot be read .*cut short"):
-        picture_facts(Split(name="test", pictures=table.table(), keys=("0",)))
+        picture_facts(Split(name="test", images=table.table(), keys=("0",)))
 
 
 def test_a_picture_that_is_not_there_is_named(tmp_path: Path) -> None:
     split = split_of(tmp_path, 3)
-    Path(split.picture(2).name).unlink()
+    Path(split.image(2).name).unlink()
     with pytest.raises(DataError, match=r"0002.png cannot be read .*No such file"):
         picture_facts(split)
-    assert "get the picture again" in str(unreadable(split.picture(0), "damaged"))
+    assert "get the picture again" in str(unreadable(split.image(0), "damaged"))

@@ -46,7 +46,7 @@ def split(tmp_path: Path) -> Split:
 
 def center(split: Split, index: int, margin: float = 1.125) -> Tensor:
     """The view from the middle, made without haste."""
-    return center_view(decode(split.picture(index).name), SIDE, ViewConfig(margin=margin))
+    return center_view(decode(split.image(index).name), SIDE, ViewConfig(margin=margin))
 
 
 def one_by_one(views: list[Tensor], setting: Setting) -> Frozen:
@@ -75,7 +75,7 @@ def test_vectors_of_random_views_stand_view_by_view(split: Split, tmp_path: Path
     config = ViewConfig(crop="random-resized", area=(0.3, 0.8), trivial_augment=False)
     views = [
         training_view(
-            decode(split.picture(index).name), SIDE, random.Random(f"view/5/{view}/{index}"), config
+            decode(split.image(index).name), SIDE, random.Random(f"view/5/{view}/{index}"), config
         )
         for view in range(3)
         for index in range(len(split))
@@ -123,7 +123,7 @@ def test_each_picture_is_decoded_once_for_all_settings_and_goes_once_through_eac
     monkeypatch.setattr(batches, "decode", counting)
     model, eight = CellModel(), split_of(tmp_path / "pictures", 8)
     image_features(model, SETTINGS, eight, CENTER, place_in(tmp_path))
-    assert sorted(decoded) == [eight.picture(index).name for index in range(8)]
+    assert sorted(decoded) == [eight.image(index).name for index in range(8)]
     assert model.asked == dict.fromkeys(SETTINGS, 8)
 
 
@@ -209,7 +209,7 @@ def test_a_small_veca_gives_the_same_features_in_any_batches(split: Split, tmp_p
     for setting in settings:
         torch.testing.assert_close(one[setting], other[setting], atol=1e-5, rtol=1e-4)
         views = [
-            center_view(decode(split.picture(index).name), 32, ViewConfig()) for index in range(11)
+            center_view(decode(split.image(index).name), 32, ViewConfig()) for index in range(11)
         ]
         wanted = model.observe(torch.stack(views), setting)
         torch.testing.assert_close(one[setting].image, wanted.image, atol=1e-5, rtol=1e-4)
@@ -218,7 +218,7 @@ def test_a_small_veca_gives_the_same_features_in_any_batches(split: Split, tmp_p
 def test_a_picture_that_cannot_be_read_is_an_error_that_names_it(
     split: Split, tmp_path: Path
 ) -> None:
-    damaged = Path(split.picture(6).name)
+    damaged = Path(split.image(6).name)
     damaged.write_bytes(damaged.read_bytes()[:60])
     with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
         image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path))

@@ -24,7 +24,7 @@ from veca.probe.models import (
 )
 from veca.probe.rows import Setting
 from veca.teacher.teacher import FunctionTeacher
-from veca.teacher.vit import VisionTransformerTeacher
+from veca.teacher.vit import ViTTeacher
 from veca.weights import hub as sources
 from veca.weights.checkpoint import describe
 
@@ -158,7 +158,7 @@ def test_a_teacher_says_its_own_features_at_its_own_stride(kind: str, tmp_path: 
     assert isinstance(model, TeacherModel)
     pictures = images(2 * model.stride, 3 * model.stride)
     found = model.observe(pictures, Setting())
-    wanted = VisionTransformerTeacher(small_model(kind), name=kind)(pictures, (2, 3))
+    wanted = ViTTeacher(small_model(kind), name=kind)(pictures, (2, 3))
     torch.testing.assert_close(found.image, wanted.image)
     torch.testing.assert_close(found.patches[:, :, 1, 0], wanted.patches[:, 3])
     assert found.patches.shape == (2, model.patch_width, 2, 3)
@@ -167,7 +167,7 @@ def test_a_teacher_says_its_own_features_at_its_own_stride(kind: str, tmp_path: 
 
 
 def test_gflops_of_a_teacher_are_those_of_its_matrices() -> None:
-    model = TeacherModel(VisionTransformerTeacher(small_model("vit"), name="vit"), CPU)
+    model = TeacherModel(ViTTeacher(small_model("vit"), name="vit"), CPU)
     tokens, width, hidden, layers = 1 + 6, 32, 48, 2
     block = 8 * tokens * width**2 + 4 * tokens**2 * width + 4 * tokens * width * hidden
     by_hand = 2 * 6 * width * 3 * 16**2 + layers * block
@@ -190,7 +190,7 @@ def test_gflops_of_a_teacher_are_those_of_its_matrices() -> None:
 def test_the_default_resolution_is_the_papers_or_that_of_learned_places(
     name: str, resolution: int
 ) -> None:
-    teacher = VisionTransformerTeacher(small_model(name), name=name)
+    teacher = ViTTeacher(small_model(name), name=name)
     assert TeacherModel(teacher, CPU).default_resolution == resolution
 
 
@@ -201,9 +201,7 @@ def test_a_veca_classifies_the_papers_pixels_in_whole_patches(patch: int, resolu
 
 def test_only_the_image_feature_of_siglip_is_not_appended_by_the_paper() -> None:
     appended = {
-        kind: TeacherModel(
-            VisionTransformerTeacher(small_model(kind), name=kind), CPU
-        ).facts.appended
+        kind: TeacherModel(ViTTeacher(small_model(kind), name=kind), CPU).facts.appended
         for kind in BUILDERS
     }
     assert {kind for kind, found in appended.items() if not found} == {

@@ -27,7 +27,7 @@ from tests.probe.small_sets import (
     write_dense,
     write_model,
 )
-from veca.data.images import ImageError, Picture, decode, picture_of_array
+from veca.data.images import ImageError, DecodedImage, decode, image_from_array
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set
 from veca.probe.depth import run_depth
@@ -81,7 +81,7 @@ def cases_of(head: Path) -> dict[str, torch.Tensor]:
     return load_file(head.parents[1] / "cases" / head.name)
 
 
-def pictures_of(data: LabeledDataset) -> list[Picture]:
+def pictures_of(data: LabeledDataset) -> list[DecodedImage]:
     """The test images."""
     return [decode(data.test.picture(place).name) for place in range(len(data.test))]
 
@@ -157,21 +157,21 @@ def test_a_kitti_head_is_saved_and_used_with_the_crop_it_was_measured_with(tmp_p
     for path in (tmp_path / "pictures").glob("*.png"):
         Image.fromarray(numbers).save(path)
         np.save(path.with_suffix(".npy"), np.full((375, 1242), 5.0, np.float32))
-    data = replace(data, depth=DepthRange(most=80.0, kb_crop=True))
+    data = replace(data, depth=DepthRange(max_depth=80.0, kb_crop=True))
     quick = replace(SMALL_DEPTH, steps=2, batch=2)
     result = run_depth(ColorModel(), (ALL,), data, quick, (0,), place_in(tmp_path / "kept"))
     head = depth_head(facts=result[ALL, 0].facts, tensors=result[ALL, 0].tensors)
     save_head(head, tmp_path / "head.safetensors")
-    head, picture = load_head(tmp_path / "head.safetensors"), picture_of_array(numbers)
+    head, picture = load_head(tmp_path / "head.safetensors"), image_from_array(numbers)
     found = predict_depth(ColorModel(), head, picture)
     assert found.shape == (352, 1216) == crop_as_tested(head, picture).sides
     plain = replace(
         head, facts=head.facts | {"showing": head.facts["showing"] | {"kb_crop": False}}
     )
-    cropped = picture_of_array(np.ascontiguousarray(numbers[23:, 13:1229]))
+    cropped = image_from_array(np.ascontiguousarray(numbers[23:, 13:1229]))
     assert torch.equal(found, predict_depth(ColorModel(), plain, cropped))
     with pytest.raises(ImageError, match="100 x 90 cannot be cut"):
-        crop_as_tested(head, picture_of_array(numbers[:100, :90].copy()))
+        crop_as_tested(head, image_from_array(numbers[:100, :90].copy()))
 
 
 def pixel_head(**changes: Any) -> SavedHead:
@@ -239,7 +239,7 @@ HEADS = {
 
 def predict(head: SavedHead) -> None:
     """Use a head in the way of its task."""
-    picture = picture_of_array(np.full((24, 32, 3), 90, np.uint8))
+    picture = image_from_array(np.full((24, 32, 3), 90, np.uint8))
     model: FrozenModel = ColorModel() if head.task in DENSE_TASKS else PixelModel(CPU)
     if head.task == "depth":
         predict_depth(model, head, picture)
@@ -356,13 +356,13 @@ def test_other_files_are_no_heads(tmp_path: Path) -> None:
 
 
 def test_among_equal_scores_the_first_class_wins_as_in_the_metrics() -> None:
-    picture = picture_of_array(np.full((24, 32, 3), 90, np.uint8))
+    picture = image_from_array(np.full((24, 32, 3), 90, np.uint8))
     found = predict_labels(PixelModel(CPU), pixel_head(), picture, 3)
     assert found == [Prediction("a", 0.5), Prediction("c", 0.5), Prediction("b", 0.0)]
 
 
 def test_heads_of_other_tasks_and_models_are_refused() -> None:
-    picture = picture_of_array(np.full((24, 32, 3), 90, np.uint8))
+    picture = image_from_array(np.full((24, 32, 3), 90, np.uint8))
     with pytest.raises(HeadError, match="for depth; use one for segmentation or dense-knn"):
         predict_classes(ColorModel(), depth_head(), picture)
     with pytest.raises(HeadError, match="patches of 8 pixels and 6 channels, but colors has 4"):

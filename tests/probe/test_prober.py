@@ -157,7 +157,7 @@ def test_heads_and_cases_lie_below_the_folder_of_the_run(tmp_path: Path) -> None
 def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Path) -> None:
     prober, _ = prepared(tmp_path)
     prober.models["twin"] = CellModel(seed=4, digest="twin")
-    prober.sets["v2", False] = color_set(tmp_path, name="v2", train=None, head_of="colors")
+    prober.sets["v2", False] = color_set(tmp_path, name="v2", train=None, uses_head_of="colors")
     asked = job("logistic", baseline=("twin",), budgets=(2, 8), also=("v2",))
     rows = prober.rows(asked, (0, 1))
     cases = KeptCases(tmp_path / "out" / "cases")
@@ -220,7 +220,7 @@ def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
 def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(tmp_path: Path) -> None:
     told: list[str] = []
     prober, _ = prepared(tmp_path, place=place_in(tmp_path, tell=told.append))
-    second = color_set(tmp_path, name="v2", train=None, head_of="colors", missing=("no red",))
+    second = color_set(tmp_path, name="v2", train=None, uses_head_of="colors", missing=("no red",))
     prober.sets["v2", True] = second
     prober.sets["colors", True] = color_set(tmp_path, missing=("10 pictures of 18",))
     rows = prober.rows(job(also=("v2",), allow_partial=True, budgets=(2,)))

@@ -126,7 +126,7 @@ def test_the_best_step_is_that_with_the_highest_miou(
 def test_scored_classes_make_the_mean(data: LabeledDataset, place: Place) -> None:
     protocol = replace(SMALL, steps=5)
     found = run_segmentation(
-        ColorModel(), (ALL,), replace(data, scored=(0, 2)), protocol, (0,), place
+        ColorModel(), (ALL,), replace(data, eval_classes=(0, 2)), protocol, (0,), place
     )[ALL, 0].metrics
     assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)
     assert "iou/barn" not in found

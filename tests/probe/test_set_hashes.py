@@ -81,7 +81,7 @@ def test_of_many_masks_a_sample_is_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_is_scored_belongs_to_the_labels_and_is_said(tmp_path: Path) -> None:
     data = read_set(str(write_dense(tmp_path / "farm", "masks")))
-    some = replace(data, scored=(0, 2), facts={"list": "first"})
+    some = replace(data, eval_classes=(0, 2), facts={"list": "first"})
     assert labels_hash(some) != labels_hash(data)
     assert said_of(data) == data.facts
     assert said_of(some) == {"list": "first", "scored": [data.classes[0], data.classes[2]]}

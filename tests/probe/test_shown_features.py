@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.data.corpus import photo
 from tests.probe.dense_scenes import ALL, FEW, ColorModel, place_in, split_of
-from veca.data.images import DataError, picture_of_array
+from veca.data.images import DataError, image_from_array
 from veca.data.sets.dataset import Split
 from veca.probe import shown_features
 from veca.probe.dense_reading import load_picture
@@ -103,7 +103,7 @@ def test_sizes_keep_their_proportions(split: Split, place: Place) -> None:
 
 
 def test_pictures_of_kitti_are_cut_first() -> None:
-    picture = picture_of_array(photo(375, 1242))
+    picture = image_from_array(photo(375, 1242))
     showing = Showing(short=32, multiple=8, kb_crop=True)
     _, layout = observe_shown(ColorModel(), picture, showing, Kind(ALL))
     assert layout.original == (352, 1216)
@@ -114,7 +114,7 @@ def test_pictures_of_kitti_are_cut_first() -> None:
 def test_an_unreadable_picture_is_an_error_that_names_it(
     split: Split, tmp_path: Path, loaders: int
 ) -> None:
-    Path(split.picture(2).name).write_bytes(b"nothing")
+    Path(split.image(2).name).write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"masks-2\.png cannot be read"):
         ShownFeatures(
             ColorModel(), KINDS, split, WHOLE, place_in(tmp_path / "kept", loaders=loaders)

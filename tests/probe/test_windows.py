@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.data.corpus import photo
-from veca.data.images import picture_of_array
+from veca.data.images import image_from_array
 from veca.probe import sliding_window as windows
 from veca.probe.sliding_window import (
     WindowGrid,
@@ -133,7 +133,7 @@ def test_whole_pictures_keep_their_proportions_to_the_nearest_patch() -> None:
 
 
 def test_windows_are_cut_out_of_the_scaled_picture() -> None:
-    picture = picture_of_array(photo(50, 90))
+    picture = image_from_array(photo(50, 90))
     layout = slide((50, 90), 40, 40, 13)
     everything = eight_bit(picture.resampled(layout.scaled, (0.0, 0.0, 90.0, 50.0)))
     found = cut_windows(picture, layout)
@@ -146,6 +146,6 @@ def test_windows_are_cut_out_of_the_scaled_picture() -> None:
 
 def test_finer_colors_are_rounded_to_bytes() -> None:
     pixels = np.linspace(0, 1, 4 * 5 * 3, dtype=np.float32).reshape(4, 5, 3)
-    found = eight_bit(picture_of_array(pixels))
+    found = eight_bit(image_from_array(pixels))
     assert found.dtype == torch.uint8
     np.testing.assert_array_equal(found.permute(1, 2, 0).numpy(), np.rint(pixels * 255))

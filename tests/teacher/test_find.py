@@ -15,7 +15,7 @@ from tests.teacher.test_teacher import Colors
 from tests.weights.models import same_weights, trained_model
 from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, hub_files, load_teacher
 from veca.teacher.teacher import VecaTeacher
-from veca.teacher.vit import VisionTransformerTeacher
+from veca.teacher.vit import ViTTeacher
 from veca.weights import hub as sources
 
 PIXELS = Colors()
@@ -59,7 +59,7 @@ def made_nothing() -> Any:
 def test_a_folder_of_transformers_is_a_teacher_by_its_path(tmp_path: Path) -> None:
     folder = written(small_model("dinov3"), tmp_path / "my-teacher")
     teacher = load_teacher(str(folder))
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert teacher.name == "my-teacher"  # what lies before it is nobody's business
     assert teacher(views(), (2, 3)).patches.shape == (2, 6, 32)
 
@@ -70,7 +70,7 @@ def test_a_folder_is_found_from_where_the_command_runs(
     written(small_model("dinov3"), tmp_path / "dinov2-small")  # called like another teacher
     monkeypatch.chdir(tmp_path)
     teacher = load_teacher("dinov2-small")
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert teacher.stride == 16
     monkeypatch.chdir(tmp_path / "dinov2-small")
     assert load_teacher(".").name == "dinov2-small"

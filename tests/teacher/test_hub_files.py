@@ -17,7 +17,7 @@ from tests.weights.models import same_weights
 from tests.weights.test_hub import Answers, Hub, go_offline
 from veca.teacher import TeacherError, load_teacher
 from veca.teacher.teacher import VecaTeacher
-from veca.teacher.vit import VisionTransformerTeacher
+from veca.teacher.vit import ViTTeacher
 
 GATED = "facebook/dinov3-vits16-pretrain-lvd1689m"
 HELP = (
@@ -39,7 +39,7 @@ def empty(folder: Path) -> Path:
 def test_a_short_name_means_a_model_on_the_hub_with_its_licence(hub: Hub, tmp_path: Path) -> None:
     publish(hub, tmp_path / "teacher", GATED)
     teacher = load_teacher("dinov3-small")
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert same_weights(teacher.network, small_model("dinov3"))
     assert (teacher.name, teacher.licence) == (GATED, "other (dinov3-license)")
     assert teacher(views(), (2, 3)).patches.shape == (2, 6, 32)
@@ -55,14 +55,14 @@ def test_a_model_of_anyone_brings_normalization_and_licence_from_its_repository(
     }
     teacher = load_teacher("owner/vit")
     assert teacher.licence == "mit"
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert teacher.normalization.std == (1, 1, 1)
 
 
 def test_a_model_in_several_files_is_fetched_whole(hub: Hub, tmp_path: Path) -> None:
     publish(hub, tmp_path / "teacher", "owner/vit", max_shard_size="30KB")
     teacher = load_teacher("owner/vit")
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert same_weights(teacher.network, small_model("dinov3"))
 
 
@@ -92,7 +92,7 @@ def test_a_repository_of_open_clip_alone_is_a_teacher_also_without_a_network(
     stored(folder, in_open_clip_names(model), config_of(), "open_clip_pytorch_model.bin")
     hub.publish(folder, "apple/DFN2B-CLIP-ViT-B-16")
     teacher = load_teacher("dfn-clip-base")
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert same_weights(teacher.network, model)
     assert teacher.licence == "apple-amlr"
     go_offline(hub, monkeypatch)
@@ -107,7 +107,7 @@ def test_weights_of_open_clip_are_fetched_where_there_are_no_others_without_pick
     stored(folder, in_open_clip_names(model), config_of(), "open_clip_model.safetensors")
     hub.publish(folder, "laion/CLIP-ViT-B-16-laion2B-s34B-b88K")
     teacher = load_teacher("openclip-base")
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert same_weights(teacher.network, model)
     assert not any("pytorch_model.bin" in request for request in hub.asked)
 
@@ -120,7 +120,7 @@ def test_a_repository_of_nvidia_is_a_teacher_and_its_code_is_not_fetched(
     hub.publish(folder, "nvidia/C-RADIOv3-B")
     hub.files["nvidia/C-RADIOv3-B", "main"]["hf_model.py"] = b"raise SystemExit"
     teacher = load_teacher("radio-base")
-    wanted = VisionTransformerTeacher(model, name="own")
+    wanted = ViTTeacher(model, name="own")
     assert teacher.licence == "other (nvidia-open-model-license)"
     assert torch.equal(teacher(views(), (2, 3)).image, wanted(views(), (2, 3)).image)
     assert not any(".py" in request for request in hub.asked)

@@ -13,7 +13,7 @@ from tests.weights.models import same_weights
 from veca.data.transforms import IMAGENET, Normalization
 from veca.teacher.layouts import load_folder, stated_licence
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vit import HALVES, OPENAI, VisionTransformerTeacher
+from veca.teacher.vit import HALVES, OPENAI, ViTTeacher
 
 GRID = (2, 3)
 
@@ -28,7 +28,7 @@ def test_a_model_comes_back_from_its_folder_without_a_network(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = small_model(kind)
-    wanted = VisionTransformerTeacher(small_model(kind), name=kind)(views(), GRID)
+    wanted = ViTTeacher(small_model(kind), name=kind)(views(), GRID)
     written(model, tmp_path)
     monkeypatch.setattr(socket.socket, "connect", no_network)
     teacher = load_folder(tmp_path, name="mine")

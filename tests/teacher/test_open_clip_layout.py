@@ -15,7 +15,7 @@ from veca.data.transforms import Normalization
 from veca.teacher.layouts import load_folder
 from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vit import OPENAI, VisionTransformerTeacher
+from veca.teacher.vit import OPENAI, ViTTeacher
 
 GRID = (2, 3)
 SAFE, PICKLED = "open_clip_model.safetensors", "open_clip_pytorch_model.bin"
@@ -99,9 +99,9 @@ def test_a_model_of_open_clip_answers_as_the_same_model_of_transformers(
     model = clip("quick_gelu" if quick else "gelu")
     config = config_of(quick, mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7])
     teacher = load_teacher(str(stored(tmp_path, in_open_clip_names(model), config, file)))
-    assert isinstance(teacher, VisionTransformerTeacher)
+    assert isinstance(teacher, ViTTeacher)
     assert teacher.normalization == Normalization((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    wanted = VisionTransformerTeacher(model, name="own", normalization=teacher.normalization)
+    wanted = ViTTeacher(model, name="own", normalization=teacher.normalization)
     assert teacher.digest == wanted.digest  # activation and heads are part of it
     for found, own in zip(teacher(views(), GRID), wanted(views(), GRID), strict=True):
         torch.testing.assert_close(found, own)

@@ -13,7 +13,7 @@ from tests.teacher.small_models import small_model, transformers, views
 from tests.weights.models import same_weights
 from veca.teacher.layouts import load_folder
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vit import VisionTransformerTeacher
+from veca.teacher.vit import ViTTeacher
 
 GRID = (2, 3)
 CONFIG = {
@@ -91,7 +91,7 @@ def test_a_model_of_nvidia_answers_as_the_same_model_of_transformers(
 ) -> None:
     model = radio(biased)
     teacher = load_folder(stored(tmp_path, in_their_names(model, biased)), name="radio")
-    wanted = VisionTransformerTeacher(model, name="own")
+    wanted = ViTTeacher(model, name="own")
     assert teacher.normalization == wanted.normalization
     assert teacher.normalization.mean == pytest.approx((0.1, 0.2, 0.3))
     assert teacher.normalization.std == pytest.approx((0.5, 0.6, 0.7))
@@ -108,7 +108,7 @@ def test_without_scales_of_the_residuals_they_are_one(tmp_path: Path) -> None:
             layer.layer_scale1.lambda1.fill_(1)
             layer.layer_scale2.lambda1.fill_(1)
     found = load_folder(stored(tmp_path, tensors), name="radio").network
-    wanted = VisionTransformerTeacher(model, name="own").network
+    wanted = ViTTeacher(model, name="own").network
     assert same_weights(found, wanted)
 
 
@@ -119,14 +119,14 @@ def test_scales_are_not_lost_where_the_configuration_is_that_of_transformers(
     model.config.save_pretrained(tmp_path)
     stored(tmp_path, in_their_names(model), json.loads((tmp_path / "config.json").read_text()))
     teacher = load_folder(tmp_path, name="radio")
-    assert same_weights(teacher.network, VisionTransformerTeacher(model, name="own").network)
+    assert same_weights(teacher.network, ViTTeacher(model, name="own").network)
 
 
 def test_a_model_in_the_layout_of_transformers_is_left_to_it(tmp_path: Path) -> None:
     model = small_model("radio")
     model.save_pretrained(tmp_path)
     teacher = load_folder(tmp_path, name="radio")
-    assert same_weights(teacher.network, VisionTransformerTeacher(model, name="own").network)
+    assert same_weights(teacher.network, ViTTeacher(model, name="own").network)
 
 
 def test_a_damaged_file_is_refused_whoever_wrote_the_configuration(tmp_path: Path) -> None:

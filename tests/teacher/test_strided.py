@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from veca.data.transforms import Normalization
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts, cut
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec, cut
 
 PLAIN = Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
@@ -15,13 +15,15 @@ class Cells(StridedTeacher):
     """Mean colors of its cells, in half precision; remembers what it saw."""
 
     def __init__(self, stride: int, side: int | None = None) -> None:
-        facts = TeacherFacts(
+        facts = TeacherSpec(
             name="cells", image_width=3, patch_width=3, stride=stride, normalization=PLAIN
         )
         super().__init__(facts, nn.AvgPool2d(side or stride))
         self.seen: Tensor | None = None
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """Mean colors."""
         self.seen = pixels
         cells = self.network(pixels).flatten(2).transpose(1, 2)
@@ -53,7 +55,7 @@ def test_answers_are_in_single_precision_and_have_no_gradient() -> None:
 
 
 def test_the_network_of_a_teacher_is_frozen() -> None:
-    facts = TeacherFacts(name="line", image_width=1, patch_width=1, stride=8, normalization=PLAIN)
+    facts = TeacherSpec(name="line", image_width=1, patch_width=1, stride=8, normalization=PLAIN)
     teacher = StridedTeacher(facts, nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert not any(module.training for module in teacher.modules())
@@ -71,8 +73,8 @@ def test_an_answer_of_another_size_is_refused_with_both_sizes() -> None:
 
 
 def test_a_teacher_that_cannot_observe_says_so() -> None:
-    facts = TeacherFacts(name="none", image_width=1, patch_width=1, stride=8, normalization=PLAIN)
-    with pytest.raises(NotImplementedError, match="does not define observe"):
+    facts = TeacherSpec(name="none", image_width=1, patch_width=1, stride=8, normalization=PLAIN)
+    with pytest.raises(NotImplementedError, match="does not define forward_features"):
         StridedTeacher(facts, nn.Identity())(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), (1, 1))
 
 
@@ -87,9 +89,11 @@ def test_another_normalization_is_another_digest() -> None:
 class Blurred(Cells):
     """Mean colors of three by three cells, those outside being black."""
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """Mean colors."""
-        image, cells = super().observe(pixels, grid)
+        image, cells = super().forward_features(pixels, grid)
         maps = cells.float().transpose(1, 2).unflatten(2, grid)
         blurred = nn.functional.avg_pool2d(maps, 3, stride=1, padding=1)
         return Targets(image, blurred.flatten(2).transpose(1, 2))

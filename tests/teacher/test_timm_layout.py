@@ -13,7 +13,7 @@ from tests.teacher.small_models import transformers, views
 from veca.data.transforms import Normalization
 from veca.teacher.layouts import load_folder
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vit import VisionTransformerTeacher
+from veca.teacher.vit import ViTTeacher
 
 GRID = (2, 3)
 CONFIG = {
@@ -90,7 +90,7 @@ def test_a_model_of_timm_answers_as_the_same_model_of_transformers(
     stored(tmp_path, in_timm_names(model, gated, biased))
     teacher = load_folder(tmp_path, name="timm")
     assert teacher.normalization == Normalization((0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
-    wanted = VisionTransformerTeacher(model, name="own", normalization=teacher.normalization)
+    wanted = ViTTeacher(model, name="own", normalization=teacher.normalization)
     for found, own in zip(teacher(views(), GRID), wanted(views(), GRID), strict=True):
         torch.testing.assert_close(found, own)
 

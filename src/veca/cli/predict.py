@@ -9,8 +9,8 @@ import numpy as np
 import tyro
 from PIL import Image
 
-from veca.data.images import ImageError, Picture, decode
-from veca.data.listing import MEMBER_MARK, Inputs, failure, list_images, open_input
+from veca.data.images import ImageError, DecodedImage, decode
+from veca.data.listing import MEMBER_MARK, ImageList, one_line, list_images, open_image
 from veca.probe.models import FrozenModel
 from veca.probe.overlay import color_name, depth_image, overlay, save_mask
 from veca.probe.predict import (
@@ -98,7 +98,7 @@ def _predict(  # noqa: PLR0913 - the flags of the command
                 labels = predict_labels(backbone, loaded, picture, top)
                 result = {"labels": [one._asdict() for one in labels]}
         except ImageError as error:
-            result = {"error": failure(error)}
+            result = {"error": one_line(error)}
         failed |= "error" in result
         print(json.dumps({"image": name, **result}) if as_json else f"{name}: {_text(result)}")
     if failed:
@@ -119,7 +119,7 @@ def _head_file(given: Path) -> Path:
     raise HeadError(f"{given} contains {len(found)} heads; name one of them: {names}{more}.")
 
 
-def _pictures(inputs: Inputs, least: int | None) -> Iterator[tuple[str, Picture | str]]:
+def _pictures(inputs: ImageList, least: int | None) -> Iterator[tuple[str, DecodedImage | str]]:
     """Every named image, decoded as `decode` does with `least`, or why it cannot be."""
     for row in inputs.rows.tolist():
         source = inputs.table[row]
@@ -128,10 +128,10 @@ def _pictures(inputs: Inputs, least: int | None) -> Iterator[tuple[str, Picture 
             yield source.name, problem
             continue
         try:
-            with open_input(source) as file:
-                picture = decode(file, least_side=least)
+            with open_image(source) as file:
+                picture = decode(file, min_side=least)
         except (ImageError, OSError, MemoryError) as error:
-            yield source.name, failure(error)
+            yield source.name, one_line(error)
         else:
             yield source.name, picture
 
@@ -155,7 +155,7 @@ class _Stems:
 
 
 def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
-    head: SavedHead, model: FrozenModel, picture: Picture, shown: Picture, stem: Path, top: int
+    head: SavedHead, model: FrozenModel, picture: DecodedImage, shown: DecodedImage, stem: Path, top: int
 ) -> dict[str, Any]:
     """Predict on one image, write the files, and return their names with a summary."""
     if head.task == "depth":
@@ -188,7 +188,7 @@ def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
     }
 
 
-def _image(picture: Picture) -> Image.Image:
+def _image(picture: DecodedImage) -> Image.Image:
     """An image in 8 bits."""
     pixels = picture.pixels()
     if pixels.is_floating_point():

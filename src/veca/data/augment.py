@@ -34,7 +34,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from veca.data.images import Box, DataError, Picture
+from veca.data.images import Box, DataError, DecodedImage
 
 STRENGTHS = 31
 """Steps from nothing to the most."""
@@ -225,7 +225,7 @@ class ViewConfig:
 
 
 def training_view(
-    picture: Picture, resolution: int, draw: random.Random, config: ViewConfig, margin: int = 0
+    picture: DecodedImage, resolution: int, draw: random.Random, config: ViewConfig, margin: int = 0
 ) -> UInt8[Tensor, "3 S S"]:
     """A random view: cut, mirrored half of the time, changed by TrivialAugmentWide.
 
@@ -244,17 +244,17 @@ def training_view(
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     if config.trivial_augment:
         image = trivial_augment(image, draw)
-    return Picture((image,)).pixels()
+    return DecodedImage((image,)).pixels()
 
 
 def center_view(
-    picture: Picture, resolution: int, config: ViewConfig, margin: int = 0
+    picture: DecodedImage, resolution: int, config: ViewConfig, margin: int = 0
 ) -> UInt8[Tensor, "3 S S"]:
     """The view from the middle, at the scale of 'resized' views and unchanged; S = R + 2 margin."""
     sides = _scaled_sides(picture.sides, resolution, config.margin)
     top, left = ((side - resolution) // 2 for side in sides)
     box = _box(picture.sides, sides, (top, left), resolution)
-    return Picture((_cut(picture, resolution, box, margin),)).pixels()
+    return DecodedImage((_cut(picture, resolution, box, margin),)).pixels()
 
 
 def inner_view(images: UInt8[Tensor, "*B 3 S S"], resolution: int) -> UInt8[Tensor, "*B 3 R R"]:
@@ -263,7 +263,7 @@ def inner_view(images: UInt8[Tensor, "*B 3 S S"], resolution: int) -> UInt8[Tens
     return images[..., start : start + resolution, start : start + resolution]
 
 
-def least_side(resolution: int, config: ViewConfig) -> int:
+def min_side(resolution: int, config: ViewConfig) -> int:
     """The short side that a picture needs for its views to be as good as from a larger one."""
     scale = config.margin
     if config.crop == "random-resized":
@@ -314,7 +314,7 @@ def _between(ends: tuple[float, float], draw: random.Random) -> float:
     return ends[0] + (ends[1] - ends[0]) * draw.random()
 
 
-def _cut(picture: Picture, resolution: int, box: Box, margin: int) -> Image.Image:
+def _cut(picture: DecodedImage, resolution: int, box: Box, margin: int) -> Image.Image:
     """What lies within a box, and around it a margin in pixels of the view."""
     if not margin:
         return _eight_bit(picture.resampled((resolution, resolution), box))
@@ -325,7 +325,7 @@ def _cut(picture: Picture, resolution: int, box: Box, margin: int) -> Image.Imag
     return _eight_bit(picture.resampled_beyond((side, side), outer))
 
 
-def _eight_bit(picture: Picture) -> Image.Image:
+def _eight_bit(picture: DecodedImage) -> Image.Image:
     """The picture as one RGB image of 8 bits."""
     if picture.bands[0].mode == "RGB":
         return picture.bands[0]

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from veca.data.images import DataError, InputError
+from veca.data.images import DataError
 from veca.data.listing import (
     MEMBER_MARK,
     SHARDS,
+    ImageEntry,
     ImageTable,
-    Input,
     absolute,
     key,
     list_images,
@@ -67,7 +67,7 @@ class ImageIndex:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Input:
+    def __getitem__(self, index: int) -> ImageEntry:
         return self.table[int(self.rows[index])]
 
     def fingerprint(self) -> str:
@@ -76,7 +76,7 @@ class ImageIndex:
 
 
 def image_index(
-    images: str | os.PathLike[str], cache: Path | None = None, leave_out: Path | None = None
+    images: str | os.PathLike[str], cache: Path | None = None, exclude: Path | None = None
 ) -> ImageIndex:
     """Find the images that a folder, a shard, a list or a pattern means.
 
@@ -84,21 +84,21 @@ def image_index(
         images: a folder, looked through to its depth, with images or .tar shards or both; one .tar
             shard; a .txt or .lst file with a path a line; a pattern.
         cache: the file in which the index is kept and looked for; None keeps nothing.
-        leave_out: a folder below `images` that is none of them, such as that of a run.
+        exclude: a folder below `images` that is none of them, such as that of a run.
     """
     word = os.fspath(images)
     source = {
         "format": FORMAT,
         "images": absolute(word),
-        "leave_out": None if leave_out is None else absolute(leave_out),
+        "exclude": None if exclude is None else absolute(exclude),
     }
     if cache is not None and (kept := _read(cache, source)):
         return kept
-    found = list_images([images], leave_out)
+    found = list_images([images], exclude)
     problems = tuple(f"{found.table[row].name}: {text}" for row, text in found.problems.items())
     rows = np.setdiff1d(found.rows, np.fromiter(found.problems, np.int64))
     if not len(rows):
-        raise InputError(f"no image was found in {word}: {problems[0]}")
+        raise DataError(f"no image was found in {word}: {problems[0]}")
     index = ImageIndex(
         found.table, rows, _keys_below(found.table, rows, _root(word)), problems, found.others
     )

@@ -40,7 +40,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.images import ImageError, InputError
+from veca.data.images import DataError, ImageError
 from veca.data.stamps import StampBuilder, Stamps, matches, whole_pattern
 
 MEMBER_MARK = "#"
@@ -84,7 +84,7 @@ UNKNOWN = -1
 """Bytes of a file that could not be asked, and the start of one that is not in a tar shard."""
 
 
-class Input(NamedTuple):
+class ImageEntry(NamedTuple):
     """One picture of the table."""
 
     name: str
@@ -130,12 +130,12 @@ class ImageTable:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __getitem__(self, row: int) -> Input:
+    def __getitem__(self, row: int) -> ImageEntry:
         begin = int(self.ends[row - 1]) if row else 0
         name = self.names[begin : int(self.ends[row])].tobytes()
         length = int(self.shard_lengths[row])
         shard = os.fsdecode(name[:length]) if length else None
-        return Input(os.fsdecode(name), int(self.sizes[row]), shard, int(self.starts[row]))
+        return ImageEntry(os.fsdecode(name), int(self.sizes[row]), shard, int(self.starts[row]))
 
     def first_of_each(self) -> NDArray[np.int64]:
         """Rows without those whose name stands in an earlier one."""
@@ -243,7 +243,7 @@ def members(path: str) -> Iterator[Member]:
                     yield Member(found.name, found.offset_data, found.size)
             _check_end(path, shard.offset)
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise InputError(
+        raise DataError(
             f"the tar shard cannot be read to its end ({error}); what lies before the damage was "
             "taken: get the shard again, or make it anew, without compression."
         ) from error
@@ -315,7 +315,7 @@ SHARDS = (".tar",)
 PACKED_SHARDS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tbz2", ".tgz", ".txz")
 
 
-class Inputs(NamedTuple):
+class ImageList(NamedTuple):
     """What was found."""
 
     table: ImageTable
@@ -333,34 +333,34 @@ class Inputs(NamedTuple):
     """Of every folder, shard and list that was read: while they hold, the same would be found."""
 
 
-def list_images(paths: Sequence[str | os.PathLike[str]], leave_out: Path | None = None) -> Inputs:
-    """Find every picture that the paths mean; not in the folder `leave_out`, the collection's."""
-    finder = _Finder(leave_out)
+def list_images(paths: Sequence[str | os.PathLike[str]], exclude: Path | None = None) -> ImageList:
+    """Find every picture that the paths mean; not in the folder `exclude`, the collection's."""
+    finder = _Finder(exclude)
     for path in paths:
         finder.add_argument(os.fspath(path))
     if not len(finder.builder):
         ignored = f" ({finder.others:,} files with other names were ignored)"
-        raise InputError(
+        raise DataError(
             f"no picture was found in {', '.join(str(path) for path in paths) or 'nothing'}"
             f"{ignored if finder.others else ''}; give files, folders, .tar shards, .txt lists of "
             f"paths, or patterns; pictures in folders end in {', '.join(READABLE)}."
         )
     table, stamps = finder.builder.table(), finder.stamps.stamps()
-    return Inputs(table, table.first_of_each(), finder.problems, finder.others, stamps)
+    return ImageList(table, table.first_of_each(), finder.problems, finder.others, stamps)
 
 
 class _Finder:
     """Walks through arguments and fills the table."""
 
-    def __init__(self, leave_out: Path | None) -> None:
+    def __init__(self, exclude: Path | None) -> None:
         self.builder = TableBuilder()
         self.problems: dict[int, str] = {}
         self.others = 0
         self.stamps = StampBuilder()
         self._shards: set[str] = set()
         self._folders: set[tuple[int, int]] = set()
-        if leave_out is not None and leave_out.exists():
-            self._enter(os.fspath(leave_out))
+        if exclude is not None and exclude.exists():
+            self._enter(os.fspath(exclude))
 
     def add_argument(self, word: str) -> None:
         """Add what a word of the command line means; a path that exists comes before a pattern."""
@@ -373,7 +373,7 @@ class _Finder:
             found = matches(pattern)
             self.stamps.add_pattern(pattern, found)
             if not found:
-                raise InputError(
+                raise DataError(
                     f"{word} does not exist, and no file matches it as a pattern; check the path."
                 )
             for match in found:
@@ -461,7 +461,7 @@ class _Finder:
                     self.builder.add_member(path, member.name, member.num_bytes, member.start)
                 else:
                     self.others += 1
-        except InputError as error:
+        except DataError as error:
             if isinstance(error.__cause__, OSError):  # which permissions or a cable can mend
                 self.stamps.add(path, settled=False)
             self._add_problem(path, str(error))
@@ -508,7 +508,7 @@ def _num_bytes(path: str) -> int:
 
 
 @contextmanager
-def open_input(source: Input) -> Iterator[str | IO[bytes]]:
+def open_image(source: ImageEntry) -> Iterator[str | IO[bytes]]:
     """What the picture readers take: the path of a file, or an open part of a larger file."""
     if source.shard is None:
         yield source.name
@@ -520,12 +520,12 @@ def open_input(source: Input) -> Iterator[str | IO[bytes]]:
         yield file
 
 
-def failure(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Why an input was skipped, on one line."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words.encode("utf-8", "replace").decode()  # names may hold what is no text
 
 
-def exists(source: Input) -> bool:
+def exists(source: ImageEntry) -> bool:
     """Whether the file, or the tar shard, is still there."""
     return os.path.lexists(source.shard or source.name)

@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from veca.data.augment import ViewConfig, center_view, inner_view, least_side, training_view
+from veca.data.augment import ViewConfig, center_view, inner_view, min_side, training_view
 from veca.data.image_index import ImageIndex
-from veca.data.images import DataError, ImageError, Picture, WorkerError, decode
-from veca.data.listing import failure, open_input
+from veca.data.images import DataError, DecodedImage, ImageError, WorkerError, decode
+from veca.data.listing import one_line, open_image
 
 AHEAD = 2
 """Answers that each worker has ready or under way."""
@@ -204,7 +204,7 @@ class BatchSpec(NamedTuple):
     indices: NDArray[np.int64]
     """Numbers of the images in the index (B)."""
 
-    draws: NDArray[np.int64]
+    crop_ids: NDArray[np.int64]
     """Which of its endless random views each image gives: the epoch, or a number of one's own (B).
     Of no effect outside training."""
 
@@ -224,7 +224,7 @@ class Batch(NamedTuple):
     """Numbers of images that could not be read, with the reason; others stand in their places."""
 
 
-def global_batch(
+def sample_order(
     count: int, batch: int, step: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which of `count` images the samples of a step are, and in which epoch.
@@ -277,7 +277,7 @@ def batches(  # noqa: PLR0913 - a door
 
     The view of an image is drawn from (seed, draw, image). An image that cannot be read is replaced
     by another one, drawn from (seed, draw, image) too; its random numbers stay those of its place.
-    Photographs far larger than a view are decoded at a part of their size (`decode`, `least_side`).
+    Photographs far larger than a view are decoded at a part of their size (`decode`, `min_side`).
 
     Args:
         index: the images that tasks speak of.
@@ -347,7 +347,7 @@ class _Viewer(Dataset[_Answer]):
         resolution, unreadable = task.resolution, dict[int, str]()
         side = resolution + 2 * self.margin * self.give_margin
         images = torch.empty((len(task.indices), 3, side, side), dtype=torch.uint8)
-        places = zip(task.indices.tolist(), task.draws.tolist(), strict=True)
+        places = zip(task.indices.tolist(), task.crop_ids.tolist(), strict=True)
         try:
             for place, (image, draw) in enumerate(places):
                 view = self._view(image, draw, resolution, unreadable)
@@ -369,19 +369,19 @@ class _Viewer(Dataset[_Answer]):
 
     def _picture(
         self, image: int, draw: int, resolution: int, unreadable: dict[int, str]
-    ) -> Picture:
+    ) -> DecodedImage:
         """The picture of an image, or of the first one in its place that can be read."""
-        least, tried = least_side(resolution, self.config), image
+        least, tried = min_side(resolution, self.config), image
         for attempt in range(ATTEMPTS + 1):
             if attempt:
                 tried = self._replacement(image, draw, attempt)
             if tried in unreadable:
                 continue
             try:
-                with open_input(self.index[tried]) as file:
-                    return decode(file, least_side=least)
+                with open_image(self.index[tried]) as file:
+                    return decode(file, min_side=least)
             except (ImageError, OSError, MemoryError) as error:
-                unreadable[tried] = failure(error)
+                unreadable[tried] = one_line(error)
         raise DataError(
             f"{self.index[image].name} cannot be read ({unreadable[image]}), and none of "
             f"{ATTEMPTS} other images that were tried in its place; check that the images are "

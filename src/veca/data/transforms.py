@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.data.images import MOST_PIXELS, ImageError, Source, decode
+from veca.data.images import MAX_PIXELS, ImageError, Source, decode
 
 MEAN = (0.485, 0.456, 0.406)
 """Of red, green and blue in 0..1 over ImageNet; what DINO models and ours were trained with."""
@@ -266,13 +266,13 @@ def fitted(original: tuple[int, int], size: int | None, fit: str, patch_size: in
     )
 
 
-def check_result(geometry: Geometry, most_pixels: int) -> None:
+def check_result(geometry: Geometry, max_pixels: int) -> None:
     """Refuse what would become too large, such as a long strip scaled by its short side."""
     height, width = geometry.height.length, geometry.width.length
-    if height * width > most_pixels:
+    if height * width > max_pixels:
         raise ImageError(
             f"a picture of {geometry.width.original} x {geometry.height.original} pixels would "
-            f"become {width} x {height}, but at most {most_pixels:,} pixels are made; pass a "
+            f"become {width} x {height}, but at most {max_pixels:,} pixels are made; pass a "
             "smaller size, or fit='pad', which scales by the long side, or fit='crop'."
         )
 
@@ -365,7 +365,7 @@ def prepare(  # noqa: PLR0913 - the door, where everything can be chosen
     *,
     patch_size: int = 16,
     normalization: Normalization = IMAGENET,
-    most_pixels: int = MOST_PIXELS,
+    max_pixels: int = MAX_PIXELS,
 ) -> Prepared:
     """Prepare one picture for a backbone, with the geometry that leads back to its pixels.
 
@@ -379,14 +379,14 @@ def prepare(  # noqa: PLR0913 - the door, where everything can be chosen
             below with the mean color, which is zero after normalization.
         patch_size: Of the model, as in `model.config.patch_size`.
         normalization: Of the model; another only for models of other makers.
-        most_pixels: Larger pictures, before or after, are refused before they take memory.
+        max_pixels: Larger pictures, before or after, are refused before they take memory.
 
     Raises:
         ImageError: What was passed is no picture that can be used.
     """
-    picture = decode(image, most_pixels)
+    picture = decode(image, max_pixels)
     geometry = fitted(picture.sides, size, fit, patch_size)
-    check_result(geometry, most_pixels)
+    check_result(geometry, max_pixels)
 
     height, width = geometry.height, geometry.width
     (top, bottom), (left, right) = height.box(), width.box()
@@ -404,7 +404,7 @@ def preprocess(  # noqa: PLR0913 - as prepare
     *,
     patch_size: int = 16,
     normalization: Normalization = IMAGENET,
-    most_pixels: int = MOST_PIXELS,
+    max_pixels: int = MAX_PIXELS,
 ) -> Float[Tensor, "3 height width"]:
     """What `prepare` makes of a picture, without the way back."""
     return prepare(
@@ -413,5 +413,5 @@ def preprocess(  # noqa: PLR0913 - as prepare
         fit,
         patch_size=patch_size,
         normalization=normalization,
-        most_pixels=most_pixels,
+        max_pixels=max_pixels,
     ).pixels

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from veca.data.image_index import ImageIndex
 from veca.data.images import DataError
-from veca.data.loader import Batch, BatchSpec, batches, global_batch
+from veca.data.loader import Batch, BatchSpec, batches, sample_order
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.margin import Margin
 from veca.runtime.distributed import Ranks
@@ -55,7 +55,7 @@ def tasks(  # noqa: PLR0913 - what a batch depends on
 ) -> Iterator[BatchSpec]:
     """The parts of this process's share of each step's batch; `crops` are the kept views."""
     for step in steps:
-        places, epochs = global_batch(len(training), config.batch, step, config.seed)
+        places, epochs = sample_order(len(training), config.batch, step, config.seed)
         resolution = draw_resolution(config.phases, config.seed, step, length)
         mine = workers.split(config.batch)
         images, draws = training[places[mine]], epochs[mine]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from veca.data.image_index import ImageIndex, held_out, image_index
-from veca.data.loader import BatchSpec, batches, global_batch
+from veca.data.loader import BatchSpec, batches, sample_order
 from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable
@@ -59,7 +59,7 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
     workers = place.workers
     if not workers.is_main:
         workers.barrier()
-    index = image_index(config.images, place.folder.index("training"), leave_out=place.folder.path)
+    index = image_index(config.images, place.folder.index("training"), exclude=place.folder.path)
     training, validation = held_out(index, config.validation_images)
     validation_index = index
     if config.validation is not None:
@@ -267,7 +267,7 @@ def _statistics(training: Training, pictures: Pictures) -> Generator[list[Target
     """Unscaled targets of the first training images in their first views."""
     config, device = training.config, training.workers.device
     count = min(config.statistics_images, len(pictures.training))
-    places, _ = global_batch(len(pictures.training), count, 0, config.seed)
+    places, _ = sample_order(len(pictures.training), count, 0, config.seed)
     images, resolution = pictures.training[places], config.sizes[0]
     tasks = [
         BatchSpec(0, part, some, np.zeros(len(some), np.int64), resolution)

@@ -41,7 +41,7 @@ class TeacherCache:
 
     def lookup(self, task: BatchSpec, device: torch.device) -> list[Targets]:
         """Each teacher's outputs for the views of a task, in single precision."""
-        views = self._places(task) * self.crops + task.draws
+        views = self._places(task) * self.crops + task.crop_ids
         return [self._at(kept, task.resolution).read(views, device) for kept in self._kept]
 
     def _places(self, task: BatchSpec) -> NDArray[np.int64]:
@@ -53,9 +53,11 @@ class TeacherCache:
                 f"image {strange[0]} is none of the {len(self._images):,} images whose teacher "
                 "outputs are kept; ask for training images only."
             )
-        if len(task.draws) and not (task.draws.min() >= 0 and task.draws.max() < self.crops):
+        if len(task.crop_ids) and not (
+            task.crop_ids.min() >= 0 and task.crop_ids.max() < self.crops
+        ):
             raise CacheError(
-                f"views {task.draws.min()} to {task.draws.max()} were asked for, but "
+                f"views {task.crop_ids.min()} to {task.crop_ids.max()} were asked for, but "
                 f"{self.crops} of each image are kept; draw from 0 to {self.crops - 1}."
             )
         return places

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from veca.data.images import ImageError, WorkerError
-from veca.data.listing import ImageTable, failure, open_input
+from veca.data.listing import ImageTable, one_line, open_image
 from veca.data.loader import worker_loader
 from veca.data.transforms import Fit, prepare
 from veca.embed.errors import CollectionError
@@ -59,12 +59,12 @@ class Decoder(Dataset[Decoded]):
         for place, row in zip(task.places.tolist(), task.rows.tolist(), strict=True):
             source = self.table[row]
             try:
-                with open_input(source) as file:
+                with open_image(source) as file:
                     pixels, geometry = prepare(
                         file, self.size, self.fit, patch_size=self.patch_size
                     )
             except (ImageError, OSError, MemoryError) as error:
-                skipped[place] = failure(error)
+                skipped[place] = one_line(error)
             else:
                 found.setdefault(geometry.grid, []).append((place, pixels, geometry.original))
         return Decoded(task.window, [self._group(items) for items in found.values()], skipped)

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from veca.data.listing import MEMBER_MARK, UNKNOWN, Input
+from veca.data.listing import MEMBER_MARK, UNKNOWN, ImageEntry
 from veca.embed.errors import CollectionError
 
 INDEX_NAME = "index.jsonl"
@@ -80,11 +80,11 @@ class Entry:
         return json.dumps(content).encode() + b"\n"
 
     @property
-    def source(self) -> Input:
+    def source(self) -> ImageEntry:
         """Where the picture is."""
         inside = self.member is not None
         shard = self.path.removesuffix(f"{MEMBER_MARK}{self.member}") if inside else None
-        return Input(self.path, self.num_bytes, shard, self.start)
+        return ImageEntry(self.path, self.num_bytes, shard, self.start)
 
 
 def path_in_line(path: str) -> bytes:

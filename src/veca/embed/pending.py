@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.listing import UNKNOWN, ImageTable, Inputs, KeyedRows, exists, key
+from veca.data.listing import UNKNOWN, ImageList, ImageTable, KeyedRows, exists, key
 from veca.embed.errors import CollectionError
 from veca.embed.layout import Entry
 from veca.embed.store import CollectionWriter, Known
@@ -21,10 +21,10 @@ class Pending(NamedTuple):
     """Keys of those that were skipped before and have changed since."""
 
     changed: int
-    """Inputs that were embedded and have changed since: their features stay as they are."""
+    """ImageList that were embedded and have changed since: their features stay as they are."""
 
 
-def find_pending(inputs: Inputs, writer: CollectionWriter) -> Pending:
+def find_pending(inputs: ImageList, writer: CollectionWriter) -> Pending:
     """Leave out what is in the collection, and what was skipped and is still the same."""
     keys = inputs.table.keys[inputs.rows]
     sizes = inputs.table.sizes[inputs.rows]
@@ -50,7 +50,7 @@ def _changed(
 
 
 def _check_same_inputs(
-    inputs: Inputs, keys: NDArray[np.uint64], embedded: Known, writer: CollectionWriter
+    inputs: ImageList, keys: NDArray[np.uint64], embedded: Known, writer: CollectionWriter
 ) -> None:
     """Refuse inputs that are not those of the collection: they may grow, and files may vanish."""
     absent = embedded.keys[KeyedRows(keys).find(embedded.keys) < 0]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from veca.backbone.config import BackboneConfig
 from veca.backbone.features import Features
 from veca.backbone.model import VECA, checked_budget, checked_units
-from veca.data.listing import Inputs, list_images
+from veca.data.listing import ImageList, list_images
 from veca.data.loader import has_shared_memory
 from veca.data.transforms import fitted
 from veca.embed.config import Efficiency, EmbedConfig
@@ -54,10 +54,10 @@ class Summary(NamedTuple):
     """Pictures that this run added."""
 
     skipped: int
-    """Inputs that this run could not read."""
+    """ImageList that this run could not read."""
 
     changed: int
-    """Inputs that changed after an earlier run embedded them; their features are the old ones."""
+    """ImageList that changed after an earlier run embedded them; their features are the old ones."""
 
     others: int
     """Files in folders and shards that were left out for their names."""
@@ -95,7 +95,7 @@ def embed_collection(  # noqa: PLR0913 - the door
     efficiency = efficiency or Efficiency()
     folder = Path(out).expanduser()
     check_folder(folder)
-    inputs = list_images(paths, leave_out=folder)
+    inputs = list_images(paths, exclude=folder)
     chosen = find_model(model, pick_device(efficiency.device))
     config = _checked(config or EmbedConfig(), chosen.model.config)
 
@@ -128,7 +128,7 @@ class _Run:
 
     def __init__(
         self,
-        inputs: Inputs,
+        inputs: ImageList,
         chosen: CollectionModel,
         config: EmbedConfig,
         efficiency: Efficiency,

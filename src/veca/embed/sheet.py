@@ -11,7 +11,7 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from veca.data.images import ImageError, decode
-from veca.data.listing import Input, exists, open_input
+from veca.data.listing import ImageEntry, exists, open_image
 from veca.embed.errors import CollectionError
 from veca.embed.neighbours import Neighbour
 from veca.runtime.files import make_folder, write_atomic
@@ -61,7 +61,7 @@ def layout(count: int) -> Layout:
     return Layout(columns, math.ceil(count / columns))
 
 
-def contact_sheet(query: Input, neighbours: Sequence[Neighbour]) -> Image.Image:
+def contact_sheet(query: ImageEntry, neighbours: Sequence[Neighbour]) -> Image.Image:
     """Draw the sheet; a picture that is gone or unreadable becomes a grey tile."""
     shown = neighbours[:MOST_TILES]
     places = layout(len(shown))
@@ -91,7 +91,7 @@ def write_sheet(sheet: Image.Image, path: Path) -> None:
 
 
 def _draw_tile(
-    sheet: Image.Image, draw: ImageDraw.ImageDraw, corner: tuple[int, int], source: Input
+    sheet: Image.Image, draw: ImageDraw.ImageDraw, corner: tuple[int, int], source: ImageEntry
 ) -> None:
     """Draw a picture into its tile."""
     left, top = corner
@@ -107,9 +107,9 @@ def _draw_tile(
     sheet.paste(picture, (left + (TILE - picture.width) // 2, top + (TILE - picture.height) // 2))
 
 
-def _thumbnail(source: Input) -> Image.Image:
+def _thumbnail(source: ImageEntry) -> Image.Image:
     """A picture whose long side is that of a tile."""
-    with open_input(source) as file:
+    with open_image(source) as file:
         picture = decode(file)
     height, width = picture.sides
     scale = TILE / max(height, width)
@@ -126,7 +126,7 @@ def _write(
     corner: tuple[int, int],
     title: str,
     colour: tuple[int, int, int],
-    source: Input,
+    source: ImageEntry,
 ) -> None:
     """Write two lines below a tile: a title, and what the file is called."""
     left, top = corner
@@ -135,7 +135,7 @@ def _write(
     draw.text((left, top + TILE + 29), name, PALE_INK, _font(13))
 
 
-def _file_name(source: Input) -> str:
+def _file_name(source: ImageEntry) -> str:
     """The last part of a path; of letters that can be drawn."""
     name = os.path.basename(source.member or source.name)  # noqa: PTH119 - no path of this system
     return "".join(letter if letter.isprintable() else "?" for letter in name)

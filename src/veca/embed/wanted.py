@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 
 from veca.backbone.model import VECA
-from veca.data.listing import UNKNOWN, Input, absolute, list_images, open_input, split_member
+from veca.data.listing import UNKNOWN, ImageEntry, absolute, list_images, open_image, split_member
 from veca.data.transforms import prepare
 from veca.embed.collection import Collection
 from veca.embed.errors import CollectionError
@@ -20,7 +20,7 @@ from veca.runtime.device import pick_device
 class Wanted(NamedTuple):
     """A picture to search with."""
 
-    source: Input
+    source: ImageEntry
     vector: Float[np.ndarray, " D"]
 
     is_member: bool
@@ -44,7 +44,7 @@ def find_wanted(
     source = _source(image)
     chosen = _model(collection, model, device)
     config = collection.record.config
-    with open_input(source) as file:
+    with open_image(source) as file:
         pixels, _ = prepare(file, config.size, config.fit, patch_size=chosen.config.patch_size)
     weight = next(chosen.parameters())
     with torch.inference_mode():
@@ -53,18 +53,18 @@ def find_wanted(
     return Wanted(source, features.image[0].float().cpu().numpy(), is_member=False)
 
 
-def _changed(source: Input) -> bool:
+def _changed(source: ImageEntry) -> bool:
     """Whether a file is there and is not the one that was embedded."""
     path = Path(source.name)
     return source.shard is None and path.exists() and path.stat().st_size != source.num_bytes
 
 
-def _source(image: str | os.PathLike[str]) -> Input:
+def _source(image: str | os.PathLike[str]) -> ImageEntry:
     """Where a picture lies that is not in the collection."""
     path = absolute(image)
     if not os.path.lexists(path) and split_member(os.fspath(image)):
         return list_images([image]).table[0]
-    return Input(path, UNKNOWN, None, UNKNOWN)
+    return ImageEntry(path, UNKNOWN, None, UNKNOWN)
 
 
 def _model(collection: Collection, model: ModelSource | None, device: str) -> VECA:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veca.data.images import ImageError, read_size
-from veca.data.listing import ImageTable, Input, failure, open_input
+from veca.data.listing import ImageEntry, ImageTable, one_line, open_image
 from veca.data.transforms import Fit, fitted
 
 WINDOW = 4096
@@ -149,17 +149,17 @@ class Planner:
         """The same for some inputs."""
         return [self.problems.get(int(row)) or self._grid(self.table[int(row)]) for row in rows]
 
-    def _grid(self, source: Input) -> Grid | str:
+    def _grid(self, source: ImageEntry) -> Grid | str:
         """The same for one input."""
         if self.fit == "crop":  # all pictures get one shape, so there is no need to look
             side = self.size // self.patch_size
             return side, side
         try:
-            with open_input(source) as file:
+            with open_image(source) as file:
                 width, height = read_size(file)
             grid = fitted((height, width), self.size, self.fit, self.patch_size).grid
         except (ImageError, OSError) as error:
-            return failure(error)
+            return one_line(error)
         if grid[0] * grid[1] > MOST_PATCHES:
             return (
                 f"{width} x {height} pixels become {grid[0]:,} x {grid[1]:,} patches, more than "

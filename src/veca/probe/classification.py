@@ -58,7 +58,7 @@ class ClassProbe:
     def __post_init__(self) -> None:
         """Refuse sets that hold no classes, or lack what is needed."""
         if self.data.kind != "classes" or self.data.train is None:
-            borrowed = self.data.head_of
+            borrowed = self.data.uses_head_of
             hint = f"name it with --also beside {borrowed}" if borrowed else "use another set"
             raise DataError(
                 f"{self.data.name} has {self.data.kind} and "
@@ -131,7 +131,7 @@ def run_logistic(probe: ClassProbe, name: str, seeds: Sequence[int]) -> Iterator
     """Fit logistic regressions; the seed puts pictures aside to choose C on."""
     margin = logistic_protocol(name, probe.data, 0).margin
     train, labels = probe.vectors(probe.train, margin), labels_of(probe.train)
-    aside = probe.data.held_out
+    aside = probe.data.val
     own = None if aside is None else probe.vectors(aside, margin)
     tests = [probe.vectors(data.test, margin) for data in probe.tests]
     num_classes = len(probe.data.classes)
@@ -168,8 +168,8 @@ def run_linear(
     judges, aside = None, None
     if protocol.selection in {"test", "test-best-step"}:
         judges = tests[0], labels_of(probe.data.test)
-    elif protocol.selection == "held-out" and probe.data.held_out is not None:
-        aside = probe.data.held_out
+    elif protocol.selection == "held-out" and probe.data.val is not None:
+        aside = probe.data.val
         judges = probe.vectors(aside, protocol.margin), labels_of(aside)
     for seed in seeds:
         fits = _linear_fits(probe, protocol, train, judges, seed)
@@ -217,7 +217,7 @@ def labels_of(split: Split) -> Tensor:
 
 def class_numbers(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[str, float]:
     """The metrics that suit a set."""
-    if data.head_of is not None and labels.dtype == torch.bool:
+    if data.uses_head_of is not None and labels.dtype == torch.bool:
         return metrics(scores, labels, ("top1",))
     found = metrics(scores, labels)
     if data.test.counted is not None:
@@ -239,12 +239,12 @@ def _check_shared(other: LabeledDataset, data: LabeledDataset) -> None:
             f"{other.name} has {len(other.classes)} classes, {data.name} {len(data.classes)}; a "
             "head can be measured on sets with its own classes only."
         )
-    if other.head_of not in {None, data.name}:
+    if other.uses_head_of not in {None, data.name}:
         raise DataError(
-            f"{other.name} is measured with heads of {other.head_of}, not of {data.name}; give "
-            f"{other.head_of}=FOLDER as the set to fit on."
+            f"{other.name} is measured with heads of {other.uses_head_of}, not of {data.name}; give "
+            f"{other.uses_head_of}=FOLDER as the set to fit on."
         )
-    if other.head_of is None and other.classes != data.classes:
+    if other.uses_head_of is None and other.classes != data.classes:
         differing = next(
             pair for pair in zip(other.classes, data.classes, strict=True) if pair[0] != pair[1]
         )

@@ -103,7 +103,7 @@ class SigLoss:
         """What to do with each head."""
         pixels = _Pixels(batch, self._protocol.loss_stride, self._seed, step)
         targets = pixels.targets
-        known = (targets > self._facts.least) & (targets < self._facts.most)
+        known = (targets > self._facts.min_depth) & (targets < self._facts.max_depth)
         goal = (targets[known] + LOG_SHIFT).log()
         settling = step < self._protocol.settling
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from veca.data.images import DataError, Picture, WorkerError, decode
-from veca.data.listing import TableBuilder, failure, open_input
+from veca.data.images import DataError, DecodedImage, WorkerError, decode
+from veca.data.listing import TableBuilder, one_line, open_image
 from veca.data.loader import worker_loader
 from veca.data.sets.dataset import Split, Target
 from veca.probe.feature_cache import FEWER_WORKERS, unreadable
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 class Pair(NamedTuple):
     """A picture and what is to be told of it."""
 
-    picture: Picture
+    picture: DecodedImage
 
     target: Target
 
@@ -40,14 +40,14 @@ def naming(name: str) -> Iterator[None]:
         raise DataError(f"{name}: {error}") from error
 
 
-def load_picture(split: Split, index: int) -> Picture:
+def load_picture(split: Split, index: int) -> DecodedImage:
     """A picture of a split, or an error that names it."""
-    source = split.picture(index)
+    source = split.image(index)
     try:
-        with open_input(source) as file:
+        with open_image(source) as file:
             return decode(file)
     except (OSError, ValueError) as error:
-        raise unreadable(source, failure(error)) from error
+        raise unreadable(source, one_line(error)) from error
 
 
 def load_pair(split: Split, index: int) -> Pair:
@@ -68,7 +68,7 @@ def load_target(split: Split, index: int) -> Target:
         return split.target(index)
     except OSError as error:
         raise DataError(
-            f"{split.targets[index]} cannot be read ({failure(error)}); get it again."
+            f"{split.targets[index]} cannot be read ({one_line(error)}); get it again."
         ) from error
 
 
@@ -105,14 +105,14 @@ def part_of(split: Split, rows: NDArray[np.int64], name: str) -> Split:
     """Some pictures of a split, as one of their own."""
     builder = TableBuilder()
     for row in rows.tolist():
-        source = split.picture(row)
+        source = split.image(row)
         if source.shard is None:
             builder.add_file(source.name, source.num_bytes)
         else:
             builder.add_member(source.shard, source.member or "", source.num_bytes, source.start)
     return Split(
         name=name,
-        pictures=builder.table(),
+        images=builder.table(),
         keys=tuple(split.keys[row] for row in rows.tolist()),
         targets=tuple(split.targets[row] for row in rows.tolist()),
         read_target=split.read_target,
@@ -129,4 +129,4 @@ class _Maker(Dataset[tuple[Any, str | None]]):
         try:
             return self._make(task), None
         except (OSError, ValueError) as error:
-            return None, failure(error)
+            return None, one_line(error)

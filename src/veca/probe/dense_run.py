@@ -161,8 +161,8 @@ class DenseRun(Generic[Judged]):
             return every, None
         if self._protocol.selection == "test-best-step":
             return every, self._data.test
-        if self._data.held_out is not None:
-            return every, self._data.held_out
+        if self._data.val is not None:
+            return every, self._data.val
         parts = hold_out(len(self._train), self._protocol.held_out, HELD_OUT_SEED)
         aside = part_of(self._train, parts.held_out.numpy(), f"held out of {self._train.name}")
         return parts.kept.numpy(), aside

@@ -64,8 +64,8 @@ class DepthScale:
 def depth_scale(protocol: DepthProtocol, facts: DepthRange) -> DepthScale:
     """The scale of a protocol on a set."""
     return DepthScale(
-        least=facts.least,
-        most=facts.most,
+        least=facts.min_depth,
+        most=facts.max_depth,
         bins=protocol.bins,
         spacing=protocol.spacing,
         upsample=protocol.upsample,

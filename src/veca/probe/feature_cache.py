@@ -41,7 +41,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veca.data.images import DataError, ImageError
-from veca.data.listing import Input, failure, open_input
+from veca.data.listing import ImageEntry, one_line, open_image
 from veca.data.sets.dataset import Split
 from veca.probe.models import FrozenModel
 from veca.runtime import VecaError
@@ -264,15 +264,15 @@ def picture_facts(split: Split) -> dict[str, Any]:
     count = min(SAMPLED_PICTURES, len(split))
     sample = hashlib.sha256()
     for place in range(count):
-        source = split.picture(place * len(split) // count)
+        source = split.image(place * len(split) // count)
         try:
             sample.update(hashlib.sha256(_first_bytes(source)).digest())
         except (OSError, ImageError) as error:
-            raise unreadable(source, failure(error)) from error
+            raise unreadable(source, one_line(error)) from error
     return {"names_and_sizes": split.fingerprint(), "sample": sample.hexdigest()}
 
 
-def unreadable(source: Input, reason: str) -> DataError:
+def unreadable(source: ImageEntry, reason: str) -> DataError:
     """The error for a picture that cannot be read: without it a number would be of another set."""
     return DataError(
         f"{source.name} cannot be read ({reason}), and a number over the other pictures would not "
@@ -280,9 +280,9 @@ def unreadable(source: Input, reason: str) -> DataError:
     )
 
 
-def _first_bytes(source: Input) -> bytes:
+def _first_bytes(source: ImageEntry) -> bytes:
     """The beginning of an encoded picture."""
-    with open_input(source) as file:
+    with open_image(source) as file:
         if not isinstance(file, str):
             return file.read(SAMPLED_BYTES)
         with Path(file).open("rb") as opened:

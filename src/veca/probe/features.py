@@ -295,7 +295,7 @@ class _Pass:
             for wanted in missing
             for start in range(wanted.items.start, wanted.items.stop, self.pictures)
         ]
-        pictures = self.split.pictures
+        pictures = self.split.images
         found = batches(
             ImageIndex(pictures, np.arange(len(pictures)), pictures.keys),
             (self._task(turn, items) for turn, (_, items) in enumerate(turns)),
@@ -328,7 +328,7 @@ class _Pass:
     def _check_readable(self, batch: Batch) -> None:
         """Refuse to go on without a picture, or with another one in its place."""
         for picture, reason in batch.unreadable.items():
-            raise unreadable(self.split.picture(picture), reason)
+            raise unreadable(self.split.image(picture), reason)
 
     def _content(self, batch: Batch, setting: Setting) -> Content:
         """What is kept of some pictures."""
@@ -346,7 +346,7 @@ class _Pass:
         finite = image.isfinite().all(1) & patches.isfinite().flatten(1).all(1)
         if not finite.all():
             place = start + int((~finite).nonzero()[0])
-            name = self.split.picture(int(batch.task.indices[place])).name
+            name = self.split.image(int(batch.task.indices[place])).name
             raise StoreError(
                 f"{self.model.name} gives numbers that are not finite for {name}; take this "
                 "picture out of the set, or use another model."

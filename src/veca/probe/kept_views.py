@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.loader import global_batch
+from veca.data.loader import sample_order
 from veca.data.sets.dataset import Split
 from veca.probe.dense_reading import Pair, load_pair, naming, read_all, target_facts
 from veca.probe.feature_cache import (
@@ -156,7 +156,7 @@ def live_batches(source: Source, wanted: Batches, steps: int) -> Iterator[DenseB
 
     def tasks() -> Iterator[list[Drawn]]:
         for step in range(steps):
-            places, epochs = global_batch(len(wanted.pictures), wanted.size, step, wanted.seed)
+            places, epochs = sample_order(len(wanted.pictures), wanted.size, step, wanted.seed)
             drawn = zip(wanted.pictures[places][part].tolist(), epochs[part].tolist(), strict=True)
             yield [
                 Drawn(index, seed_for(wanted.seed, epoch * len(source.split) + index, "view"))
@@ -209,7 +209,7 @@ class KeptViews:
         starts = np.arange(self._views)[:, None] * len(self._source.split)
         items = (starts + wanted.pictures).reshape(-1)
         for step in itertools.count():
-            places, _ = global_batch(len(items), wanted.size, step, wanted.seed)
+            places, _ = sample_order(len(items), wanted.size, step, wanted.seed)
             rows = items[places][part]
             features = {
                 setting: Frozen(*(self._gathered(number, name, rows) for name in FEATURES))
@@ -277,7 +277,7 @@ def _draw(
     views = []
     for task in tasks:
         pair = load_pair(split, task.picture)
-        with naming(split.picture(task.picture).name):
+        with naming(split.image(task.picture).name):
             views.append(make(pair, random.Random(task.seed)))
     sizes = {tuple(view.target.shape) for view in views}
     if len(sizes) > 1:

@@ -421,7 +421,7 @@ def _result(
     first, *others = protocol.neighbors
     metrics = judged[first].metrics(data)
     for count in others:
-        more = segmentation_metrics(judged[count].confusion, data.classes, data.scored)
+        more = segmentation_metrics(judged[count].confusion, data.classes, data.eval_classes)
         metrics |= {f"{name}_k{count}": more[name] for name in ("miou", "macc", "aacc")}
     return SegmentationResult(
         metrics=metrics,

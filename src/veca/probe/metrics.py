@@ -474,7 +474,7 @@ def counted(
     """The pixels whose depth is known, in range and within the crop."""
     height, width = depth.shape
     mask = crop_mask((height, width), facts.crop).to(depth.device)
-    return mask & (depth > facts.least) & (depth < facts.most)
+    return mask & (depth > facts.min_depth) & (depth < facts.max_depth)
 
 
 def picture_errors(

@@ -37,7 +37,7 @@ from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision, autocast
 from veca.teacher.registry import PREFIX, TEACHERS, load_teacher
 from veca.teacher.teacher import Teacher, VecaTeacher
-from veca.teacher.vit import VisionTransformerTeacher
+from veca.teacher.vit import ViTTeacher
 from veca.weights.card import is_trained
 from veca.weights.checkpoint import named_model
 from veca.weights.hub import bundled_names, existing_path, missing_path
@@ -415,7 +415,7 @@ def find_probe_model(name: str, device: torch.device) -> FrozenModel:
 
 def _resolution(teacher: Teacher) -> int:
     """Side of the images that the paper classifies with this kind of model (section A.5)."""
-    if isinstance(teacher, VisionTransformerTeacher) and _kind(teacher) in FIXED_SIZE:
+    if isinstance(teacher, ViTTeacher) and _kind(teacher) in FIXED_SIZE:
         config: Any = teacher.network.config
         if isinstance(config.image_size, int):
             return config.image_size
@@ -424,7 +424,7 @@ def _resolution(teacher: Teacher) -> int:
 
 def _kind(teacher: Teacher) -> str | None:
     """What the library calls a vision transformer; None for other teachers."""
-    if not isinstance(teacher, VisionTransformerTeacher):
+    if not isinstance(teacher, ViTTeacher):
         return None
     config: Any = teacher.network.config
     return config.model_type

@@ -18,8 +18,8 @@ from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from veca.data.augment import ViewConfig, center_view, least_side
-from veca.data.images import ImageError, Picture
+from veca.data.augment import ViewConfig, center_view, min_side
+from veca.data.images import ImageError, DecodedImage
 from veca.data.listing import absolute
 from veca.probe.bootstrap import CASES_FOLDER, case_facts
 from veca.probe.dense import head_from
@@ -304,7 +304,7 @@ def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
     name = _free_name(_name(found, origin), owner, out / CASES_FOLDER)
     metadata = {"data": measured.data.name, "sha256": origin.pictures, "owner": owner}
     if origin.row is not None:
-        metadata |= case_facts(origin.row, measured.data.scored)
+        metadata |= case_facts(origin.row, measured.data.eval_classes)
     make_folder(out / CASES_FOLDER)
     write_atomic(_cases(out / CASES_FOLDER, name), tensor_pieces(measured.cases, metadata))
     if measured.head is None:
@@ -400,14 +400,14 @@ def load_backbone(
 
 
 def decode_side(head: SavedHead, model: FrozenModel) -> int | None:
-    """The `least_side` to decode new images with, as test images were; None for dense heads."""
+    """The `min_side` to decode new images with, as test images were; None for dense heads."""
     if head.task in DENSE_TASKS:
         return None
-    return least_side(model.round_down_to_patch(head.resolution), _views(head))
+    return min_side(model.round_down_to_patch(head.resolution), _views(head))
 
 
 def predict_labels(
-    model: FrozenModel, head: SavedHead, picture: Picture, top: int = 5
+    model: FrozenModel, head: SavedHead, picture: DecodedImage, top: int = 5
 ) -> list[Prediction]:
     """The classes of an image with the highest scores, best first."""
     side = model.round_down_to_patch(head.resolution)
@@ -448,7 +448,7 @@ def _scores(head: SavedHead, features: ImageFeatures) -> Tensor:
 
 @torch.no_grad()
 def predict_classes(
-    model: FrozenModel, head: SavedHead, picture: Picture
+    model: FrozenModel, head: SavedHead, picture: DecodedImage
 ) -> UInt8[Tensor, "height width"]:
     """The class index of each pixel, at the image's own size."""
     _check_task(head, ("segmentation", "dense-knn"))
@@ -466,7 +466,7 @@ def predict_classes(
 
 @torch.no_grad()
 def predict_depth(
-    model: FrozenModel, head: SavedHead, picture: Picture
+    model: FrozenModel, head: SavedHead, picture: DecodedImage
 ) -> Float[Tensor, "height width"]:
     """Meters of each pixel, at the image's own size; of a KITTI head, at that of its crop."""
     _check_task(head, ("depth",))
@@ -479,10 +479,10 @@ def predict_depth(
     return predict_depth_map(fitted, scale, views, shown[0][1]).cpu()
 
 
-def crop_as_tested(head: SavedHead, picture: Picture) -> Picture:
+def crop_as_tested(head: SavedHead, picture: DecodedImage) -> DecodedImage:
     """What a dense head sees of an image: all of it, or the benchmark crop of KITTI."""
     try:
-        return from_facts(Showing, head.facts["showing"]).picture(picture)
+        return from_facts(Showing, head.facts["showing"]).image(picture)
     except ValueError as error:
         raise ImageError(str(error)) from error
 

@@ -113,7 +113,7 @@ def labels_hash(data: LabeledDataset) -> str:
     them where they are many.
     """
     found = hashlib.sha256("\n".join(data.classes).encode("utf-8", "surrogateescape"))
-    found.update(f"{data.scored} {data.depth}".encode())
+    found.update(f"{data.eval_classes} {data.depth}".encode())
     for part in _parts(data):
         for values in (part.labels, part.counted):
             found.update(b"\0" if values is None else values.tobytes())
@@ -127,14 +127,14 @@ def labels_hash(data: LabeledDataset) -> str:
 
 def said_of(data: LabeledDataset) -> dict[str, Any]:
     """What a report should say of a set besides its name: which list, which classes count."""
-    if data.scored is None:
+    if data.eval_classes is None:
         return dict(data.facts)
-    return {**data.facts, "scored": [data.classes[number] for number in data.scored]}
+    return {**data.facts, "scored": [data.classes[number] for number in data.eval_classes]}
 
 
 def _parts(data: LabeledDataset) -> list[Split]:
     """The parts that a set has."""
-    return [part for part in (data.train, data.held_out, data.test) if part is not None]
+    return [part for part in (data.train, data.val, data.test) if part is not None]
 
 
 class Cost(NamedTuple):

@@ -87,8 +87,8 @@ class JudgedClasses:
 
     def metrics(self, data: LabeledDataset) -> dict[str, float]:
         """What is made of the counts."""
-        pixels = segmentation_metrics(self.confusion, data.classes, data.scored)
-        return pixels | size_recalls(self.objects, data.classes, data.scored)
+        pixels = segmentation_metrics(self.confusion, data.classes, data.eval_classes)
+        return pixels | size_recalls(self.objects, data.classes, data.eval_classes)
 
     def over(self, place: Place) -> "JudgedClasses":
         """The same over all workers, each of which has counted other pictures."""
@@ -149,7 +149,7 @@ class SegmentationTask(DenseTask[JudgedClasses]):
     def goodness(self, judged: JudgedClasses) -> float:
         """The mean over classes of intersection over union."""
         counts = judged.confusion
-        return float(mean_iou(intersections(counts), unions(counts), self._data.scored))
+        return float(mean_iou(intersections(counts), unions(counts), self._data.eval_classes))
 
 
 def run_segmentation(  # noqa: PLR0913, PLR0917 - the door of a task

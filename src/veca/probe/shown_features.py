@@ -15,7 +15,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from veca.data.images import Picture
+from veca.data.images import DecodedImage
 from veca.data.sets.dataset import DepthRange, Split
 from veca.probe.dense_reading import load_picture, naming, read_all
 from veca.probe.feature_cache import (
@@ -72,7 +72,7 @@ class Showing:
             return slide(sides, self.short, self.short, self.stride)
         return whole_image(sides, self.short, self.multiple)
 
-    def picture(self, picture: Picture) -> Picture:
+    def picture(self, picture: DecodedImage) -> DecodedImage:
         """The picture, cut."""
         if not self.kb_crop:
             return picture
@@ -89,7 +89,7 @@ class Kind(NamedTuple):
 
 
 def observe_shown(
-    model: FrozenModel, picture: Picture, showing: Showing, kind: Kind
+    model: FrozenModel, picture: DecodedImage, showing: Showing, kind: Kind
 ) -> tuple[Frozen, WindowGrid]:
     """The features of one picture, where nothing is kept."""
     picture = showing.picture(picture)
@@ -169,7 +169,7 @@ class ShownFeatures:
         if not (found.image.isfinite().all() and found.patches.isfinite().all()):
             raise StoreError(
                 f"{self._model.name} gives numbers that are not finite for "
-                f"{self._split.picture(item).name}; take this picture out of the set, or use "
+                f"{self._split.image(item).name}; take this picture out of the set, or use "
                 "another model."
             )
         return {
@@ -192,7 +192,7 @@ class _Windows(NamedTuple):
 def _windows(split: Split, showing: Showing, flips: Sequence[bool], index: int) -> _Windows:
     """The windows of a picture of a split."""
     whole_picture = load_picture(split, index)
-    with naming(split.picture(index).name):
+    with naming(split.image(index).name):
         picture = showing.picture(whole_picture)
     layout = showing.layout(picture.sides)
     return _Windows(

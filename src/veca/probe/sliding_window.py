@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from veca.data.images import Picture
+from veca.data.images import DecodedImage
 
 Sides = tuple[int, int]
 """Height and width in pixels."""
@@ -73,7 +73,7 @@ def window_starts(length: int, window: int, stride: int) -> tuple[int, ...]:
 
 
 def cut_windows(
-    picture: Picture, layout: WindowGrid, flipped: bool = False
+    picture: DecodedImage, layout: WindowGrid, flipped: bool = False
 ) -> UInt8[Tensor, "G 3 h w"]:
     """The windows of a picture, or of its mirror image."""
     height, width = layout.original
@@ -90,7 +90,7 @@ def cut_windows(
     )
 
 
-def eight_bit(picture: Picture) -> UInt8[Tensor, "3 height width"]:
+def eight_bit(picture: DecodedImage) -> UInt8[Tensor, "3 height width"]:
     """The colors of a picture in 8 bits."""
     pixels = picture.pixels()
     return pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().to(torch.uint8)

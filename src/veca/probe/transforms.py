@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from veca.data.images import Box, Picture
+from veca.data.images import Box, DecodedImage
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, Target
 from veca.probe.protocols import DepthAugment, SegmentationAugment
 from veca.probe.sliding_window import Sides, eight_bit
@@ -42,7 +42,7 @@ class DenseCrop(NamedTuple):
 
 
 def segmentation_crop(
-    picture: Picture,
+    picture: DecodedImage,
     mask: NDArray[np.uint8],
     side: int,
     draw: random.Random,
@@ -203,9 +203,9 @@ def nyu_border_crop(sides: Sides, facts: DepthRange) -> Cut:
     return NYU_FRAME
 
 
-def crop_image(picture: Picture, cut: Cut) -> Picture:
+def crop_image(picture: DecodedImage, cut: Cut) -> DecodedImage:
     """A part of a picture."""
-    return Picture(tuple(band.crop(cut) for band in picture.bands))
+    return DecodedImage(tuple(band.crop(cut) for band in picture.bands))
 
 
 def crop_target(target: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
@@ -215,7 +215,7 @@ def crop_target(target: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
 
 
 def depth_crop(  # noqa: PLR0913 - a picture, its depth, and what is made of them
-    picture: Picture,
+    picture: DecodedImage,
     depth: NDArray[np.float32],
     draw: random.Random,
     *,
@@ -245,8 +245,8 @@ def depth_crop(  # noqa: PLR0913 - a picture, its depth, and what is made of the
 
 
 def _turned(
-    picture: Picture, depth: NDArray[np.float32], draw: random.Random, augment: DepthAugment
-) -> tuple[Picture, NDArray[np.float32]]:
+    picture: DecodedImage, depth: NDArray[np.float32], draw: random.Random, augment: DepthAugment
+) -> tuple[DecodedImage, NDArray[np.float32]]:
     """Rotate and mirror both; depth that comes from outside is unknown."""
     image = Image.fromarray(eight_bit(picture).permute(1, 2, 0).numpy())
     rotated, flipped = draw.random() < augment.rotated, draw.random() < augment.flip
@@ -257,7 +257,7 @@ def _turned(
         depth = np.array(turned, np.float32)
     if flipped:
         image, depth = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), depth[:, ::-1]
-    return Picture((image,)), depth
+    return DecodedImage((image,)), depth
 
 
 def _colored(

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.data.transforms import Normalization
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts, cut, digest_of
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec, cut, digest_of
 
 STRIDES = (8, 16, 32)
 """Of the maps that are given, in pixels."""
@@ -199,7 +199,7 @@ class EfficientNetTeacher(StridedTeacher):
         network = FusedNetwork(found, ahead).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         suffix = "" if strides == (32,) else f"@{'+'.join(map(str, strides))}"
         suffix += "" if stride == strides[-1] else f"@{stride}"
-        facts = TeacherFacts(
+        facts = TeacherSpec(
             name=NAME + suffix,
             licence=LICENCE,
             image_width=network.width_at(32),
@@ -219,14 +219,16 @@ class EfficientNetTeacher(StridedTeacher):
         """SHA-256 over the weights as the package has them, and how they are used."""
         return self._file_digest
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """Mean of the last map, and the wanted maps at the grid."""
-        return self.observe_within(pixels, grid, margin=0)
+        return self.forward_features_within(pixels, grid, margin=0)
 
-    def observe_within(
+    def forward_features_within(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
     ) -> Targets:
-        """As `observe`, of what lies within a margin: maps are cut where they stand."""
+        """As `forward_features`, of what lies within a margin: maps are cut where they stand."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         on_cpu = pixels.device.type == "cpu"
         at_once = PIXELS_AT_ONCE // pixels[0, 0].numel() if on_cpu else len(pixels)

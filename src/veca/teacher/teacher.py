@@ -177,7 +177,7 @@ def _planes(color: tuple[float, float, float], like: Tensor) -> Float[Tensor, "3
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeacherFacts:
+class TeacherSpec:
     """What is known of a teacher before it sees an image."""
 
     name: str
@@ -204,7 +204,7 @@ class StridedTeacher(Teacher):
     resolution, and one of stride 32 twice that.
     """
 
-    def __init__(self, facts: TeacherFacts, network: nn.Module) -> None:
+    def __init__(self, facts: TeacherSpec, network: nn.Module) -> None:
         """Freeze a network."""
         super().__init__()
         self.name, self.licence, self.stride = facts.name, facts.licence, facts.stride
@@ -231,7 +231,9 @@ class StridedTeacher(Teacher):
         size = ((rows + 2 * margin) * self.stride, (columns + 2 * margin) * self.stride)
         pixels = self.normalization.normalize(resized(images, size))
         targets = (
-            self.observe_within(pixels, grid, margin) if margin else self.observe(pixels, grid)
+            self.forward_features_within(pixels, grid, margin)
+            if margin
+            else self.forward_features(pixels, grid)
         )
         wanted = ((len(images), self.image_width), (len(images), rows * columns, self.patch_width))
         got = (tuple(targets.image.shape), tuple(targets.patches.shape))
@@ -243,11 +245,13 @@ class StridedTeacher(Teacher):
             )
         return Targets(targets.image.float(), targets.patches.float())
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """What the network says of normalized images of just the right size."""
-        raise NotImplementedError(f"{type(self).__name__} does not define observe.")
+        raise NotImplementedError(f"{type(self).__name__} does not define forward_features.")
 
-    def observe_within(
+    def forward_features_within(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
     ) -> Targets:
         """What the network says of the patches within a margin, having seen it too.
@@ -256,9 +260,9 @@ class StridedTeacher(Teacher):
         """
         rows, columns = grid
         outer = (rows + 2 * margin, columns + 2 * margin)
-        patches = self.observe(pixels, outer).patches.unflatten(1, outer)
+        patches = self.forward_features(pixels, outer).patches.unflatten(1, outer)
         inner = cut(patches.movedim(-1, 1), margin).flatten(2).transpose(1, 2)
-        image = self.observe(cut(pixels, margin * self.stride), grid).image
+        image = self.forward_features(cut(pixels, margin * self.stride), grid).image
         return Targets(image, inner)
 
     def identity(self) -> dict[str, Any]:
@@ -311,7 +315,7 @@ class FunctionTeacher(StridedTeacher):
         size = (FIRST_GRID[0] * stride, FIRST_GRID[1] * stride)
         with torch.no_grad():
             first = _read(network(torch.zeros(1, 3, *size, device=_device(network))), name)
-        facts = TeacherFacts(
+        facts = TeacherSpec(
             name=name,
             licence=licence,
             image_width=first.image.shape[1],
@@ -327,7 +331,9 @@ class FunctionTeacher(StridedTeacher):
         """The text that was given for it."""
         return self._given_digest
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """What the function answers."""
         del grid
         return _read(self.network(pixels), self.name)
@@ -388,7 +394,7 @@ class VecaTeacher(StridedTeacher):
         if config.in_channels != 3:
             raise TeacherError(f"{name} has {config.in_channels} colors; a teacher needs three.")
         known = model.provenance
-        facts = TeacherFacts(
+        facts = TeacherSpec(
             name=name,
             licence=known.licence if isinstance(known, Provenance) else None,
             image_width=config.width,
@@ -404,7 +410,9 @@ class VecaTeacher(StridedTeacher):
         """That of the file, as `veca info` tells it."""
         return self._file_digest or super().digest
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """What the model says with the whole bank."""
         del grid
         features = self.network(pixels)

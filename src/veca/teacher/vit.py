@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from veca.data.transforms import IMAGENET, Normalization
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherFacts, for_imagenet
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec, for_imagenet
 
 
 def transformers_class(name: str) -> Any:  # noqa: ANN401 - the library is not typed for us
@@ -83,7 +83,7 @@ class Family:
     normalization: Normalization
     """Where no file says another; that of RADIO lies in the model itself."""
 
-    observe: Callable[[Any, Tensor, Grid], Targets]
+    forward_features: Callable[[Any, Tensor, Grid], Targets]
     """From model and normalized pixels to features."""
 
     embedding: Callable[[Any], Weights]
@@ -161,25 +161,25 @@ def _linear(layer: Any, side: int, colors_last: bool) -> Weights:  # noqa: ANN40
 DINOV3 = Family(
     model="DINOv3ViTModel",
     normalization=IMAGENET,
-    observe=_dino,
+    forward_features=_dino,
     embedding=lambda model: _convolution(model.embeddings.patch_embeddings),
 )
 CLIP = Family(
     model="CLIPVisionModel",
     normalization=OPENAI,
-    observe=_clip,
+    forward_features=_clip,
     embedding=lambda model: _convolution(model.embeddings.patch_embedding),
 )
 SIGLIP = Family(
     model="SiglipVisionModel",
     normalization=HALVES,
-    observe=_siglip,
+    forward_features=_siglip,
     embedding=lambda model: _convolution(model.embeddings.patch_embedding),
 )
 SIGLIP2 = Family(
     model="Siglip2VisionModel",
     normalization=HALVES,
-    observe=_siglip2,
+    forward_features=_siglip2,
     embedding=lambda model: _linear(
         model.embeddings.patch_embedding, model.config.patch_size, colors_last=True
     ),
@@ -191,20 +191,20 @@ FAMILIES: Mapping[str, Family] = {
     "dinov2": Family(
         model="Dinov2Model",
         normalization=IMAGENET,
-        observe=_dino,
+        forward_features=_dino,
         embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
     ),
     "dinov2_with_registers": Family(
         model="Dinov2WithRegistersModel",
         normalization=IMAGENET,
-        observe=_dino,
+        forward_features=_dino,
         embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
     ),
     "dinov3_vit": DINOV3,
     "radio": Family(
         model="RadioModel",
         normalization=OPENAI,
-        observe=_radio,
+        forward_features=_radio,
         embedding=lambda model: _linear(
             model.embeddings.patch_projection, model.config.patch_size, colors_last=False
         ),
@@ -216,7 +216,7 @@ FAMILIES: Mapping[str, Family] = {
     "vit": Family(
         model="ViTModel",
         normalization=HALVES,
-        observe=_vit,
+        forward_features=_vit,
         embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
         options=MappingProxyType({"add_pooling_layer": False}),
     ),
@@ -228,7 +228,7 @@ SETTINGS = ("model_type", "num_attention_heads", "hidden_act", "layer_norm_eps",
 """Fields of a configuration that decide the outputs and cannot be told by the weights."""
 
 
-class VisionTransformerTeacher(StridedTeacher):
+class ViTTeacher(StridedTeacher):
     """A model of one of the `FAMILIES`; its stride is its patch size."""
 
     def __init__(
@@ -248,7 +248,7 @@ class VisionTransformerTeacher(StridedTeacher):
                 f"{name} has patches of {side} pixels and {colors} colors; a teacher needs "
                 "square patches, their side as one number, and three colors."
             )
-        facts = TeacherFacts(
+        facts = TeacherSpec(
             name=name,
             licence=licence,
             image_width=width * len(getattr(config, "summary_idxs", None) or [0]),
@@ -259,9 +259,11 @@ class VisionTransformerTeacher(StridedTeacher):
         super().__init__(facts, model)
         self.family = family
 
-    def observe(self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]) -> Targets:
+    def forward_features(
+        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
+    ) -> Targets:
         """What the model says, its class tokens and registers apart from its patches."""
-        return self.family.observe(self.network, pixels, grid)
+        return self.family.forward_features(self.network, pixels, grid)
 
     def patch_embedding(
         self, patch_size: int

@@ -52,7 +52,7 @@ def labels(split: Split | None) -> dict[str, int]:
     """Label by name; every picture must be where the part says it is."""
     assert split is not None
     for row, name in enumerate(split.keys):
-        source = split.picture(row)
+        source = split.image(row)
         assert Path(source.name).as_posix().endswith(f"/{name}")
         if source.shard is None:
             assert Path(source.name).stat().st_size == source.num_bytes

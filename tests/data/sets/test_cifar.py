@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tests.data.sets.miniatures import Maker, Reader, complaint, complete, labels, part, write
 from veca.data.images import decode
-from veca.data.listing import open_input
+from veca.data.listing import open_image
 from veca.data.sets.classification import cifar_10, cifar_100
 from veca.data.sets.dataset import Split
 
@@ -49,7 +49,7 @@ def hundred(folder: Path) -> Path:
 
 def pixels(split: Split | None, row: int) -> NDArray[np.uint8]:
     assert split is not None
-    with open_input(split.picture(row)) as file:
+    with open_image(split.image(row)) as file:
         return np.asarray(decode(file).pixels(), np.uint8)
 
 

@@ -8,7 +8,7 @@ import torch
 from tests.data.pictures import encoded, write_shard
 from tests.data.sets.miniatures import complaint, complete, labels, part, touch
 from veca.data.images import decode
-from veca.data.listing import open_input
+from veca.data.listing import open_image
 from veca.data.sets.dataset import DatasetChecks, DatasetError
 from veca.data.sets.folders import class_folders, is_class_folders
 
@@ -22,7 +22,7 @@ def test_classes_are_numbered_by_name_and_val_is_reported_on(tmp_path: Path) -> 
     assert labels(found.train) == {"train/cat/2.png": 0, "train/cat/3.jpg": 0, "train/dog/1.jpg": 1}
     assert labels(found.test) == {"val/cat/5.jpg": 0, "val/dog/4.JPEG": 1}
     assert found.test.name == "val"
-    assert found.held_out is None
+    assert found.val is None
     assert found.facts == {}
 
 
@@ -30,11 +30,11 @@ def test_test_takes_the_place_of_val_and_both_are_used_where_both_are(tmp_path: 
     touch(tmp_path, "train/a/1.jpg", "train/b/2.jpg", "test/b/3.jpg", "test/a/4.jpg")
     found = complete(class_folders, tmp_path, {})
     assert found.test.name == "test"
-    assert found.held_out is None
+    assert found.val is None
     touch(tmp_path, "val/a/5.jpg")
     found = complete(class_folders, tmp_path, {})
     assert found.test.name == "test"
-    assert labels(found.held_out) == {"val/a/5.jpg": 0}
+    assert labels(found.val) == {"val/a/5.jpg": 0}
 
 
 def test_test_pictures_without_classes_are_no_part(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_class_may_be_deep_or_a_shard(tmp_path: Path) -> None:
         "train/a/x/y/1.jpg": 0,
     }
     assert found.train is not None
-    with open_input(found.train.picture(1)) as file:
+    with open_image(found.train.image(1)) as file:
         assert torch.equal(decode(file).pixels(), decode(encoded(5)).pixels())
 
 

@@ -15,7 +15,7 @@ def split(name: str, count: int) -> Split:
     for number in range(count):
         builder.add_file(f"{number}.jpg", 1)
     keys = tuple(f"{number}.jpg" for number in range(count))
-    return Split(name=name, pictures=builder.table(), keys=keys, labels=np.zeros(count, np.int64))
+    return Split(name=name, images=builder.table(), keys=keys, labels=np.zeros(count, np.int64))
 
 
 def some_set(train: int = 2, test: int = 1) -> LabeledDataset:

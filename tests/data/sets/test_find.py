@@ -51,7 +51,7 @@ def test_a_known_set_is_read_in_its_folder(tmp_path: Path) -> None:
 
 def test_a_set_without_a_training_part_is_found_too(tmp_path: Path) -> None:
     touch(tmp_path, "10/a.jpeg")
-    assert read_set(f"imagenet-v2={tmp_path}", allow_partial=True).head_of == "imagenet-1k"
+    assert read_set(f"imagenet-v2={tmp_path}", allow_partial=True).uses_head_of == "imagenet-1k"
 
 
 def test_a_picture_to_train_and_to_test_on_is_refused_even_in_a_partial_set(
@@ -66,7 +66,7 @@ def test_a_picture_to_train_and_to_test_on_is_refused_even_in_a_partial_set(
 def test_a_copy_of_a_training_picture_is_refused_where_parts_are_folders(tmp_path: Path) -> None:
     files = {"train/a/1.jpg": b"one", "train/b/2.jpg": b"two", "test/a/3.jpg": b"more"}
     write(tmp_path, {**files, "val/b/1.jpg": b"six"})
-    assert read_set(str(tmp_path)).held_out is not None
+    assert read_set(str(tmp_path)).val is not None
     write(tmp_path, {"val/b/1.jpg": b"one"})
     with pytest.raises(DatasetError, match=r"val/b/1\.jpg is a copy of train/a/1\.jpg"):
         read_set(str(tmp_path), allow_partial=True)
@@ -94,7 +94,7 @@ def test_a_folder_may_be_given_by_a_relative_path(
 ) -> None:
     touch(tmp_path, "mine/train/a/1.jpg", "mine/val/a/2.jpg")
     monkeypatch.chdir(tmp_path)
-    assert read_set("mine").test.picture(0).name == str(tmp_path / "mine/val/a/2.jpg")
+    assert read_set("mine").test.image(0).name == str(tmp_path / "mine/val/a/2.jpg")
 
 
 @pytest.mark.parametrize(("kind", "folder"), [("masks", "masks"), ("depth", "depth")])

@@ -77,7 +77,7 @@ def test_the_class_of_imagenet_v2_is_the_number_of_its_folder(tmp_path: Path, be
     touch(tmp_path / below, *names)
     found = part(imagenet_v2, tmp_path)
     assert labels(found.test) == {name: int(name.split("/")[0]) for name in names}
-    assert (found.train, found.head_of, len(found.classes)) == (None, "imagenet-1k", 1000)
+    assert (found.train, found.uses_head_of, len(found.classes)) == (None, "imagenet-1k", 1000)
 
 
 def test_a_whole_imagenet_v2_has_ten_of_each(
@@ -123,7 +123,7 @@ def test_real_is_joined_by_the_number_in_the_name(tmp_path: Path, below: str, pl
     assert marks.dtype == np.bool_
     assert marks.shape == (3, 1000)
     assert [np.flatnonzero(row).tolist() for row in marks] == [[7], [0, 999], [3]]
-    assert (found.train, found.head_of) == (None, "imagenet-1k")
+    assert (found.train, found.uses_head_of) == (None, "imagenet-1k")
     assert found.facts == {"pictures_without_labels": 1}
 
 

@@ -51,7 +51,9 @@ def test_eigens_parts_are_found_and_pictures_without_depth_left_out(
     assert (found.name, found.kind) == ("kitti", "depth")
     assert [key.split("_drive_")[1][:4] for key in train.keys] == ["0057", "0061"]
     assert test.target(0)[0, :3].tolist() == [0, 1, 80]
-    assert found.depth == DepthRange(least=1e-3, most=80.0, crop="garg-kitti", kb_crop=True)
+    assert found.depth == DepthRange(
+        min_depth=1e-3, max_depth=80.0, crop="garg-kitti", kb_crop=True
+    )
     assert found.facts["test_pictures_without_depth"] == 1
 
 

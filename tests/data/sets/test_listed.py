@@ -176,7 +176,7 @@ def test_aircraft_are_labeled_by_variant(tmp_path: Path, below: str) -> None:
     found = complete(fgvc_aircraft, tmp_path, counts)
     assert found.classes == ("707-320", "F/A-18", "Model B200")
     assert labels(found.train) == {"data/images/0000000.jpg": 2, "data/images/0000001.jpg": 0}
-    assert labels(found.held_out) == {"data/images/0000002.jpg": 1}
+    assert labels(found.val) == {"data/images/0000002.jpg": 1}
     assert labels(found.test) == {"data/images/0000003.jpg": 2}
     assert found.per_class
 
@@ -205,7 +205,7 @@ def test_textures_come_in_three_parts(tmp_path: Path, below: str) -> None:
         "images/zigzagged/zigzagged_0000.jpg": 1,
         "images/banded/banded_0000.jpg": 0,
     }
-    assert list(labels(found.held_out).values()) == [0, 1]
+    assert list(labels(found.val).values()) == [0, 1]
     assert labels(found.test) == {"images/banded/banded_0002.jpg": 0}
     assert found.facts == {"partition": "1 of 10"}
 

@@ -58,14 +58,14 @@ def test_masks_are_read_by_the_names_in_the_lists(tmp_path: Path) -> None:
     assert train.keys == ("images/one.jpg", "images/two.b.png")
     assert (train.name, val.name, val.keys) == ("train", "val", ("images/three.webp",))
     assert val.target(0)[0, :3].tolist() == [0, 2, 255]
-    assert (found.scored, found.facts) == (None, {})
+    assert (found.eval_classes, found.facts) == (None, {})
 
 
 def test_scored_classes_are_named_in_a_file(tmp_path: Path) -> None:
     folder = write_masks(tmp_path)
     write_lines(folder / "scored.txt", ["dog", "other"])
     found = masks(folder)
-    assert found.scored == (0, 2)
+    assert found.eval_classes == (0, 2)
     assert found.facts == {"scored": ["other", "dog"], "scored_by": "scored.txt"}
 
 
@@ -79,10 +79,10 @@ def test_scored_classes_must_be_classes(tmp_path: Path, names: list[str]) -> Non
 
 def test_the_animals_of_voc_are_scored_by_the_name_of_their_folder(tmp_path: Path) -> None:
     found = masks(write_masks(tmp_path / "voc2012_animals", CLASSES))
-    assert found.scored == (0, 8, 10, 12, 13, 15, 17)
+    assert found.eval_classes == (0, 8, 10, 12, 13, 15, 17)
     assert found.facts["scored"] == list(ANIMALS_SCORED)
-    assert masks(write_masks(tmp_path / "other", CLASSES)).scored is None
-    assert masks(write_masks(tmp_path / "b" / "voc2012_animals")).scored is None
+    assert masks(write_masks(tmp_path / "other", CLASSES)).eval_classes is None
+    assert masks(write_masks(tmp_path / "b" / "voc2012_animals")).eval_classes is None
 
 
 def test_a_class_beyond_the_list_is_an_error_when_it_is_met(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_the_animals_are_whole_and_their_masks_fit_their_pictures() -> None:
     found = masks(ANIMALS)
     train, val = parts(found)
     assert (found.name, len(train), len(val)) == ("voc2012_animals", 400, 200)
-    assert found.scored == (0, 8, 10, 12, 13, 15, 17)
+    assert found.eval_classes == (0, 8, 10, 12, 13, 15, 17)
     for index in range(0, 200, 20):
-        width, height = read_size(val.picture(index).name)
+        width, height = read_size(val.image(index).name)
         assert val.target(index).shape == (height, width)
 
 

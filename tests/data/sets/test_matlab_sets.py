@@ -93,7 +93,7 @@ def test_flowers_and_their_classes_are_counted_from_one_in_the_files(
     flowers(tmp_path / below)
     found = part(flowers_102, tmp_path)
     assert labels(found.train) == {"jpg/image_00005.jpg": 0, "jpg/image_00001.jpg": 101}
-    assert labels(found.held_out) == {"jpg/image_00003.jpg": 4}
+    assert labels(found.val) == {"jpg/image_00003.jpg": 4}
     assert labels(found.test) == {"jpg/image_00002.jpg": 0, "jpg/image_00004.jpg": 4}
     assert found.per_class
     assert len(found.classes) == len(set(found.classes)) == 102

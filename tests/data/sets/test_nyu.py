@@ -48,7 +48,9 @@ def test_pairs_are_found_by_the_lists(tmp_path: Path, train: str, test: str, lis
     assert (found.name, found.kind, found.classes) == ("nyu-v2", "depth", ())
     assert [Path(key).parent.name for key in fitted.keys] == ["bathroom_0001", "kitchen_0028b"]
     assert tested.target(0)[0, :3].tolist() == pytest.approx([0, 1.5, 9.999], rel=1e-6)
-    assert found.depth == DepthRange(least=1e-3, most=10.0, crop="eigen-nyu", nyu_crop=True)
+    assert found.depth == DepthRange(
+        min_depth=1e-3, max_depth=10.0, crop="eigen-nyu", nyu_crop=True
+    )
 
 
 def test_the_published_numbers_are_asked_for(tmp_path: Path) -> None:

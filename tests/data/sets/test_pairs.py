@@ -36,8 +36,8 @@ def test_pictures_stand_by_name_whatever_the_order_of_the_list(tmp_path: Path) -
     split = split_of(tmp_path, pairs, checker)
     assert split.keys == ("a/x.jpg", "a/y.jpg", "a/z.jpg")
     assert [split.target(index)[0, 0] for index in range(3)] == [0, 2, 1]
-    assert split.picture(1).name == str(tmp_path / "a" / "y.jpg")
-    assert split.picture(1).num_bytes == (tmp_path / "a" / "y.jpg").stat().st_size
+    assert split.image(1).name == str(tmp_path / "a" / "y.jpg")
+    assert split.image(1).num_bytes == (tmp_path / "a" / "y.jpg").stat().st_size
     assert split.fingerprint() == split_of(tmp_path, pairs[::-1], checker).fingerprint()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.sets.miniatures import touch
-from veca.data.listing import Input
+from veca.data.listing import ImageEntry
 from veca.data.sets.dataset import DatasetChecks, DatasetError, Split, SplitBuilder
 
 
@@ -22,8 +22,8 @@ def test_pictures_keep_their_order_sizes_and_labels(tmp_path: Path) -> None:
     found = built(tmp_path)
     assert found.name == "train"
     assert found.keys == ("b/1.jpg", "a/2.jpg")
-    assert found.picture(0) == Input(str(tmp_path / "b/1.jpg"), 1, None, -1)
-    assert found.picture(1).num_bytes == 2
+    assert found.image(0) == ImageEntry(str(tmp_path / "b/1.jpg"), 1, None, -1)
+    assert found.image(1).num_bytes == 2
     assert np.asarray(found.labels).tolist() == [1, 0]
 
 
@@ -49,11 +49,11 @@ def test_pictures_that_are_not_there_are_counted_and_left_out(tmp_path: Path) ->
 
 def test_a_picture_in_a_shard_keeps_its_place(tmp_path: Path) -> None:
     shard = str(tmp_path / "a.tar")
-    source = Input(f"{shard}#x/1.jpg", 7, shard, 512)
+    source = ImageEntry(f"{shard}#x/1.jpg", 7, shard, 512)
     builder = SplitBuilder("train", tmp_path)
     builder.add_found(source, 0)
     found = builder.split(1, DatasetChecks("the set"))
-    assert found.picture(0) == source
+    assert found.image(0) == source
     assert found.keys == ("a.tar#x/1.jpg",)
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.listing import RAW_SUFFIX, Input, absolute, key, member_name
+from veca.data.listing import RAW_SUFFIX, ImageEntry, absolute, key, member_name
 from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
@@ -153,7 +153,7 @@ def fgvc_aircraft(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         kind="classes",
         classes=classes,
         train=splits["train"],
-        held_out=splits["val"],
+        val=splits["val"],
         test=splits["test"],
         per_class=True,
         facts={"classes_are": "variants", "banner": "kept"},
@@ -182,7 +182,7 @@ def dtd(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         kind="classes",
         classes=classes,
         train=splits["train"],
-        held_out=splits["val"],
+        val=splits["val"],
         test=splits["test"],
         facts={"partition": "1 of 10"},
     )
@@ -424,7 +424,7 @@ def _pictures(part: str, root: Path, layout: Layout, checker: DatasetChecks) -> 
         for row, label in enumerate(labels):
             start = row * record + layout.label_bytes
             member = member_name(path, f"{row:05d}{RAW_SUFFIX}")
-            builder.add_found(Input(member, PICTURE, path, start), label)
+            builder.add_found(ImageEntry(member, PICTURE, path, start), label)
     return builder
 
 
@@ -453,7 +453,7 @@ def caltech_101(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         rows = np.flatnonzero(labels == label).tolist()
         drawn = set(sorted(rows, key=order.__getitem__)[:OF_A_CLASS])
         for row in rows:
-            builders[row not in drawn].add_found(whole.picture(row), label)
+            builders[row not in drawn].add_found(whole.image(row), label)
     train, test = (builder.split(len(classes), checker) for builder in builders)
     checker.expect("classes", len(classes), 102)
     checker.expect("train pictures", len(train), 3_060)

@@ -36,11 +36,11 @@ from veca.data.images import DataError
 from veca.data.listing import (
     MEMBER_MARK,
     UNKNOWN,
+    ImageEntry,
     ImageTable,
-    Input,
     TableBuilder,
     absolute,
-    open_input,
+    open_image,
 )
 
 Kind = Literal["classes", "masks", "depth"]
@@ -61,7 +61,7 @@ class Split:
     name: str
     """As its makers call it: 'train', 'val', 'test', 'trainval', 'trainaug', ..."""
 
-    pictures: ImageTable
+    images: ImageTable
     """One row a picture (N)."""
 
     keys: tuple[str, ...]
@@ -80,11 +80,11 @@ class Split:
     """Reads such a file; a function of a module, so that worker processes can have it."""
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
-    def picture(self, index: int) -> Input:
+    def image(self, index: int) -> ImageEntry:
         """Where a picture lies."""
-        return self.pictures[index]
+        return self.images[index]
 
     def target(self, index: int) -> Target:
         """Mask or depth of a picture, at its own resolution."""
@@ -95,7 +95,7 @@ class Split:
     def fingerprint(self) -> str:
         """SHA-256 over the pictures, by name and size, in their order."""
         found = hashlib.sha256()
-        for key, size in zip(self.keys, self.pictures.sizes.tolist(), strict=True):
+        for key, size in zip(self.keys, self.images.sizes.tolist(), strict=True):
             found.update(f"{key}\0{size}\n".encode("utf-8", "surrogateescape"))
         return found.hexdigest()
 
@@ -104,10 +104,10 @@ class Split:
 class DepthRange:
     """What the numbers of a depth set mean, and where they count."""
 
-    least: float = 1e-3
+    min_depth: float = 1e-3
     """Meters; a depth that is not above counts as unknown."""
 
-    most: float = 10.0
+    max_depth: float = 10.0
     """Meters; a depth that is not below counts as unknown."""
 
     crop: Literal["none", "eigen-nyu", "garg-kitti", "eigen-kitti"] = "none"
@@ -133,18 +133,18 @@ class LabeledDataset:
     """Names, by number."""
 
     train: Split | None
-    """To fit heads on; None where a head of another set is measured (`head_of`)."""
+    """To fit heads on; None where a head of another set is measured (`uses_head_of`)."""
 
-    held_out: Split | None = None
+    val: Split | None = None
     """The makers' own part to choose settings on, where there is one."""
 
     test: Split
     """What numbers are reported on."""
 
-    head_of: str | None = None
+    uses_head_of: str | None = None
     """The set whose head is measured here, such as 'imagenet-1k'."""
 
-    scored: tuple[int, ...] | None = None
+    eval_classes: tuple[int, ...] | None = None
     """Classes over which a mean over classes goes; None means all."""
 
     per_class: bool = False
@@ -240,7 +240,7 @@ class DatasetChecks:
         Raises:
             DatasetError: it differs from what was published; or it has no pictures, partial or not.
         """
-        parts = [part for part in (found.train, found.held_out, found.test) if part is not None]
+        parts = [part for part in (found.train, found.val, found.test) if part is not None]
         empty = [part.name for part in parts if not len(part)]
         for name in empty:
             self.report(f"{name}: not one picture is there")
@@ -289,7 +289,7 @@ class SplitBuilder:
         self._table.add_file(path, num_bytes)
         self._keep(key, label)
 
-    def add_found(self, source: Input, label: int) -> None:
+    def add_found(self, source: ImageEntry, label: int) -> None:
         """Add a picture that was found below the folder, perhaps in a tar shard."""
         if source.member is not None and source.shard is not None:
             self._table.add_member(source.shard, source.member, source.num_bytes, source.start)
@@ -324,7 +324,7 @@ class SplitBuilder:
                 f"but there are {num_classes:,} classes; get its lists again."
             )
         return Split(
-            name=self.name, pictures=self._table.table(), keys=tuple(self._keys), labels=labels
+            name=self.name, images=self._table.table(), keys=tuple(self._keys), labels=labels
         )
 
     def _keep(self, key: str, label: int) -> None:
@@ -376,7 +376,7 @@ def paired_split(
         )
     return Split(
         name=name,
-        pictures=builder.table(),
+        images=builder.table(),
         keys=tuple(keys),
         targets=tuple(targets),
         read_target=read_target,
@@ -454,9 +454,9 @@ def require_no_copies(first: Split, second: Split, checker: DatasetChecks) -> No
         read += len(rows) + len(others)
         if read > MOST_READ:
             return
-        contents = {_content(second.picture(other)): other for other in others}
+        contents = {_content(second.image(other)): other for other in others}
         for row in rows:
-            content = _content(first.picture(row))
+            content = _content(first.image(row))
             if content is not None and content in contents:
                 raise DatasetError(
                     f"{checker.name}: {second.keys[contents[content]]} is a copy of "
@@ -481,14 +481,14 @@ def _alike(first: Split, second: Split) -> list[tuple[list[int], list[int]]]:
 
 def _marks(split: Split) -> Iterator[tuple[str, int]]:
     """File name and size of every picture."""
-    for key, size in zip(split.keys, split.pictures.sizes.tolist(), strict=True):
+    for key, size in zip(split.keys, split.images.sizes.tolist(), strict=True):
         yield key.rpartition("/")[2].rpartition(MEMBER_MARK)[2], size
 
 
-def _content(source: Input) -> bytes | None:
+def _content(source: ImageEntry) -> bytes | None:
     """SHA-256 of a file; None where it cannot be read, which is told when it is used."""
     try:
-        with open_input(source) as file:
+        with open_image(source) as file:
             if not isinstance(file, str):
                 return hashlib.sha256(file.read()).digest()
             return hashlib.sha256(Path(file).read_bytes()).digest()

@@ -86,7 +86,7 @@ TRAIN, TEST, LABELED_TRAIN = 24_231, 654, 795
 MILLIMETERS = partial(read_depth, per_metre=1000)
 """Steps of the depth maps."""
 
-FACTS = DepthRange(most=10.0, crop="eigen-nyu", nyu_crop=True)
+FACTS = DepthRange(max_depth=10.0, crop="eigen-nyu", nyu_crop=True)
 
 TRAIN_LISTS = ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt")
 TEST_LISTS = ("nyu_test.txt", "nyudepthv2_test_files_with_gt.txt")
@@ -154,7 +154,7 @@ KITTI_TRAIN, KITTI_TEST, TEST_WITHOUT_DEPTH = 23_158, 652, 45
 STEPS = partial(read_depth, per_metre=256)
 """Steps of the depth maps."""
 
-KITTI_FACTS = DepthRange(most=80.0, crop="garg-kitti", kb_crop=True)
+KITTI_FACTS = DepthRange(max_depth=80.0, crop="garg-kitti", kb_crop=True)
 
 KITTI_TRAIN_LISTS = ("kitti_eigen_train.txt", "kitti_eigen_train_files_with_gt.txt")
 KITTI_TEST_LISTS = ("kitti_eigen_test.txt", "kitti_eigen_test_files_with_gt.txt")

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from veca.data.images import InputError
-from veca.data.listing import MEMBER_MARK, PICTURES, SHARDS, Input, absolute, list_images
+from veca.data.images import DataError
+from veca.data.listing import MEMBER_MARK, PICTURES, SHARDS, ImageEntry, absolute, list_images
 from veca.data.sets import segmentation as voc
 from veca.data.sets.dataset import (
     DatasetChecks,
@@ -85,7 +85,7 @@ def class_folders(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         kind="classes",
         classes=classes,
         train=splits[0],
-        held_out=splits[1] if len(splits) > 2 else None,
+        val=splits[1] if len(splits) > 2 else None,
         test=splits[-1],
         facts={"classes_without_test_pictures": absent} if absent else {},
     )
@@ -116,11 +116,11 @@ def read_class_folders(top: Path, folder: Path, checker: DatasetChecks) -> Pictu
     return found
 
 
-def pictures_below(top: Path, checker: DatasetChecks) -> Iterator[tuple[str, Input]]:
+def pictures_below(top: Path, checker: DatasetChecks) -> Iterator[tuple[str, ImageEntry]]:
     """Name below a folder, and place, of all pictures in it, by folder and name."""
     try:
         found = list_images([top])
-    except InputError:  # not one
+    except DataError:  # not one
         return
     start = len(absolute(top)) + 1
     for row in found.rows.tolist():
@@ -197,7 +197,7 @@ def plain_masks(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         classes=classes,
         train=train,
         test=val,
-        scored=scored,
+        eval_classes=scored,
         facts=facts,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.listing import Input
+from veca.data.listing import ImageEntry
 from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
@@ -122,7 +122,13 @@ def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledDataset:
     """A set on which a head of ImageNet-1K is measured."""
     classes = tuple(str(number) for number in range(CLASSES))
     return LabeledDataset(
-        name=name, kind="classes", classes=classes, train=None, test=test, head_of=NAME, facts=facts
+        name=name,
+        kind="classes",
+        classes=classes,
+        train=None,
+        test=test,
+        uses_head_of=NAME,
+        facts=facts,
     )
 
 
@@ -178,7 +184,7 @@ def _real_labels(path: Path) -> NDArray[np.bool_]:
     return labels
 
 
-def _val_pictures(root: Path, checker: DatasetChecks) -> Iterator[tuple[int, Input]]:
+def _val_pictures(root: Path, checker: DatasetChecks) -> Iterator[tuple[int, ImageEntry]]:
     """Number, from 1, and place of each validation picture, by its name alone."""
     for name, source in pictures_below(root / "val", checker):
         if found := VAL_NAME.fullmatch(name.rpartition(os.sep)[2]):

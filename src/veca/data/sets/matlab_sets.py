@@ -82,7 +82,7 @@ def flowers_102(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         kind="classes",
         classes=FLOWERS,
         train=train,
-        held_out=val,
+        val=val,
         test=test,
         per_class=True,
     )

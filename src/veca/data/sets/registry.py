@@ -128,7 +128,7 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
         )
     checker = DatasetChecks(name, allow_partial=allow_partial)
     found = checker.finish(reader(folder, checker))
-    parts = [part for part in (found.train, found.held_out, found.test) if part is not None]
+    parts = [part for part in (found.train, found.val, found.test) if part is not None]
     for first, second in combinations(parts, 2):
         require_apart(first, second, checker)
         if reader in PARTS_ARE_FOLDERS:

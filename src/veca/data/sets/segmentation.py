@@ -56,7 +56,7 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 
 from veca.data.images import (
-    MOST_PIXELS,
+    MAX_PIXELS,
     DataError,
     ImageError,
     check_size,
@@ -203,13 +203,13 @@ def _indices(path: str) -> NDArray[np.uint8]:
 
 def _png(path: str) -> tuple[str, NDArray[Any]]:
     """Mode and numbers of a PNG file; others are refused, since JPEG would change the numbers."""
-    with strict_pillow(MOST_PIXELS), opened(path) as (name, image, _):
+    with strict_pillow(MAX_PIXELS), opened(path) as (name, image, _):
         if image.format != "PNG":
             raise ImageError(
                 f"{path} is a {image.format} file, but masks and depth are read from PNG files, "
                 "which keep numbers as they are; give the published files."
             )
-        check_size(name, image, MOST_PIXELS)
+        check_size(name, image, MAX_PIXELS)
         load(name, image)
         return image.mode, np.array(image)
 
