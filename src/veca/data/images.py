@@ -1,49 +1,22 @@
-"""From a file, bytes, array or tensor to an upright RGB image.
+"""Decode a file, bytes, array or tensor to an upright, opaque RGB image, and resample it.
 
-What goes wrong with pictures, in words for the person who passed them.
+Format: decided by content, never by the file name, and limited to FORMATS. Formats that run a
+program (EPS), refer to other files or are rare stay closed. Sizes are checked on the header, before
+anything is decoded. A truncated file is refused, unless an end marker was appended after the cut,
+which Pillow cannot detect.
 
-Pillow as strict as we need it, whatever other libraries have told it.
+Colors: transparency is blended onto BACKGROUND before resampling; CMYK becomes RGB by the plain
+formula; gray of more than 8 bits (PNG, TIFF, PGM) and floats (TIFF, PFM) stay floats in 0..1, while
+Pillow keeps the upper 8 bits of 16-bit colors. Embedded color profiles are ignored, as in the
+pipelines that teachers were trained with.
 
-Two of Pillow's settings are global. `LOAD_TRUNCATED_IMAGES`, which much training code switches on,
-makes half-gray pictures of files that were cut short; `MAX_IMAGE_PIXELS` stops what a caller of
-ours has allowed. Where one of them stands in the way, it is changed for the time of one decoding
-and put back. Nearly always there is nothing to change, and threads decode side by side.
+Arrays have channels last: (H, W), (H, W, 1), (H, W, 3) or (H, W, 4); tensors have them first. A
+fourth channel is opacity. uint8 runs to 255, uint16 to 65535, floats from 0 to 1.
 
-From whatever holds an encoded picture to an identified file, by content and within limits.
-
-A file is what its first bytes say, whatever its name ends in, and only if they say one of FORMATS.
-Formats that run a program (EPS), name other files or are hardly met stay closed: each one is a
-decoder that strangers can feed. Sizes are checked on the header, before anything is decoded.
-
-A file that was cut short is refused. One that ends too early but in form (a JPEG to which someone
-has added an end mark after the cut) is not: Pillow does not tell.
-
-Which way up a picture is: cameras store it as the sensor lay and note how to turn it.
-
-From the many color modes of decoded images to a `Picture`.
-
-* What is transparent shows BACKGROUND, blended before anything is resampled.
-* CMYK becomes RGB by the plain formula. JPEG files with Adobe's marker store it inverted, others
-  do not; both come out right.
-* More than 8 bits of gray (PNG, TIFF, PGM) and floats (TIFF, PFM) stay floats, scaled by the
-  greatest value of their type and never clipped. Of 16-bit colors Pillow keeps the upper 8 bits.
-* Embedded color profiles are ignored, as in the pipelines that teachers were trained with.
-
-From numbers in memory to a `Picture`.
-
-Numpy arrays have the channels last: (H, W), (H, W, 1), (H, W, 3) or (H, W, 4). Torch tensors have
-them first: (H, W), (1, H, W), (3, H, W) or (4, H, W). A fourth channel is opacity. Bytes run to
-255, 16 bits to 65535, floats from 0 to 1.
-
-A decoded picture, and the one way in which it is resampled.
-
-Resampling is bicubic (a = -0.5) with antialiasing: along x, then along y, brought back into range
-after each pass. For 8-bit pictures both passes are Pillow's `Image.resize` with BICUBIC, so that
-the outcome is that of Pillow as most training pipelines have used it; newer ones may begin with y
-where that is faster, and differ where colors are clipped. Finer pictures go through the same
-passes in floats and are never rounded to 8 bits.
-
-From anything that is a picture to its colors, or to its size alone.
+Resampling is antialiased bicubic (a = -0.5): along x, then along y, clipped after each pass. For
+8-bit images both passes are Pillow's `Image.resize` with BICUBIC. Newer Pillow versions may begin
+with y where that is faster, which differs where colors are clipped. Float images go through the
+same passes and are never rounded to 8 bits.
 """
 
 import io
@@ -55,7 +28,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import IO, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -79,52 +52,6 @@ from torch import Tensor
 
 from veca.runtime import VecaError
 
-
-class ImageError(VecaError, ValueError):
-    """A picture that cannot be used: what was got, what is allowed, what to do."""
-
-
-class InputError(VecaError, ValueError):
-    """A path, list, pattern or shard that names no usable pictures."""
-
-
-class DataError(VecaError, ValueError):
-    """Images that cannot be trained on: what was got, what is allowed, what to do."""
-
-
-class WorkerError(VecaError, RuntimeError):
-    """A worker process that was ended from outside."""
-
-
-def reason(error: Exception, most: int = 120) -> str:
-    """Why a library failed, on one line of bounded length, without characters a terminal obeys."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-_CHANGING = threading.Lock()
-
-
-@contextmanager
-def strict_pillow(most_pixels: int) -> Iterator[None]:
-    """Refuse what was cut short, and let Pillow decode as many pixels as this."""
-    _CHANGING.acquire()  # also waits for a thread that has changed the settings for now
-    truncated, limit = ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS
-    too_low = limit is not None and limit < most_pixels
-    if not truncated and not too_low:
-        _CHANGING.release()
-        yield
-        return
-    try:
-        ImageFile.LOAD_TRUNCATED_IMAGES = False
-        Image.MAX_IMAGE_PIXELS = most_pixels if too_low else limit
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS = truncated, limit
-        _CHANGING.release()
-
-
 try:
     from PIL.AvifImagePlugin import AvifImageFile
 
@@ -142,155 +69,18 @@ FORMATS = (
     PpmImagePlugin.PpmImageFile.format,  # with PGM, PBM and PFM
     *NEWER_FORMATS,
 )
-"""What is opened, by Pillow's names; importing the plugins has made them known to it."""
+"""Formats that are opened, by Pillow's names; importing the plugins registers them."""
 
-MOST_PIXELS = 89_478_485
-"""Pixels that a picture may have: where Pillow begins to warn, a quarter of a gigabyte as RGB."""
+MAX_PIXELS = 89_478_485
+"""Most pixels of an image: where Pillow begins to warn, a quarter of a gigabyte as RGB."""
 
-MOST_SIDE = 2**24
-"""Pixels that one side may have: Pillow resamples at coordinates of single precision."""
+MAX_SIDE = 2**24
+"""Longest side: Pillow computes resampling coordinates in single precision."""
 
+BACKGROUND = (255, 255, 255, 255)
+"""Color behind transparent pixels: white."""
 
-PREFIX = 16
-"""Bytes by which a format is known."""
-
-
-@runtime_checkable
-class BinaryFile(Protocol):
-    """An open file, as far as it is needed; `typing.IO` asks for what files in memory lack."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """The next bytes, all of them by default."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
-
-
-class EncodedPicture(NamedTuple):
-    """A picture whose header was read and whose pixels were not."""
-
-    name: str
-    """What errors call it."""
-
-    image: ImageFile.ImageFile
-
-    file: BinaryFile
-
-
-@contextmanager
-def opened(source: object) -> Iterator[EncodedPicture]:
-    """Open a path, bytes or an open binary file, which is read from its start."""
-    if isinstance(source, str | os.PathLike):
-        with _open_path(Path(os.fsdecode(source))) as file:
-            yield _identified(os.fsdecode(source), file)
-    elif isinstance(source, bytes | bytearray | memoryview):
-        yield _identified("the file in memory", io.BytesIO(source))
-    elif hasattr(source, "read"):
-        yield _identified("the open file", cast(BinaryFile, source))
-    else:
-        raise ImageError(
-            f"a picture cannot be a {type(source).__name__}; pass a path, bytes, an open binary "
-            "file, a PIL image, a numpy array or a torch tensor."
-        )
-
-
-def check_size(name: str, image: Image.Image, most_pixels: int) -> None:
-    """Refuse a picture that would take too much memory to decode."""
-    for what, (width, height) in (("", image.size), ("tiles of ", _tile(image))):
-        if width * height > most_pixels:
-            raise ImageError(
-                f"{name} has {what}{width} x {height} pixels, but at most {most_pixels:,} are "
-                "decoded, so that no file can fill the memory; shrink it, or pass a higher "
-                "most_pixels if you trust it."
-            )
-        if max(width, height) > MOST_SIDE:
-            raise ImageError(
-                f"{name} has {what}{width} x {height} pixels, but a side of at most {MOST_SIDE:,} "
-                "can be resampled; cut it into parts."
-            )
-
-
-def load(name: str, image: Image.Image) -> None:
-    """Decode the pixels, of the first frame or of the one that a PIL image was left at."""
-    try:
-        image.load()
-    except Exception as error:  # decoders fail in as many ways as files are damaged
-        raise ImageError(
-            f"{name} cannot be decoded ({reason(error)}); it is damaged or was cut short: get it "
-            "again."
-        ) from error
-
-
-def _open_path(path: Path) -> io.BufferedReader:
-    """Open a regular file; a pipe could keep us waiting for ever."""
-    try:
-        mode = path.stat().st_mode
-        file = path.open("rb") if stat.S_ISREG(mode) else None
-    except FileNotFoundError as error:
-        raise ImageError(f"{path} does not exist; check the path.") from error
-    except (OSError, ValueError) as error:
-        raise ImageError(
-            f"{path} cannot be opened ({reason(error)}); check the path and its permissions."
-        ) from error
-    if file is None:
-        what = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
-        raise ImageError(f"{path} is a {what}; pass the path of one picture, or its bytes.")
-    return file
-
-
-def _identified(name: str, file: BinaryFile) -> EncodedPicture:
-    """Read the header of a file by the format that its first bytes show."""
-    prefix = _first_bytes(name, file).ljust(PREFIX, b"\0")  # plugins may look without counting
-    for format_ in FORMATS:
-        factory, accept = Image.OPEN[format_]
-        if accept is None or accept(prefix) is not True:
-            continue
-        file.seek(0)
-        try:
-            return EncodedPicture(name, factory(cast(IO[bytes], file), ""), file)
-        except Image.DecompressionBombError as error:  # WebP makes room before we can look
-            raise ImageError(
-                f"{name} has more pixels than can be decoded safely ({reason(error)}); shrink it."
-            ) from error
-        except Exception as error:  # headers are damaged in as many ways as pixels
-            raise ImageError(
-                f"{name} begins like a {format_} picture, but its header cannot be read "
-                f"({reason(error)}); it is damaged, cut short or of a rare kind: get it again, or "
-                "convert it to PNG."
-            ) from error
-    raise ImageError(
-        f"{name} is in none of the formats that are read ({', '.join(FORMATS)}), whatever its "
-        "name ends in; convert it, for example to PNG."
-    )
-
-
-def _first_bytes(name: str, file: BinaryFile) -> bytes:
-    """Enough of a file to know its format."""
-    try:
-        file.seek(0)
-        prefix = file.read(PREFIX)
-    except Exception as error:  # any object may call itself a file
-        raise ImageError(
-            f"{name} cannot be read from its start ({reason(error)}); pass its bytes, as in "
-            "file.read()."
-        ) from error
-    if not isinstance(prefix, bytes):
-        raise ImageError(f"{name} gives {type(prefix).__name__}; open it in binary mode, 'rb'.")
-    if not prefix:
-        raise ImageError(f"{name} is empty; get the file again.")
-    return prefix
-
-
-def _tile(image: Image.Image) -> tuple[int, int]:
-    """Width and height of a TIFF file's tiles, each of which is decoded whole; else zeros."""
-    if not isinstance(image, TiffImagePlugin.TiffImageFile):
-        return 0, 0
-    tags = image.tag_v2
-    sides = tags.get(TiffImagePlugin.TILEWIDTH, 0), tags.get(TiffImagePlugin.TILELENGTH, 0)
-    return sides if all(isinstance(side, int) for side in sides) else (0, 0)
-
-
-TURNS = {
+TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -299,61 +89,58 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What brings a picture of each EXIF orientation upright; all other numbers mean upright."""
-
-LYING = frozenset({5, 6, 7, 8})
-"""The orientations that swap width and height."""
-
-
-def upright(image: Image.Image) -> Image.Image:
-    """The picture as the camera's owner saw it; `image` is decoded."""
-    turn = TURNS.get(_orientation(image))
-    return image if turn is None else image.transpose(turn)
-
-
-def upright_size(image: ImageFile.ImageFile, file: BinaryFile) -> tuple[int, int]:
-    """Width and height of the picture when it is upright, without decoding it."""
-    width, height = image.size
-    if image.format == "TIFF":  # Pillow turns these by itself
-        return width, height
-    if image.format == "PNG" and "exif" not in image.info:
-        image.info["exif"] = _exif_of_png(file)  # else Pillow would decode to find it
-    return (height, width) if _orientation(image) in LYING else (width, height)
-
-
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation; 1 where there is none, or where what should tell it is damaged."""
-    try:
-        found = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # damaged EXIF fails in many ways, and the pixels are none the worse
-        return 1
-    return found if isinstance(found, int) else 1
-
-
-def _exif_of_png(file: BinaryFile) -> bytes:
-    """The EXIF block of a PNG file, which may stand behind the pixels."""
-    file.seek(8)
-    while len(head := file.read(8)) == 8:
-        length, kind = int.from_bytes(head[:4], "big"), head[4:]
-        if kind == b"eXIf":
-            return b"Exif\0\0" + file.read(length)
-        file.seek(length + 4, io.SEEK_CUR)
-    return b""
-
+"""What makes an image of each EXIF orientation upright; any other number means upright."""
 
 SLACK = 1e-4
-"""How far floats may leave 0..1, since arithmetic strays; they are clipped."""
+"""How far floats may leave 0..1 through rounding; they are clipped."""
+
+MAX_16_BIT = 65535
+
+GRAY_STEPS = {"L;2": 85, "L;4": 17}
+"""Difference between two grays of a PNG file with few of them, by Pillow's name of the packing."""
+
+CHANNELS = (1, 3, 4)
 
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom in pixels, which begin at whole numbers."""
+"""Left, top, right and bottom in pixels; a pixel begins at a whole number."""
+
+
+class ImageError(VecaError, ValueError):
+    """An image that cannot be used."""
+
+
+class DataError(VecaError, ValueError):
+    """A path, list, shard or dataset that cannot be used."""
+
+
+class WorkerError(VecaError, RuntimeError):
+    """A worker process that was killed from outside."""
+
+
+@runtime_checkable
+class BinaryFile(Protocol):
+    """An open binary file; `typing.IO` requires methods that files in memory lack."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read bytes, all of them by default."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move to a position."""
+
+
+EncodedSource = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryFile
+"""A path, the bytes of a file, or an open binary file, which is read from its start."""
+
+Source = EncodedSource | Image.Image | NDArray[Any] | Tensor
+"""Everything that is accepted as an image."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Upright and opaque colors, in 8 bits or in floats."""
+class DecodedImage:
+    """Upright, opaque colors in 8 bits or in floats."""
 
     bands: tuple[Image.Image, ...]
-    """One 'RGB' image of 8 bits, or one (gray) or three (color) 'F' images within 0..1."""
+    """One 8-bit 'RGB' image, or one (gray) or three (color) 'F' images within 0..1."""
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -361,120 +148,231 @@ class Picture:
         width, height = self.bands[0].size
         return height, width
 
-    def resampled(self, sides: tuple[int, int], box: Box) -> "Picture":
-        """The part within the box at another height and width; what lies around it weighs in."""
-        return Picture(tuple(_resampled(band, sides, box) for band in self.bands))
+    def resampled(self, sides: tuple[int, int], box: Box) -> "DecodedImage":
+        """Resize the part inside `box`; pixels around it contribute at its borders."""
+        return DecodedImage(tuple(_resample(band, sides, box) for band in self.bands))
 
-    def resampled_beyond(self, sides: tuple[int, int], box: Box) -> "Picture":
-        """As `resampled`, of a box that may leave the picture, which is mirrored at its borders."""
+    def resampled_beyond(self, sides: tuple[int, int], box: Box) -> "DecodedImage":
+        """As `resampled`, with a box that may leave the image, which is mirrored at its borders."""
         height, width = self.sides
         left, top, right, bottom = box
         if left >= 0 and top >= 0 and right <= width and bottom <= height:
             return self.resampled(sides, box)
-        first_row, last_row = _reached(top, bottom, sides[0])
-        first_column, last_column = _reached(left, right, sides[1])
+        first_row, last_row = _support(top, bottom, sides[0])
+        first_column, last_column = _support(left, right, sides[1])
         rows = mirrored(first_row, last_row, height)
         columns = mirrored(first_column, last_column, width)
         bands = [Image.fromarray(np.asarray(band)[rows][:, columns]) for band in self.bands]
-        within = (left - first_column, top - first_row, right - first_column, bottom - first_row)
-        return Picture(tuple(bands)).resampled(sides, within)
+        inner = (left - first_column, top - first_row, right - first_column, bottom - first_row)
+        return DecodedImage(tuple(bands)).resampled(sides, inner)
 
     def pixels(self) -> Shaped[Tensor, "3 height width"]:
-        """Bytes, or floats within 0..1."""
+        """Return uint8, or floats within 0..1."""
         if self.bands[0].mode == "RGB":
             return torch.from_numpy(np.array(self.bands[0])).permute(2, 0, 1).contiguous()
         planes = [torch.from_numpy(np.array(band)) for band in self.bands]
         return torch.stack(planes * (3 // len(planes)))
 
 
-def mirrored(first: int, last: int, side: int) -> NDArray[np.int64]:
-    """Which of `side` pixels stand at the places from `first` up to `last`, of which some are none.
+def decode(
+    source: object, max_pixels: int = MAX_PIXELS, min_side: int | None = None
+) -> DecodedImage:
+    """Decode to upright, opaque colors: the first frame, or the current one of a PIL image.
 
-    Mirrors stand on the borders, so that the outermost pixels come twice in a row (numpy calls it
-    'symmetric'), and again behind each other as often as it takes.
+    With `min_side`, a JPEG is decoded at 1, 1/2, 1/4 or 1/8 of its size, the smallest that has at
+    least that many pixels on both sides, which is several times faster for large photographs.
     """
-    places = np.arange(first, last) % (2 * side)
-    return np.where(places < side, places, 2 * side - 1 - places)
+    if isinstance(source, np.ndarray):
+        return image_from_array(source)
+    if isinstance(source, Tensor):
+        return image_from_tensor(source)
+    with strict_pillow(max_pixels):
+        if isinstance(source, Image.Image):
+            return _decode("the image given", source, max_pixels)
+        with opened(source) as (name, image):
+            _match_transparency(image)
+            check_size(name, image, max_pixels)  # of the whole image
+            if min_side is not None:
+                image.draft(None, (min_side, min_side))
+            return _decode(name, image, max_pixels)
 
 
-def checked_floats(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Refuse floats that are no colors in 0..1."""
-    low, high = float(values.min()), float(values.max())
-    if not (low >= -SLACK and high <= 1 + SLACK):  # also where one of them is not a number
+def read_size(source: EncodedSource) -> tuple[int, int]:
+    """Width and height of the upright image, from the header alone."""
+    with strict_pillow(MAX_PIXELS), opened(source) as (_, image):
+        width, height = image.size
+        if image.format == "TIFF":  # Pillow turns these by itself
+            return width, height
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        return (height, width) if orientation in {5, 6, 7, 8} else (width, height)
+
+
+@contextmanager
+def opened(source: object) -> Iterator[tuple[str, ImageFile.ImageFile]]:
+    """Read the header of a path, bytes or a binary file; yields its name in errors and the image.
+
+    Use within `strict_pillow`.
+    """
+    if isinstance(source, str | os.PathLike):
+        name = os.fsdecode(source)
+        with _open_path(Path(name)) as file:
+            yield name, _read_header(name, file)
+    elif isinstance(source, bytes | bytearray | memoryview):
+        yield "the file in memory", _read_header("the file in memory", io.BytesIO(source))
+    elif hasattr(source, "read"):
+        yield "the open file", _read_header("the open file", cast(BinaryFile, source))
+    else:
         raise ImageError(
-            f"{name} holds floats from {low:g} to {high:g}, but colors in 0..1 are needed; divide "
-            "by the greatest value that a color can have."
+            f"a {type(source).__name__} is not an image; pass a path, bytes, an open binary file, "
+            "a PIL image, a numpy array or a torch tensor."
         )
-    return values
 
 
-def plane(values: NDArray[Any]) -> Image.Image:
-    """A band of floats, brought into 0..1."""
-    return Image.fromarray(np.clip(values, 0, 1).astype(np.float32, copy=False))
+def check_size(name: str, image: Image.Image, max_pixels: int) -> None:
+    """Refuse an image that would need too much memory to decode."""
+    for what, (width, height) in (("", image.size), ("tiles of ", _tile_size(image))):
+        if width * height > max_pixels:
+            raise ImageError(
+                f"{name} has {what}{width} x {height} pixels, but at most {max_pixels:,} are "
+                "decoded; shrink it, or pass a higher max_pixels if you trust it."
+            )
+        if max(width, height) > MAX_SIDE:
+            raise ImageError(
+                f"{name} has {what}{width} x {height} pixels, but a side may have at most "
+                f"{MAX_SIDE:,}; cut it into parts."
+            )
 
 
-def _resampled(band: Image.Image, sides: tuple[int, int], box: Box) -> Image.Image:
-    """One band, first along x, of the rows that are needed only, then along y."""
-    height, width = sides
-    left, top, right, bottom = box
-    first, last = _reached(top, bottom, height)
-    first, last = max(0, first), min(band.height, last)
-    band = _resized(band, (width, last - first), (left, float(first), right, float(last)))
-    return _resized(band, (width, height), (0.0, top - first, float(width), bottom - first))
-
-
-def _reached(start: float, end: float, count: int) -> tuple[int, int]:
-    """From which pixel up to which one `count` new ones between two places depend on the old."""
-    reach = 2 * max(1.0, (end - start) / count) + 1  # of the kernel, and one for rounding
-    return math.floor(start - reach), math.ceil(end + reach)
-
-
-def _resized(band: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
-    """One pass; Pillow brings bytes back into range by itself."""
-    found = band.resize(size, Image.Resampling.BICUBIC, box)
-    return found if band.mode == "RGB" else plane(np.asarray(found))
-
-
-BACKGROUND = (255, 255, 255, 255)
-"""What is seen through transparent pixels: white."""
-
-GREATEST_16_BIT = 65535
-
-GRAY_STEPS = {"L;2": 85, "L;4": 17}
-"""From one gray of a PNG file with few grays to the next, by Pillow's name for their packing."""
-
-
-def picture_of_image(name: str, image: Image.Image) -> Picture:
-    """Bring a decoded image upright and into colors."""
-    turned = upright(image)
-    if image.mode == "F" or image.mode.startswith("I"):
-        return Picture((plane(_gray(name, turned, _tiff_facts(image))),))
-    if image.mode == "CMYK" and image.format in {"JPEG", "MPO"} and "adobe" not in image.info:
-        turned = ImageChops.invert(turned)  # Pillow takes every one for Adobe's
+def load(name: str, image: Image.Image) -> None:
+    """Decode the pixels."""
     try:
-        return Picture((opaque(turned),))
-    except Exception as error:  # a mode without a way to RGB, or a palette that is broken
+        image.load()
+    except Exception as error:  # decoders fail in as many ways as files are damaged
+        raise ImageError(
+            f"{name} cannot be decoded ({reason(error)}); it is damaged or truncated: get it again."
+        ) from error
+
+
+_SETTINGS_LOCK = threading.Lock()
+
+
+@contextmanager
+def strict_pillow(max_pixels: int) -> Iterator[None]:
+    """Refuse truncated files and allow `max_pixels`, whatever Pillow's global settings are.
+
+    Other code may have set `LOAD_TRUNCATED_IMAGES`, which fills missing pixels with gray, or a low
+    `MAX_IMAGE_PIXELS`. They are changed only where they stand in the way, so that threads normally
+    decode in parallel.
+    """
+    _SETTINGS_LOCK.acquire()  # also waits for a thread that has changed the settings
+    truncated, limit = ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS
+    too_low = limit is not None and limit < max_pixels
+    if not truncated and not too_low:
+        _SETTINGS_LOCK.release()
+        yield
+        return
+    try:
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+        Image.MAX_IMAGE_PIXELS = max_pixels if too_low else limit
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS = truncated, limit
+        _SETTINGS_LOCK.release()
+
+
+def reason(error: Exception, max_length: int = 120) -> str:
+    """Shorten the message of a library to one line without control characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= max_length else f"{text[:max_length]}..."
+
+
+def _open_path(path: Path) -> io.BufferedReader:
+    """Open a regular file; a pipe could block forever."""
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+        file = path.open("rb") if regular else None
+    except FileNotFoundError as error:
+        raise ImageError(f"{path} does not exist; check the path.") from error
+    except (OSError, ValueError) as error:
+        raise ImageError(
+            f"{path} cannot be opened ({reason(error)}); check the path and its permissions."
+        ) from error
+    if file is None:
+        raise ImageError(f"{path} is not a regular file; pass the path of one image, or its bytes.")
+    return file
+
+
+def _read_header(name: str, file: BinaryFile) -> ImageFile.ImageFile:
+    """Identify a file by its first bytes and read its header."""
+    try:
+        file.seek(0)
+        return cast(ImageFile.ImageFile, Image.open(cast(IO[bytes], file), formats=FORMATS))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(
+            f"{name} has more pixels than can be decoded safely ({reason(error)}); shrink it."
+        ) from error
+    except Exception as error:  # headers are damaged, and files misbehave, in many ways
+        raise ImageError(
+            f"{name} cannot be read as one of the formats {', '.join(FORMATS)} ({reason(error)}); "
+            "it is empty, damaged or of another format: get it again, or convert it to PNG."
+        ) from error
+
+
+def _tile_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height of a TIFF file's tiles, each of which is decoded whole; else zeros."""
+    if not isinstance(image, TiffImageFile):
+        return 0, 0
+    tags = image.tag_v2
+    sides = tags.get(TiffImagePlugin.TILEWIDTH, 0), tags.get(TiffImagePlugin.TILELENGTH, 0)
+    return sides if all(isinstance(side, int) for side in sides) else (0, 0)
+
+
+def _decode(name: str, image: Image.Image, max_pixels: int) -> DecodedImage:
+    """Decode an opened image, and make it upright and RGB or float gray."""
+    check_size(name, image, max_pixels)
+    load(name, image)
+    upright = _upright(image)
+    if image.mode == "F" or image.mode.startswith("I"):
+        return DecodedImage((_plane(_gray(name, upright, _tiff_grays(image))),))
+    if image.mode == "CMYK" and image.format in {"JPEG", "MPO"} and "adobe" not in image.info:
+        upright = ImageChops.invert(upright)  # Pillow takes every CMYK JPEG for Adobe's, inverted
+    try:
+        return DecodedImage((_opaque(upright),))
+    except Exception as error:  # a mode that has no conversion to RGB, or a broken palette
         raise ImageError(
             f"{name} has colors that cannot be read (mode {image.mode}: {reason(error)}); convert "
             "it to an RGB file, for example with Pillow."
         ) from error
 
 
-def opaque(image: Image.Image) -> Image.Image:
-    """The image as RGB, laid on the background where it is transparent."""
+def _upright(image: Image.Image) -> Image.Image:
+    """Apply the EXIF orientation; damaged EXIF is ignored.
+
+    Not `ImageOps.exif_transpose`, which copies upright images and fails on damaged EXIF.
+    """
+    try:
+        method = TRANSPOSE.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:
+        return image
+    return image if method is None else image.transpose(method)
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """Convert to RGB, on the background where it is transparent."""
     if not image.has_transparency_data:
-        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
+        return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy
     if image.mode == "La":
-        image = image.convert("LA")  # the only step that Pillow has from here
+        image = image.convert("LA")  # Pillow's only conversion from here
     canvas = Image.new("RGBA", image.size, BACKGROUND)
     canvas.alpha_composite(image.convert("RGBA"))
     return canvas.convert("RGB")
 
 
-def match_transparency(image: ImageFile.ImageFile) -> None:
-    """Scale the color that a PNG file calls transparent as Pillow will scale its pixels.
+def _match_transparency(image: ImageFile.ImageFile) -> None:
+    """Scale a PNG file's transparent color as Pillow will scale its pixels.
 
-    To be called before the pixels are decoded: then Pillow forgets how the file packs them.
+    Must be called before decoding, when Pillow forgets how the file packs its pixels.
     """
     color = image.info.get("transparency")
     packing = image.tile[0][3] if image.format == "PNG" and image.tile else None
@@ -484,135 +382,131 @@ def match_transparency(image: ImageFile.ImageFile) -> None:
         image.info["transparency"] = color * GRAY_STEPS[packing]
 
 
-def _gray(name: str, image: Image.Image, facts: tuple[int, bool]) -> NDArray[Any]:
-    """Grays beyond 8 bits as floats in 0..1."""
+def _gray(name: str, image: Image.Image, grays: tuple[int, bool]) -> NDArray[Any]:
+    """Convert gray of more than 8 bits to floats in 0..1."""
     values = np.asarray(image)
-    greatest, white_is_zero = facts
+    greatest, white_is_zero = grays
     if image.mode == "F":
-        grays = checked_floats(name, values)
+        found = _check_floats(name, values)
     else:
         low, high = int(values.min()), int(values.max())
-        if low < 0 or high > GREATEST_16_BIT:
+        if low < 0 or high > MAX_16_BIT:
             raise ImageError(
-                f"{name} holds whole numbers from {low} to {high}, but grays of at most 16 bits, "
-                "0..65535, are needed; scale them, or store floats in 0..1."
+                f"{name} holds integers from {low} to {high}, but gray must lie in "
+                f"0..{MAX_16_BIT}; scale it, or store floats in 0..1."
             )
-        grays = values.astype(np.float32) / greatest
+        found = values.astype(np.float32) / greatest
     if white_is_zero:
-        grays = 1 - grays
+        found = 1 - found
     transparent = image.info.get("transparency")
-    return grays if transparent is None else np.where(values == transparent, 1.0, grays)
+    return found if transparent is None else np.where(values == transparent, 1.0, found)
 
 
-def _tiff_facts(image: Image.Image) -> tuple[int, bool]:
-    """The greatest gray and whether zero is white, which Pillow does not apply to TIFF files."""
+def _tiff_grays(image: Image.Image) -> tuple[int, bool]:
+    """Greatest gray, and whether zero is white, which Pillow does not apply to TIFF files."""
     if not isinstance(image, TiffImageFile):
-        return GREATEST_16_BIT, False
-    twelve = tuple(image.tag_v2.get(BITSPERSAMPLE, ())) == (12,)
+        return MAX_16_BIT, False
+    twelve_bits = tuple(image.tag_v2.get(BITSPERSAMPLE, ())) == (12,)
     white_is_zero = image.tag_v2.get(PHOTOMETRIC_INTERPRETATION) == 0
-    return 4095 if twelve else GREATEST_16_BIT, white_is_zero
+    return 4095 if twelve_bits else MAX_16_BIT, white_is_zero
 
 
-CHANNELS = (1, 3, 4)
-
-
-def picture_of_tensor(tensor: Tensor) -> Picture:
-    """A picture from a tensor on any device."""
+def image_from_tensor(tensor: Tensor) -> DecodedImage:
+    """Take a tensor on any device, channels first."""
     if tensor.ndim == 3 and tensor.shape[0] in CHANNELS:
         tensor = tensor.permute(1, 2, 0)
     elif tensor.ndim != 2:
         raise _wrong_shape("tensor", tensor.shape, "(H, W), (1, H, W), (3, H, W) or (4, H, W)")
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
-        tensor = tensor.float()  # numpy knows fewer types of floats
-    return _picture("the tensor given", tensor.numpy())
+        tensor = tensor.float()  # numpy has no bfloat16
+    return _from_numbers("the tensor given", tensor.numpy())
 
 
-def picture_of_array(array: NDArray[Any]) -> Picture:
-    """A picture from a numpy array."""
+def image_from_array(array: NDArray[Any]) -> DecodedImage:
+    """Take a numpy array, channels last."""
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in CHANNELS):
         raise _wrong_shape("array", array.shape, "(H, W), (H, W, 1), (H, W, 3) or (H, W, 4)")
-    return _picture("the array given", array)
+    return _from_numbers("the array given", array)
 
 
-def _picture(name: str, array: NDArray[Any]) -> Picture:
-    """A picture from an array whose shape is right."""
+def _from_numbers(name: str, array: NDArray[Any]) -> DecodedImage:
+    """Take an array of a valid shape."""
     if array.size == 0:
-        raise ImageError(
-            f"{name} has the shape {array.shape}, which holds no pixel; pass a picture with sides "
-            "of at least 1."
-        )
+        raise ImageError(f"{name} has the shape {array.shape}; both sides must be at least 1.")
     channels = array.reshape(*array.shape[:2], -1)
     if channels.dtype == np.uint8:
         gray = channels.shape[2] == 1
-        return Picture((opaque(Image.fromarray(channels[..., 0] if gray else channels)),))
-    floats = _floats(name, channels)
+        return DecodedImage((_opaque(Image.fromarray(channels[..., 0] if gray else channels)),))
+    floats = _to_floats(name, channels)
     colors = floats[..., :3]
     if floats.shape[2] == 4:
         opacity = floats[..., 3:]
         colors = colors * opacity + (1 - opacity)  # on white, as everywhere
-    return Picture(tuple(plane(colors[..., band]) for band in range(colors.shape[2])))
+    return DecodedImage(tuple(_plane(colors[..., band]) for band in range(colors.shape[2])))
 
 
-def _floats(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Values in 0..1, whatever type they came in."""
+def _to_floats(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Scale to 0..1."""
     if array.dtype.kind == "u" and array.dtype.itemsize == 2:
-        return array.astype(np.float32) / GREATEST_16_BIT
+        return array.astype(np.float32) / MAX_16_BIT
     if array.dtype.kind == "f":
-        return checked_floats(name, array).astype(np.float32)
+        return _check_floats(name, array).astype(np.float32)
     raise ImageError(
-        f"{name} holds {array.dtype} numbers, but uint8, uint16 or floats in 0..1 are needed; "
-        "convert it with astype or to."
+        f"{name} has dtype {array.dtype}; convert it to uint8, uint16 or floats in 0..1."
     )
+
+
+def _check_floats(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Refuse floats outside 0..1."""
+    low, high = float(values.min()), float(values.max())
+    if not (low >= -SLACK and high <= 1 + SLACK):  # also refuses NaN
+        raise ImageError(
+            f"{name} holds floats from {low:g} to {high:g}, but colors must lie in 0..1; divide "
+            "by the greatest possible value."
+        )
+    return values
 
 
 def _wrong_shape(kind: str, shape: tuple[int, ...], allowed: str) -> ImageError:
-    """The error for what is no single picture."""
+    """Describe what is not a single image."""
     return ImageError(
-        f"the {kind} given has the shape {tuple(shape)}, but one picture of shape {allowed} is "
-        "needed; pass pictures one by one, and move the axes to this order."
+        f"the {kind} given has the shape {tuple(shape)}, but one image must be {allowed}; pass "
+        "images one by one, with the axes in this order."
     )
 
 
-EncodedSource = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryFile
-"""A path, the bytes of a file, or an open binary file, which is read from its start."""
+def mirrored(first: int, last: int, side: int) -> NDArray[np.int64]:
+    """Map positions `first` up to `last` to pixels 0..side-1, mirrored at the borders.
 
-Source = EncodedSource | Image.Image | NDArray[Any] | Tensor
-"""Everything that is taken for a picture; arrays and tensors as `arrays.py` says."""
-
-
-def decode(
-    source: object, most_pixels: int = MOST_PIXELS, least_side: int | None = None
-) -> Picture:
-    """The picture, upright and opaque: the first frame, or the one that a PIL image stands at.
-
-    Where `least_side` is given, an encoded JPEG comes at 1, 1/2, 1/4 or 1/8 of its size, the
-    smallest with that many pixels on both sides: its decoder can leave the finest detail out, which
-    makes large photographs several times faster to read.
+    The outermost pixels are repeated (numpy's 'symmetric' padding), as often as needed.
     """
-    if isinstance(source, np.ndarray):
-        return picture_of_array(source)
-    if isinstance(source, Tensor):
-        return picture_of_tensor(source)
-    with strict_pillow(most_pixels):
-        if isinstance(source, Image.Image):
-            return _decoded("the image given", source, most_pixels)
-        with opened(source) as (name, image, _):
-            match_transparency(image)
-            check_size(name, image, most_pixels)  # of the whole picture
-            if least_side is not None:
-                image.draft(None, (least_side, least_side))
-            return _decoded(name, image, most_pixels)
+    places = np.arange(first, last) % (2 * side)
+    return np.where(places < side, places, 2 * side - 1 - places)
 
 
-def read_size(source: EncodedSource) -> tuple[int, int]:
-    """Width and height of the upright picture, from the header alone."""
-    with strict_pillow(MOST_PIXELS), opened(source) as (_, image, file):
-        return upright_size(image, file)
+def _plane(values: NDArray[Any]) -> Image.Image:
+    """Make a band of floats, clipped to 0..1."""
+    return Image.fromarray(np.clip(values, 0, 1).astype(np.float32, copy=False))
 
 
-def _decoded(name: str, image: Image.Image, most_pixels: int) -> Picture:
-    """Decode an image whose size is allowed."""
-    check_size(name, image, most_pixels)
-    load(name, image)
-    return picture_of_image(name, image)
+def _resample(band: Image.Image, sides: tuple[int, int], box: Box) -> Image.Image:
+    """Resample one band along x, only the rows that are needed, then along y."""
+    height, width = sides
+    left, top, right, bottom = box
+    first, last = _support(top, bottom, height)
+    first, last = max(0, first), min(band.height, last)
+    band = _resize(band, (width, last - first), (left, float(first), right, float(last)))
+    return _resize(band, (width, height), (0.0, top - first, float(width), bottom - first))
+
+
+def _support(start: float, end: float, count: int) -> tuple[int, int]:
+    """First and last pixel (exclusive) on which `count` resampled pixels of a range depend."""
+    reach = 2 * max(1.0, (end - start) / count) + 1  # of the kernel, and one for rounding
+    return math.floor(start - reach), math.ceil(end + reach)
+
+
+def _resize(band: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
+    """Resample in one pass; Pillow clips uint8 by itself."""
+    found = band.resize(size, Image.Resampling.BICUBIC, box)
+    return found if band.mode == "RGB" else _plane(np.asarray(found))

@@ -203,7 +203,7 @@ def _indices(path: str) -> NDArray[np.uint8]:
 
 def _png(path: str) -> tuple[str, NDArray[Any]]:
     """Mode and numbers of a PNG file; others are refused, since JPEG would change the numbers."""
-    with strict_pillow(MAX_PIXELS), opened(path) as (name, image, _):
+    with strict_pillow(MAX_PIXELS), opened(path) as (name, image):
         if image.format != "PNG":
             raise ImageError(
                 f"{path} is a {image.format} file, but masks and depth are read from PNG files, "
