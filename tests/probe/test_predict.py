@@ -27,7 +27,7 @@ from tests.probe.small_sets import (
     write_dense,
     write_model,
 )
-from veca.data.images import ImageError, DecodedImage, decode, image_from_array
+from veca.data.images import DecodedImage, ImageError, decode, image_from_array
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set
 from veca.probe.depth import run_depth

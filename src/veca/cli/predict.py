@@ -9,8 +9,8 @@ import numpy as np
 import tyro
 from PIL import Image
 
-from veca.data.images import ImageError, DecodedImage, decode
-from veca.data.listing import MEMBER_MARK, ImageList, one_line, list_images, open_image
+from veca.data.images import DecodedImage, ImageError, decode
+from veca.data.listing import MEMBER_MARK, ImageList, list_images, one_line, open_image
 from veca.probe.models import FrozenModel
 from veca.probe.overlay import color_name, depth_image, overlay, save_mask
 from veca.probe.predict import (
@@ -155,7 +155,12 @@ class _Stems:
 
 
 def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
-    head: SavedHead, model: FrozenModel, picture: DecodedImage, shown: DecodedImage, stem: Path, top: int
+    head: SavedHead,
+    model: FrozenModel,
+    picture: DecodedImage,
+    shown: DecodedImage,
+    stem: Path,
+    top: int,
 ) -> dict[str, Any]:
     """Predict on one image, write the files, and return their names with a summary."""
     if head.task == "depth":

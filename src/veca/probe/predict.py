@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veca.data.augment import ViewConfig, center_view, min_side
-from veca.data.images import ImageError, DecodedImage
+from veca.data.images import DecodedImage, ImageError
 from veca.data.listing import absolute
 from veca.probe.bootstrap import CASES_FOLDER, case_facts
 from veca.probe.dense import head_from
