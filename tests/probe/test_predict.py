@@ -83,7 +83,7 @@ def cases_of(head: Path) -> dict[str, torch.Tensor]:
 
 def pictures_of(data: LabeledDataset) -> list[DecodedImage]:
     """The test images."""
-    return [decode(data.test.picture(place).name) for place in range(len(data.test))]
+    return [decode(data.test.image(place).name) for place in range(len(data.test))]
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def _read_header(name: str, file: BinaryFile) -> ImageFile.ImageFile:
     """Identify a file by its first bytes and read its header."""
     try:
         file.seek(0)
-        return cast(ImageFile.ImageFile, Image.open(cast(IO[bytes], file), formats=FORMATS))
+        return Image.open(cast(IO[bytes], file), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(
             f"{name} has more pixels than can be decoded safely ({reason(error)}); shrink it."

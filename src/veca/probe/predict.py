@@ -482,7 +482,7 @@ def predict_depth(
 def crop_as_tested(head: SavedHead, picture: DecodedImage) -> DecodedImage:
     """What a dense head sees of an image: all of it, or the benchmark crop of KITTI."""
     try:
-        return from_facts(Showing, head.facts["showing"]).image(picture)
+        return from_facts(Showing, head.facts["showing"]).picture(picture)
     except ValueError as error:
         raise ImageError(str(error)) from error
 
