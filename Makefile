@@ -5,7 +5,7 @@ PYTHON ?= python3.11 python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments
+DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed
 AT_ONCE := -n auto --maxprocesses 8 --dist worksteal
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 
@@ -16,7 +16,7 @@ SHAPES := --jaxtyping-packages=veca,beartype.beartype
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.ready-samples ## Sample photos through several budgets: a table and a page
+demo: $(VENV)/.ready-samples,embed ## Sample photos through several budgets: a table and a page
 	$(BIN)/veca demo --out build/demo
 
 quick: $(VENV)/.ready-samples,teachers ## A student from scratch in about five minutes

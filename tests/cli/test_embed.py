@@ -1,4 +1,4 @@
-"""`veca embed`: one command from pictures to vectors, which survives being killed."""
+"""`veca embed` and `veca search`: from images to features that survive kills, and to matches."""
 
 import json
 import os
@@ -10,31 +10,42 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
-from tests.data.pictures import encoded, saved_model, write_pictures, write_shard
+from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
 from veca.cli.main import main
-from veca.embed import windows
-from veca.embed.collection import open_collection
+from veca.embed import embed as embed_module
+from veca.embed.collection import Collection
+from veca.embed.contact_sheet import layout
+from veca.embed.embed import EmbedConfig, embed_images
 
 FLAGS = ["--size", "32", "--budget", "3", "--workers", "1", "--batch", "4", "--device", "cpu"]
 
-IN_SMALL_WINDOWS = """
+IN_SMALL_SHARDS = """
 import sys
 from veca.cli.main import main
-from veca.embed import windows
-windows.WINDOW = 8
+from veca.embed import embed
+embed.SHARD_ROWS = 8
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ten pictures and a model, where the command is called."""
+    """Ten images and a model, where the command is called."""
     write_pictures(tmp_path / "photos", 10)
     saved_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def embedded(folder: Path) -> Path:
+    """The same with a collection of the images."""
+    embed_images(["photos"], "model", "out", EmbedConfig(size=32), num_workers=0, device="cpu")
+    return folder
 
 
 def words(*inputs: str, out: str = "out", flags: Sequence[str] = FLAGS) -> list[str]:
@@ -46,27 +57,29 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_collection_is_made_and_described(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_shard(folder / "s.tar", [("a.png", encoded(50)), ("a.txt", b"words")])
     (folder / "photos" / "0004.png").write_bytes(b"")
     given = words("photos", "s.tar", flags=[*FLAGS, "--patches", "--dtype", "float32"])
     assert main(given) == 0
     captured = capsys.readouterr()
-    assert "The weights of model are untrained" in captured.out
-    assert "Embedded 10 pictures in " in captured.out
-    assert "out holds 10 vectors of 32 numbers (float32, computed in " in captured.out
-    assert "Skipped 1 that could not be read (1 of them now); out/skipped.jsonl" in captured.out
-    assert "Left out 1 files that are not named like pictures." in captured.out
+    assert "the model is untrained" in caplog.text
+    assert "Embedded 10 images in " in captured.out
+    assert "out has 10 features of 32 channels (float32, computed in " in captured.out
+    assert "1 images could not be read (1 in this run); the column 'error'" in captured.out
+    assert "0004.png is empty" in captured.out
+    assert "Ignored 1 files without an image file extension." in captured.out
     assert "11 of 11 images" in captured.err
 
-    content = json.loads((folder / "out" / "collection.json").read_text())
+    metadata = pq.read_schema("out/shard-00000.parquet").metadata
+    content = json.loads(metadata[b"veca"])
     assert content["command"] == shlex.join(["veca", *given])
-    assert content["model"]["name"] == str(folder / "model")
-    assert (content["count"], content["budget"], content["patches"]) == (10, 3, True)
-    collection = open_collection("out")
+    assert content["meta"]["model"] == str(folder / "model")
+    assert (content["images"], content["failures"], content["source"]) == (10, 1, str(folder))
+    collection = Collection.open("out")
     assert collection.paths[-1] == f"{folder}/s.tar#a.png"
-    assert collection.patch_map(1).shape == (32, 2, 3)
+    assert collection.patch_map("photos/0001.png").shape == (32, 2, 3)
 
 
 def test_a_finished_run_does_nothing_and_says_so(
@@ -77,17 +90,17 @@ def test_a_finished_run_does_nothing_and_says_so(
     before = {path: path.stat().st_mtime_ns for path in paths}
     capsys.readouterr()
     assert main(words("photos")) == 0
-    captured = capsys.readouterr()
-    assert "Nothing to do: every picture is in out, which holds 10 vectors" in captured.out
-    assert captured.err == ""
+    assert "Nothing to do: out has 10 features of 32 channels" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in paths}
 
 
-def test_a_changed_picture_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_image_is_embedded_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words("photos")) == 0
     (folder / "photos" / "0004.png").write_bytes(encoded(5))
     assert main(words("photos")) == 0
-    assert "1 files have changed since they were embedded" in capsys.readouterr().out
+    assert "Embedded 1 images (1 changed files again) in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -95,10 +108,10 @@ def test_a_changed_picture_is_told(folder: Path, capsys: pytest.CaptureFixture[s
     [
         (words("nothing"), "nothing does not exist, and no file matches it"),
         (words(), "no picture was found in nothing; give files, folders"),
-        (words("photos", out="photos"), "photos holds other files (0000.png) and no collection"),
+        (words("photos", out="photos"), "photos has other files (0000.png) and no collection"),
         (words("photos", flags=["--budget", "5"]), "budget=5 is outside 1..4"),
         (words("photos", flags=["--device", "abacus"]), "the device 'abacus' cannot be used here"),
-        (words("photos", flags=["--batch", "0"]), "batch=0 holds no picture"),
+        (words("photos", flags=["--batch", "0"]), "batch=0, workers=2 is invalid"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
@@ -112,12 +125,14 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert not (folder / "out").exists()
 
 
-def test_pictures_none_of_which_can_be_read_are_an_error(
+def test_images_none_of_which_can_be_read_are_an_error(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "bad.png").write_bytes(b"")
     assert main(words("bad.png")) == 2
-    assert "none of the 1 inputs could be read" in capsys.readouterr().err
+    assert "none of the 1 images could be read" in capsys.readouterr().err
+    assert main(["search", "photos/0000.png", "--in", "out"]) == 2
+    assert "out has no image that could be read" in capsys.readouterr().err
 
 
 def test_a_misspelled_flag_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,14 +140,27 @@ def test_a_misspelled_flag_is_refused(folder: Path, capsys: pytest.CaptureFixtur
     assert "--budget" in capsys.readouterr().err
 
 
-def test_help_shows_every_flag_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["embed", "--help"]) == 0
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        (
+            "embed",
+            ["--model M", "--budget INT", "--out DIR", "--patches", "--ffn SHARE", "--size INT",
+             "--fit {resize,crop,pad}", "--batch INT", "--workers INT",
+             "--dtype {float16,float32}", "--device", "Example: veca embed", "exit code"],
+        ),
+        (
+            "search",
+            ["--in DIR", "--top INT", "--out PNG", "--json", "--model M", "Example: veca"],
+        ),
+    ],
+)  # fmt: skip
+def test_help_shows_every_flag_and_an_example(
+    command: str, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
-    for flag in (
-        "--model M", "--budget INT", "--out DIR", "--patches", "--ffn SHARE", "--size INT",
-        "--fit {resize,crop,pad}", "--batch INT", "--workers INT", "--dtype {float16,float32}",
-        "--device", "Example: veca embed", "exit code",
-    ):  # fmt: skip
+    for flag in flags:
         assert flag in text
 
 
@@ -142,17 +170,16 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(windows.Planner, "windows", interrupt)
+    monkeypatch.setattr(embed_module.Embedder, "__call__", interrupt)
     assert main(words("photos")) == 130
     assert "Finished shards are kept; repeat the command" in capsys.readouterr().err
-    assert (folder / "out" / "collection.json").exists()
 
 
 def started(given: Sequence[str]) -> subprocess.Popen[bytes]:
-    """The command in a process of its own, with windows of eight."""
+    """The command in a process of its own, with shards of eight."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
-        [sys.executable, "-c", IN_SMALL_WINDOWS, *given],
+        [sys.executable, "-c", IN_SMALL_SHARDS, *given],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -172,42 +199,128 @@ def children(process: int) -> list[int]:
     return found
 
 
-def killed_after(given: Sequence[str], shards: int, folder: Path) -> list[int]:
-    """Kill a run once so many shards are there; the workers that it leaves behind."""
+def stopped_after(
+    given: Sequence[str], shards: int, folder: Path, number: signal.Signals
+) -> tuple[int, list[int]]:
+    """Signal a run once it has written some shards: its exit code, and its workers."""
     with started(given) as process:
         deadline = time.monotonic() + 60
-        while not (folder / f"vectors-{shards - 1:05}.safetensors").exists():
+        while not (folder / f"shard-{shards - 1:05}.parquet").exists():
             if process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail("the run ended before it could be killed")
+                pytest.fail("the run ended before it could be stopped")
             time.sleep(0.001)
         workers = children(process.pid)
-        process.send_signal(signal.SIGKILL)
-    return workers
+        process.send_signal(number)
+    return process.returncode, workers
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes_and_leaves_no_process(
+def test_a_run_that_is_stopped_by_signals_goes_on_to_the_same_bytes_and_leaves_no_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 8)
+    monkeypatch.setattr(embed_module, "SHARD_ROWS", 8)
     write_pictures(folder / "photos", 400)
     (folder / "photos" / "0100.png").write_bytes(b"")
-    for name in ("killed", "whole"):
+    for name in ("stopped", "whole"):
         (folder / name).mkdir()
     given = ["embed", "../photos", "--model", "../model", "--out", "out", *FLAGS, "--patches"]
 
-    monkeypatch.chdir(folder / "killed")
-    workers = killed_after(given, 5, folder / "killed" / "out")
-    assert not json.loads(Path("out/collection.json").read_text())["complete"]
-    workers += killed_after(given, 25, folder / "killed" / "out")
-    assert 24 <= len(json.loads(Path("out/collection.json").read_text())["shards"]) < 50
+    monkeypatch.chdir(folder / "stopped")
+    out, workers = folder / "stopped" / "out", []
+    for shards, number, exit_code in (
+        (5, signal.SIGKILL, -signal.SIGKILL),
+        (15, signal.SIGTERM, -signal.SIGTERM),  # 143 for a shell
+        (25, signal.SIGINT, 130),
+    ):
+        found, started_here = stopped_after(given, shards, out, number)
+        assert found == exit_code
+        workers += started_here
+    assert 24 <= len(Collection.open(out).shards) < 50
+    assert Collection.open(out).missing > 0
     assert main(given) == 0
     monkeypatch.chdir(folder / "whole")
     assert main(given) == 0
-    assert files(folder / "killed" / "out") == files(folder / "whole" / "out")
+    assert files(out) == files(folder / "whole" / "out")
 
-    assert len(workers) >= 2
+    assert len(workers) >= 3
     deadline = time.monotonic() + 15  # they look for their parent every five seconds
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline, "a worker outlives its killed parent"
         time.sleep(0.1)
+
+
+def test_an_image_finds_itself_first_and_a_sheet_is_written(
+    embedded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["search", "photos/0005.png", "--in", "out", "--top", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "untrained" in lines[0]
+    assert lines[1] == "   1  1.0000  photos/0005.png"
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
+    assert lines[4] == "Contact sheet: sheet.png"
+    with Image.open(embedded / "sheet.png") as sheet:
+        assert sheet.size == layout(3).size
+
+
+def test_a_new_image_is_embedded_by_the_model_of_the_collection(
+    embedded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (embedded / "copy.png").write_bytes(encoded(3))
+    assert main(["search", "copy.png", "--in", "out", "--out", "found.png", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["count"] == len(found["matches"]) == 10
+    assert found["matches"][0]["path"] == str(embedded / "photos" / "0003.png")
+    assert found["matches"][0]["similarity"] == pytest.approx(1, abs=1e-3)
+    assert found["image"] == str(embedded / "copy.png")
+    assert found["sheet"] == "found.png"
+    assert (embedded / "found.png").exists()
+
+
+def test_a_model_that_moved_can_be_named(
+    embedded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (embedded / "copy.png").write_bytes(encoded(3))
+    (embedded / "model").rename(embedded / "moved")
+    assert main(["search", "copy.png", "--in", "out"]) == 2
+    assert "pass its current path with --model" in capsys.readouterr().err
+    assert main(["search", "copy.png", "--in", "out", "--model", "moved"]) == 0
+
+
+def test_a_collection_with_missing_shards_is_searched_with_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embed_module, "SHARD_ROWS", 4)
+    assert main(words("photos")) == 0
+    (folder / "out" / "shard-00001.parquet").unlink()
+    assert main(["search", "photos/0000.png", "--in", "out"]) == 0
+    assert "warning: 1 shards are missing; repeat the veca embed command" in capsys.readouterr().out
+
+
+def test_strange_names_do_not_reach_the_terminal(
+    embedded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a\x1b[31m\n.png"
+    (embedded / "photos" / name).write_bytes(encoded(20))
+    config = EmbedConfig(size=32)
+    embed_images(["photos"], small_model(), "out", config, num_workers=0, device="cpu")
+    assert main(["search", f"photos/{name}", "--in", "out", "--top", "1"]) == 0
+    assert "photos/a?[31m?.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["photos/0000.png", "--in", "photos"], "photos has no collection"),
+        (["nothing.png", "--in", "out"], "nothing.png does not exist"),
+        (["photos/0000.png", "--in", "out", "--top", "0"], "top=0 is invalid"),
+        (["photos/0000.png", "--in", "out", "--out", "out"], "out is a folder; give a file"),
+    ],
+)
+def test_a_mistake_in_a_search_is_one_sentence_and_exit_code_2(
+    given: list[str], sentence: str, embedded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["search", *given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("veca: ")
+    assert sentence in error
+    assert error.count("\n") == 1

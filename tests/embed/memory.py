@@ -22,10 +22,11 @@ import torch
 
 import veca
 from tests.data.pictures import encoded, write_pictures, write_shard
+from veca.embed.embed import SHARD_ROWS
 
 IMAGES = 20_480
 WARM_UP = 8_192
-"""Pictures that are done when growth begins to count: the first two windows."""
+"""Images that are done when growth begins to count."""
 
 SECONDS = 0.2
 """Time between two samples."""
@@ -38,7 +39,7 @@ class Sample(NamedTuple):
 
     seconds: float
     images: int
-    """Pictures that are committed."""
+    """Images in finished shards."""
     main: float
     """Resident memory of the main process."""
     main_own: float
@@ -108,8 +109,8 @@ def _sample(process: int, seconds: float, out: Path) -> Sample | None:
     try:
         main = _memory(process)
         workers = [_memory(child) for child in _children(process)]
-        images = json.loads((out / "collection.json").read_text())["count"]
-    except (OSError, ValueError, KeyError):  # not begun, or just ended
+        images = SHARD_ROWS * len(list(out.glob("shard-*.parquet")))
+    except (OSError, KeyError):  # not begun, or just ended
         return None
     total, own = (sum(worker[kind] for worker in workers) for kind in (0, 1))
     return Sample(round(seconds, 2), images, *main, total, own)

@@ -1,134 +1,273 @@
-"""A collection reads like arrays and lists, a part at a time, and damage is told."""
+"""Collections are plain Parquet for other tools, and any damage to them is detected."""
 
-import itertools
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.embed.made_up import WIDTH, content, filled, wanted
-from veca.embed import collection as collection_module
-from veca.embed.collection import Collection, open_collection
-from veca.embed.errors import CollectionError
-from veca.embed.store import CollectionWriter
+from tests.embed.written import SOURCE, WIDTH, made_up_rows, meta, written
+from veca.embed.collection import (
+    Collection,
+    CollectionError,
+    CollectionWriter,
+    DamagedShardError,
+    ImageRow,
+    check_folder,
+    relative_name,
+)
+
+SHARDS = (made_up_rows(0), made_up_rows(1, count=3))
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Collection:
-    """Shards of three, none and four pictures."""
-    writer = CollectionWriter(tmp_path, wanted())
-    writer.commit(content(0, 0, count=3))
-    writer.commit(content(1, 3, count=0))
-    writer.commit(content(2, 3, count=4))
-    return open_collection(tmp_path)
+def collection(tmp_path: Path) -> Collection:
+    """Two shards of four and three rows, one of which in each is an error."""
+    return written(tmp_path / "out", SHARDS)
 
 
-def whole() -> np.ndarray:
-    return np.concatenate([content(0, 0, count=3).vectors, content(2, 3, count=4).vectors])
+def readable() -> list[ImageRow]:
+    return [row for rows in SHARDS for row in rows if row.error is None]
 
 
-def test_vectors_read_like_an_array(opened: Collection) -> None:
-    vectors = opened.vectors
-    assert len(opened) == len(vectors) == 7
-    assert vectors.shape == (7, WIDTH)
-    assert vectors.dtype == np.float32
-    for rows in (0, 3, 6, -1, -7):
-        np.testing.assert_array_equal(vectors[rows], whole()[rows])
-    np.testing.assert_array_equal(np.asarray(vectors), whole())
-    assert np.asarray(vectors, np.float16).dtype == np.float16
+def test_a_collection_reads_back_what_was_written(collection: Collection) -> None:
+    assert len(collection) == 5
+    assert collection.paths == [row.path for row in readable()]
+    expected = np.stack([row.feature for row in readable() if row.feature is not None])
+    np.testing.assert_array_equal(collection.features(), expected)
+    plain = [row._replace(feature=None, patch_map=None) for rows in SHARDS for row in rows]
+    assert list(collection.rows()) == plain
+    assert collection.meta == meta()
+    assert collection.missing == 0
 
 
-def test_slices_are_those_of_an_array(opened: Collection) -> None:
-    expected = whole()
-    starts, stops = (None, 0, 2, 3, 5, -2, 9), (None, 0, 3, 4, 7, -1, 9)
-    for start, stop, step in itertools.product(starts, stops, (None, 1, 2, 3, -1, -2)):
-        rows = slice(start, stop, step)
-        np.testing.assert_array_equal(opened.vectors[rows], expected[rows])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_pandas_polars_duckdb_and_pyarrow_read_the_same_rows(dtype: str, tmp_path: Path) -> None:
+    collection = written(tmp_path / "out", SHARDS, meta(dtype=dtype))
+    folder, pattern = str(collection.folder), f"{collection.folder}/*.parquet"
+    names = [f"{shard}/{row}.jpg" for shard, count in enumerate((4, 3)) for row in range(count)]
+    features = collection.features()
+    select = "SELECT path, error, feature FROM '{}' ORDER BY path"
+    found: list[tuple[list[str], list[Any]]] = []
+    frame = pd.read_parquet(folder)
+    found.append((frame["path"].tolist(), frame["feature"].dropna().tolist()))
+    table = pl.read_parquet(pattern)
+    found.append((table["path"].to_list(), table["feature"].drop_nulls().to_list()))
+    rows = duckdb.sql(select.format(pattern)).fetchall()
+    found.append(([row[0] for row in rows], [row[2] for row in rows if row[2] is not None]))
+    arrow = pq.read_table(folder, page_checksum_verification=True)
+    found.append((arrow["path"].to_pylist(), arrow["feature"].drop_null().to_pylist()))
+    for paths, vectors in found:
+        assert paths == names
+        np.testing.assert_array_equal(np.array([list(v) for v in vectors], dtype), features)
+    assert [row[1] for row in rows] == [None, "is empty", None, None, None, "is empty", None]
+    assert arrow.schema.field("feature").type.list_size == WIDTH
+    assert arrow.schema.field("feature").type.value_type == pa.from_numpy_dtype(dtype)
 
 
-def test_blocks_cover_everything_once(opened: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_module, "BLOCK_BYTES", 2 * 4 * WIDTH)
-    blocks = list(opened.vectors.blocks())
-    assert [start for start, _ in blocks] == [0, 2, 4, 6]
-    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), whole())
+def test_a_query_in_sql_finds_the_nearest_images(collection: Collection) -> None:
+    pattern = f"{collection.folder}/*.parquet"
+    kind = f"FLOAT[{WIDTH}]"
+    nearest = duckdb.sql(
+        f"SELECT b.path FROM '{pattern}' a, '{pattern}' b WHERE a.path = '1/2.jpg' AND "
+        "b.error IS NULL ORDER BY "
+        f"array_cosine_similarity(a.feature::{kind}, b.feature::{kind}) DESC"
+    ).fetchall()
+    features = collection.features()
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    order = np.argsort(-(unit @ unit[4]), kind="stable")
+    assert [f"{SOURCE}/{path}" for (path,) in nearest] == [collection.paths[at] for at in order]
 
 
-def test_paths_read_like_a_list(opened: Collection) -> None:
-    expected = [f"/{number}.jpg" for number in range(7)]
-    assert list(opened.paths) == expected
-    assert opened.paths[-1] == expected[-1]
-    assert opened.paths[1:4] == expected[1:4]
-    assert "/3.jpg" in opened.paths
+def test_every_page_has_a_checksum_that_readers_verify(collection: Collection) -> None:
+    path = collection.shards[0].path
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1  # within a page
+    with pytest.raises(OSError, match=r"(?i)crc"):
+        pq.read_table(pa.BufferReader(bytes(data)), page_checksum_verification=True)
+    path.write_bytes(data)  # after the collection was opened
+    with pytest.raises(DamagedShardError, match=r"shard-00000.parquet is damaged"):
+        collection.paths  # noqa: B018 - reading is what fails
 
 
-def test_the_index_reads_line_by_line(opened: Collection) -> None:
-    expected = [*content(0, 0, count=3).entries, *content(2, 3, count=4).entries]
-    assert list(opened.entries()) == expected
+def test_an_image_is_found_by_its_path(collection: Collection) -> None:
+    for path in (f"{SOURCE}/1/2.jpg", f"{SOURCE}/0/../1/2.jpg"):
+        found = collection.find(path)
+        assert found is not None
+        assert (found[0].number, found[1]) == (1, 2)
+    assert collection.find("2.jpg") is None
 
 
-def test_a_picture_is_found_by_its_path(opened: Collection) -> None:
-    assert opened.find("/5.jpg") == 5
-    assert opened.find(Path("/x/../5.jpg")) == 5
-    assert opened.find("/nothing.jpg") is None
-    assert opened.find("/") is None
+def test_patch_maps_belong_to_their_images(collection: Collection) -> None:
+    for row in readable():
+        np.testing.assert_array_equal(collection.patch_map(row.path), row.patch_map)
+    with pytest.raises(CollectionError, match=r"has no image nothing.jpg"):
+        collection.patch_map("nothing.jpg")
 
 
-def test_a_patch_map_belongs_to_its_picture(opened: Collection) -> None:
-    np.testing.assert_array_equal(opened.patch_map(5), content(2, 3, count=4).maps[2])
-
-
-@pytest.mark.parametrize("index", [7, -8])
-def test_places_outside_are_an_index_error(index: int, opened: Collection) -> None:
-    with pytest.raises(IndexError, match="outside a collection of 7"):
-        opened.entry(index)
-    with pytest.raises(IndexError, match="outside a collection of 7"):
-        opened.vectors[index]
-
-
-def test_an_empty_collection_reads_as_one(tmp_path: Path) -> None:
-    CollectionWriter(tmp_path, wanted())
-    opened = open_collection(tmp_path)
-    assert len(opened) == len(opened.vectors[:]) == len(list(opened.paths)) == 0
-    assert opened.find("/0.jpg") is None
-    assert not list(opened.vectors.blocks())
-
-
-def test_a_reader_sees_only_what_was_committed(tmp_path: Path) -> None:
-    filled(tmp_path, 2)
-    with (tmp_path / "index.jsonl").open("ab") as file:
-        file.write(b'{"torn')
-    assert list(open_collection(tmp_path).paths) == [f"/{number}.jpg" for number in range(4)]
-
-
-def test_a_collection_without_maps_says_how_to_get_them(tmp_path: Path) -> None:
-    config = wanted().config
-    plain = wanted(config=type(config)(budget=4, precision="fp32", dtype="float32"))
-    writer = CollectionWriter(tmp_path, plain)
-    writer.commit(content(0, 0)._replace(maps=[]))
+def test_a_collection_without_patch_maps_says_how_to_get_them(tmp_path: Path) -> None:
+    collection = written(tmp_path / "out", SHARDS, meta(patches=False))
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["shard-00000.parquet", "shard-00001.parquet"]
     with pytest.raises(CollectionError, match=r"has no patch maps; embed .* with --patches"):
-        open_collection(tmp_path).patch_map(0)
+        collection.patch_map(SHARDS[0][0].path)
 
 
-def test_a_shard_of_another_shape_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path, 2)
-    writer = filled(tmp_path / "other", 0)
-    writer.commit(content(0, 0, count=5))
-    (tmp_path / "other" / "vectors-00000.safetensors").replace(
-        tmp_path / "vectors-00000.safetensors"
-    )
-    with pytest.raises(CollectionError, match=r"shape \[5, 32\], but \[2, 32\] were written"):
-        open_collection(tmp_path).vectors[0]
+@pytest.mark.parametrize(
+    ("name", "tar", "stored"),
+    [
+        ("/photos/a/b.jpg", None, "a/b.jpg"),
+        ("/other/b.jpg", None, "../other/b.jpg"),
+        ("/photos/s.tar#x//../b.jpg", "/photos/s.tar", "s.tar#x//../b.jpg"),
+        ("/photos/\udcff.jpg", None, "\uf7ff.jpg"),
+    ],
+)
+def test_paths_are_stored_relative_to_the_source_folder(
+    name: str, tar: str | None, stored: str, tmp_path: Path
+) -> None:
+    assert relative_name(SOURCE, name, tar) == stored
+    row = made_up_rows(0)[0]._replace(path=name, tar_offset=512 if tar else None)
+    collection = written(tmp_path / "out", [[row]], meta(patches=False))
+    assert collection.paths == [name]
+    assert collection.shards[0].source == SOURCE
+    assert collection.shards[0].rows()[0].source.shard == tar
+    found = collection.find(name)
+    assert found is not None
+    assert found[1] == 0
 
 
-def test_an_index_that_lost_lines_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path, 2)
-    path = tmp_path / "index.jsonl"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(CollectionError, match="has 3 lines, but 4 were written"):
-        open_collection(tmp_path)
+Damage = Callable[[bytes, int, int], bytes]
+
+DAMAGES: dict[str, Damage] = {
+    "flip a bit": lambda data, at, size: _put(data, at, bytes([data[at] ^ (1 << size % 8)])),
+    "cut": lambda data, at, size: data[:at],
+    "remove": lambda data, at, size: data[:at] + data[at + size :],
+    "append": lambda data, at, size: data + data[at : at + size],
+    "zeros": lambda data, at, size: _put(data, at, bytes(size)),
+    "swap": lambda data, at, size: data[at : at + size] + data[:at] + data[at + size :],
+    "letters": lambda data, at, size: data.replace(b"fp32", b"bf16"),
+    "budget": lambda data, at, size: data.replace(b'"budget": 4', b'"budget": 3'),
+    "other rows": lambda data, at, size: data.replace(b"2.jpg", b"7.jpg"),
+}
 
 
-def test_a_long_index_is_read_in_strides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_module, "STRIDE", 50)
-    filled(tmp_path, 3)
-    assert list(open_collection(tmp_path).paths) == [f"/{number}.jpg" for number in range(6)]
+def _put(data: bytes, at: int, new: bytes) -> bytes:
+    return (data[:at] + new + data[at + len(new) :])[: len(data)]
+
+
+@settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    name=st.sampled_from(
+        ["shard-00000.parquet", "shard-00001.parquet", "_patches-00001.safetensors"]
+    ),
+    damage=st.sampled_from(sorted(DAMAGES)),
+    place=st.floats(0, 1, exclude_max=True),
+    size=st.integers(1, 200),
+)
+def test_no_damage_is_silent_and_none_is_a_traceback(
+    name: str, damage: str, place: float, size: int, collection: Collection
+) -> None:
+    path = collection.folder / name
+    whole = path.read_bytes()
+    data = DAMAGES[damage](whole, int(place * len(whole)), size)
+    path.write_bytes(data)
+    try:
+        if data == whole:
+            read_all(collection.folder)
+            return
+        with pytest.raises(CollectionError, match="is damaged"):
+            read_all(collection.folder)
+        writer = CollectionWriter(collection.folder, meta())
+        assert len(writer.damaged) == 1
+        assert len(writer.shards) == 1
+    finally:
+        path.write_bytes(whole)
+
+
+def read_all(folder: Path) -> None:
+    """Read everything that a collection has."""
+    collection = Collection.open(folder)
+    collection.features()
+    for path in collection.paths:
+        collection.patch_map(path)
+
+
+def test_exchanged_and_copied_files_are_damage(collection: Collection) -> None:
+    first, second = (shard.path for shard in collection.shards)
+    shutil.copy(first, second)
+    with pytest.raises(DamagedShardError, match=r"shard-00001.parquet .* copy of shard 0"):
+        Collection.open(collection.folder)
+    maps = [shard.patches_path for shard in collection.shards]
+    shutil.copy(*maps)
+    assert CollectionWriter(collection.folder, meta()).damaged
+    written(collection.folder.parent / "other", [made_up_rows(5)])
+    shutil.copy(collection.folder.parent / "other" / maps[0].name, maps[0])
+    writer = CollectionWriter(collection.folder, meta())
+    assert not writer.shards
+    assert any("belongs to another shard" in problem for problem in writer.damaged)
+
+
+def test_metadata_written_by_another_tool_is_not_trusted(collection: Collection) -> None:
+    path = collection.shards[0].path
+    table = pq.read_table(path)
+    pq.write_table(table, path)
+    with pytest.raises(DamagedShardError, match=r"does not match its SHA-256|has no SHA-256"):
+        Collection.open(collection.folder)
+
+
+def test_missing_patch_maps_are_damage(collection: Collection) -> None:
+    shard = collection.shards[1]
+    shard.patches_path.unlink()
+    with pytest.raises(DamagedShardError, match=r"_patches-00001.* is missing"):
+        shard.verify_patches()
+    assert list(CollectionWriter(collection.folder, meta()).shards) == [0]
+
+
+def test_deleted_shards_are_counted_and_their_numbers_are_used_again(tmp_path: Path) -> None:
+    collection = written(tmp_path / "out", [made_up_rows(number) for number in range(4)])
+    for number in (1, 3):
+        collection.shards[number].path.unlink()
+    assert Collection.open(collection.folder).missing == 2
+    assert CollectionWriter(collection.folder, meta()).plan(3) == [1, 3, 4]
+
+
+def test_shards_of_different_models_or_settings_do_not_mix(tmp_path: Path) -> None:
+    written(tmp_path / "a", SHARDS)
+    with pytest.raises(CollectionError, match=r"a was made with budget 4, not with budget 2; use"):
+        CollectionWriter(tmp_path / "a", meta(budget=2))
+    with pytest.raises(CollectionError, match=r"model m \(SHA-256 dddddddddddd\.\.\.\), not with"):
+        CollectionWriter(tmp_path / "a", meta("e" * 64))
+    written(tmp_path / "b", SHARDS, meta("e" * 64))
+    shutil.copy(tmp_path / "b" / "shard-00001.parquet", tmp_path / "a")
+    with pytest.raises(CollectionError, match=r"shard-00001\.parquet was made with model m"):
+        Collection.open(tmp_path / "a")
+
+
+def test_leftovers_of_a_killed_write_are_removed_by_the_next_run(collection: Collection) -> None:
+    (collection.folder / ".shard-00002.parquet.12345678.tmp").write_bytes(b"half")
+    CollectionWriter(collection.folder, meta())
+    assert not list(collection.folder.glob(".*.tmp"))
+    assert len(Collection.open(collection.folder).shards) == 2
+
+
+def test_folders_of_other_things_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match="has no collection"):
+        Collection.open(tmp_path)
+    check_folder(tmp_path)
+    check_folder(tmp_path / "new")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(CollectionError, match=r"has other files \(notes\.txt\)"):
+        check_folder(tmp_path)
+    with pytest.raises(CollectionError, match="is a file"):
+        check_folder(tmp_path / "notes.txt")

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import veca
@@ -15,7 +14,7 @@ from tests.data.pictures import write_pictures
 from tests.golden import assert_unmoved, fingerprint, golden
 from tests.weights.models import trained_model
 from veca.cli.main import main
-from veca.embed.collection import open_collection
+from veca.embed.collection import Collection
 
 FLAGS = ["--size", "32", "--budget", "3", "--patches", "--precision", "fp32", "--dtype", "float32",
          "--workers", "0", "--batch", "4", "--device", "cpu"]  # fmt: skip
@@ -24,15 +23,15 @@ FLAGS = ["--size", "32", "--budget", "3", "--patches", "--precision", "fp32", "-
 def embedded() -> tuple[list[str], dict[str, list[float]]]:
     """The listed names, and fingerprints of the features, by the real command."""
     assert main(["embed", "photos", "--model", "model", "--out", "out", *FLAGS]) == 0
-    collection = open_collection("out")
+    collection = Collection.open("out")
     names = [str(Path(path).relative_to(Path.cwd())) for path in collection.paths]
-    vectors = np.asarray(collection.vectors)
     found = {}
-    for row, name in enumerate(names):
-        entry = collection.entry(row)
-        found[f"vector of {name}"] = fingerprint(vectors[row])
-        found[f"patch map of {name}"] = fingerprint(collection.patch_map(row))
-        found[f"sides of {name} and of its map"] = [entry.width, entry.height, *entry.grid]
+    for name, row, feature in zip(names, collection.rows(), collection.features(), strict=True):
+        patch_map = collection.patch_map(row.path)
+        found[f"vector of {name}"] = fingerprint(feature)
+        found[f"patch map of {name}"] = fingerprint(patch_map)
+        sides = [float(side) for side in (row.width, row.height, *patch_map.shape[1:]) if side]
+        found[f"sides of {name} and of its map"] = sides
     return names, found
 
 
@@ -40,7 +39,7 @@ def neighbors(image: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[str]
     """What a search finds: names in order, and their similarities."""
     capsys.readouterr()
     assert main(["search", image, "--in", "out", "--top", "6", "--json", "--device", "cpu"]) == 0
-    answer: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["neighbours"]
+    answer: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["matches"]
     return (
         [str(Path(one["path"]).relative_to(Path.cwd())) for one in answer],
         [one["similarity"] for one in answer],

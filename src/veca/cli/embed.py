@@ -1,5 +1,7 @@
-"""`veca embed`: features of whole collections."""
+"""`veca embed` and `veca search`: features of many images, and similarity search among them."""
 
+import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,22 +11,28 @@ import tyro
 
 from veca.cli.flags import command_line
 from veca.data.transforms import Fit
-from veca.embed.config import Efficiency, EmbedConfig, StoredType
-from veca.embed.layout import SKIPPED_NAME
-from veca.embed.models import find_model
-from veca.embed.run import Summary, embed_collection
-from veca.runtime.device import Precision, pick_device
+from veca.embed.collection import Collection
+from veca.embed.contact_sheet import contact_sheet, write_sheet
+from veca.embed.embed import EmbedConfig, EmbedSummary, StoredType, embed_images
+from veca.embed.search import Match, nearest, query_vector
+from veca.runtime.device import Precision
 from veca.runtime.logging import duration
 
-DESCRIPTION = """Store the features of many pictures: files, folders, .tar shards, lists, patterns.
+EMBED = """Store the features of many images as Parquet files, one row per image.
 
-A list is a .txt or .lst file with a path a line, relative to the list. Pictures that cannot be read
-are skipped, counted and listed in skipped.jsonl; the exit code is 0 as long as the collection holds
-any picture. A run that was stopped continues when the command is repeated, and new inputs are added
-behind the old ones.
+Images are given as files, folders, .tar files, patterns, or .txt and .lst lists with a path per
+line, relative to the list. Images that cannot be read get a row with the reason; the exit code is 0
+as long as the collection has any feature. Repeat the command to continue an interrupted run, to add
+new images, and to compute damaged files and changed images again.
 
 Example: veca embed photos more.tar --model tiny --budget 16 --out features"""
 
+SEARCH = """Find the images of a collection that are most similar to one, and draw a contact sheet.
+
+The image may be any file, or one of the collection (its path, or photos.tar#name), which needs no
+model. The search is exact: every feature is compared, by cosine similarity.
+
+Example: veca search beach.jpg --in features --top 12 --out sheet.png"""
 
 Paths = Annotated[
     tuple[str, ...],
@@ -38,7 +46,7 @@ Share = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hin
 
 
 def embed(words: Sequence[str]) -> None:
-    """Run the command on the words after its name."""
+    """Run `veca embed` with these arguments."""
     command = command_line("embed", words)
 
     def run(  # noqa: PLR0913 - the flags of the command
@@ -54,27 +62,27 @@ def embed(words: Sequence[str]) -> None:
         fit: Fit = EmbedConfig.fit,
         precision: Precision = EmbedConfig.precision,
         dtype: StoredType = EmbedConfig.dtype,
-        batch: int = Efficiency.batch,
-        workers: int = Efficiency.workers,
-        device: str = Efficiency.device,
+        batch: int = 16,
+        workers: int = 2,
+        device: str = "auto",
     ) -> None:
-        """Embed a collection.
+        """Embed images.
 
         Args:
-            paths: pictures, folders, .tar shards, .txt or .lst lists, patterns in quotes
+            paths: images, folders, .tar files, .txt or .lst lists, patterns in quotes
             model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
             out: folder of the collection, new or to be continued
-            budget: cores to use
-            patches: store the patch map of every picture too
-            ffn: share of the hidden units to use, of models with nested feed-forward parts
-            size: short side of a prepared picture in pixels; with --fit pad the long one
-            fit: how pictures come to sides of whole patches
-            precision: what the model computes with; auto is that of a collection that is
-                continued, else bf16 where the device computes it natively, else fp32
-            dtype: type of the stored numbers
-            batch: pictures of one size that go through the model together, at most
-            workers: processes that decode pictures; 0 decodes in the main one
-            device: where the model runs: auto, cpu, cuda, cuda:1
+            budget: number of cores
+            patches: store patch maps as well
+            ffn: share of the hidden units, for models with nested feed-forward layers
+            size: short side of a prepared image in pixels; with --fit pad the long side
+            fit: how sides become multiples of the patch size
+            precision: what the model computes in; auto is the precision of an existing collection,
+                otherwise bf16 where the device computes it natively, else fp32
+            dtype: type of the stored features
+            batch: images of equal size that go through the model together, at most
+            workers: processes that decode images; 0 decodes in the main process
+            device: auto, cpu, cuda, cuda:1
         """
         config = EmbedConfig(
             budget=budget,
@@ -85,63 +93,126 @@ def embed(words: Sequence[str]) -> None:
             dtype=dtype,
             patches=patches,
         )
-        efficiency = Efficiency(batch=batch, workers=workers, device=device)
-        _embed(paths, model, out, config, efficiency, command)
+        try:
+            summary = embed_images(
+                paths,
+                model,
+                out,
+                config,
+                num_workers=workers,
+                batch_size=batch,
+                device=device,
+                command=command,
+                show_progress=True,
+            )
+        except KeyboardInterrupt:
+            print("Finished shards are kept; repeat the command to continue.", file=sys.stderr)
+            raise
+        print("\n".join(_summary_lines(summary, out)))
 
-    tyro.cli(run, prog="veca embed", description=DESCRIPTION, args=words)
-
-
-def _embed(  # noqa: PLR0913, PLR0917 - the flags of the command
-    paths: Sequence[str],
-    model: str,
-    out: Path,
-    config: EmbedConfig,
-    efficiency: Efficiency,
-    command: str,
-) -> None:
-    """Embed, and tell what was done."""
-    chosen = find_model(model, pick_device(efficiency.device))
-    if chosen.untrained:
-        print(
-            f"The weights of {model} are untrained: these features mean nothing, and are good for "
-            "trying things out only."
-        )
-    try:
-        summary = embed_collection(
-            paths, chosen, out, config, efficiency, command=command, show_progress=True
-        )
-    except KeyboardInterrupt:
-        print("Finished shards are kept; repeat the command to continue.", file=sys.stderr)
-        raise
-    for line in _told(summary, out):
-        print(line)
+    tyro.cli(run, prog="veca embed", description=EMBED, args=words)
 
 
-def _told(summary: Summary, out: Path) -> list[str]:
+def _summary_lines(summary: EmbedSummary, out: Path) -> list[str]:
     """What a run did, in sentences."""
-    record = summary.record
+    settings = summary.meta.settings
     stored = (
-        f"{record.count:,} vectors of {record.model.config.width} numbers ({record.config.dtype}, "
-        f"computed in {record.config.precision})"
+        f"{out} has {summary.images:,} features of {summary.meta.width} channels "
+        f"({settings['dtype']}, computed in {settings['precision']})"
     )
-    if summary.embedded or summary.skipped:
-        rate = (summary.embedded + summary.skipped) / max(summary.seconds, 1e-9)
+    done = summary.embedded + summary.failed
+    if done:
+        rate = done / max(summary.seconds, 1e-9)
+        changed = f" ({summary.changed:,} changed files again)" if summary.changed else ""
         lines = [
-            f"Embedded {summary.embedded:,} pictures in {duration(summary.seconds)}, "
-            f"{rate:,.1f} images/s; {out} holds {stored}."
+            f"Embedded {summary.embedded:,} images{changed} in {duration(summary.seconds)}, "
+            f"{rate:,.1f} images/s; {stored}."
         ]
     else:
-        lines = [f"Nothing to do: every picture is in {out}, which holds {stored}."]
-    if record.skipped:
+        lines = [f"Nothing to do: {stored}."]
+    if summary.unreadable:
         lines.append(
-            f"Skipped {record.skipped:,} that could not be read ({summary.skipped:,} of them now); "
-            f"{out / SKIPPED_NAME} tells why."
+            f"{summary.unreadable:,} images could not be read ({summary.failed:,} in this run); "
+            "the column 'error' has the reasons."
         )
-    if summary.changed:
-        lines.append(
-            f"{summary.changed:,} files have changed since they were embedded and keep their old "
-            "vectors; embed them into another folder to renew them."
-        )
-    if summary.others:
-        lines.append(f"Left out {summary.others:,} files that are not named like pictures.")
+        lines += [f"  {_printable(error)}" for error in summary.errors]
+    if summary.ignored:
+        lines.append(f"Ignored {summary.ignored:,} files without an image file extension.")
     return lines
+
+
+def search(words: Sequence[str]) -> None:
+    """Run `veca search` with these arguments."""
+    tyro.cli(_search, prog="veca search", description=SEARCH, args=words)
+
+
+def _search(  # noqa: PLR0913 - the flags of the command
+    image: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")],
+    /,
+    *,
+    folder: Annotated[Path, tyro.conf.arg(name="in", metavar="DIR")],
+    top: int = 12,
+    out: Annotated[Path, tyro.conf.arg(metavar="PNG")] = Path("sheet.png"),
+    as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
+    model: Annotated[
+        str | None, tyro.conf.arg(metavar="M", help_behavior_hint="(default: as recorded)")
+    ] = None,
+    device: str = "auto",
+) -> None:
+    """Search a collection.
+
+    Args:
+        image: the image to search with
+        folder: collection made by veca embed
+        top: number of matches
+        out: contact sheet to write
+        as_json: print JSON
+        model: current path of the model of the collection, if it has moved
+        device: where the model runs
+    """
+    collection = Collection.open(folder)
+    query = query_vector(collection, image, model, device)
+    matches = nearest(collection, query.feature, top)
+    write_sheet(contact_sheet(query.image, matches), out)
+    if as_json:
+        print(json.dumps(_as_json(query.image.name, collection, matches, out), indent=2))
+        return
+    if collection.meta.untrained:
+        print("warning: the model is untrained; similarities are not meaningful")
+    if collection.missing:
+        print(
+            f"warning: {collection.missing} shards are missing; repeat the veca embed command to "
+            "complete the collection"
+        )
+    for match in matches:
+        print(f"{match.rank:>4}  {match.similarity:.4f}  {_shown(match.image.path)}")
+    print(f"Contact sheet: {out}")
+
+
+def _as_json(
+    image: str, collection: Collection, matches: Sequence[Match], sheet: Path
+) -> dict[str, object]:
+    """The result as plain values."""
+    return {
+        "image": image,
+        "collection": str(collection.folder),
+        "count": len(collection),
+        "missing_shards": collection.missing,
+        "untrained": collection.meta.untrained,
+        "sheet": str(sheet),
+        "matches": [
+            {"rank": match.rank, "similarity": match.similarity, "path": match.image.path}
+            for match in matches
+        ],
+    }
+
+
+def _shown(path: str) -> str:
+    """A path for people: relative if it is below the current folder."""
+    here = os.path.join(os.path.abspath("."), "")  # noqa: PTH100, PTH118
+    return _printable(path.removeprefix(here))
+
+
+def _printable(text: str) -> str:
+    """Text without characters that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

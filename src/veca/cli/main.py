@@ -36,13 +36,13 @@ COMMANDS: Mapping[str, Command] = {
     "bench": Command("veca.cli.bench", "time, memory and FLOPs beside full attention"),
     "demo": Command("veca.cli.demo", "sample photos through several budgets: a table and a page"),
     "distill": Command("veca.cli.distill", "train a student from images and a teacher; resumes"),
-    "embed": Command("veca.cli.embed", "features of files, folders and tar shards; resumes"),
+    "embed": Command("veca.cli.embed", "features of files, folders and tar files; resumes"),
     "info": Command("veca.cli.info", "size, license, teacher, budgets, cost and hash of a model"),
     "predict": Command(
         "veca.cli.predict", "labels, masks or depth of new images with a fitted head"
     ),
     "probe": Command("veca.cli.probe", "evaluate frozen features: classes, segmentation, depth"),
-    "search": Command("veca.cli.search", "nearest images in an embedded collection"),
+    "search": Command("veca.cli.embed", "nearest images in an embedded collection"),
 }
 
 

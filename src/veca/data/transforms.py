@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.data.images import MAX_PIXELS, ImageError, Source, decode
+from veca.data.images import MAX_PIXELS, DecodedImage, ImageError, Source, decode
 
 MEAN = (0.485, 0.456, 0.406)
 """Of red, green and blue in 0..1 over ImageNet; what DINO models and ours were trained with."""
@@ -384,17 +384,29 @@ def prepare(  # noqa: PLR0913 - the door, where everything can be chosen
     Raises:
         ImageError: What was passed is no picture that can be used.
     """
-    picture = decode(image, max_pixels)
-    geometry = fitted(picture.sides, size, fit, patch_size)
+    decoded = decode(image, max_pixels)
+    geometry = fitted(decoded.sides, size, fit, patch_size)
     check_result(geometry, max_pixels)
+    return Prepared(padded(resampled(decoded, geometry), geometry, normalization), geometry)
 
+
+def resampled(decoded: DecodedImage, geometry: Geometry) -> Shaped[Tensor, "3 height width"]:
+    """The part of an image that lies on patches: bytes, or floats within 0..1."""
     height, width = geometry.height, geometry.width
     (top, bottom), (left, right) = height.box(), width.box()
     sides = min(height.scaled, height.length), min(width.scaled, width.length)
-    pixels = picture.resampled(sides, (left, top, right, bottom)).pixels()
+    return decoded.resampled(sides, (left, top, right, bottom)).pixels()
+
+
+def padded(
+    pixels: Shaped[Tensor, "3 height width"],
+    geometry: Geometry,
+    normalization: Normalization = IMAGENET,
+) -> Float[Tensor, "3 padded_height padded_width"]:
+    """Normalized pixels, padded to whole patches with the mean color."""
+    height, width = geometry.height.length, geometry.width.length
     pixels = normalization.normalize(pixels)
-    pixels = F.pad(pixels, (0, width.length - sides[1], 0, height.length - sides[0]))
-    return Prepared(pixels, geometry)
+    return F.pad(pixels, (0, width - pixels.shape[2], 0, height - pixels.shape[1]))
 
 
 def preprocess(  # noqa: PLR0913 - as prepare

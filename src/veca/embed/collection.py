@@ -1,209 +1,522 @@
-"""Reading a collection: vectors, paths and patch maps, a part at a time.
+"""Collections: the features of many images, as Parquet files that any data tool can read.
 
-A collection may be larger than memory, so nothing is read before it is asked for, and only what
-`collection.json` vouches for: a run may be adding to it meanwhile.
+    shard-00000.parquet           one row per image: path, size, error, hash, feature
+    _patches-00000.safetensors    patch maps of the same images, if they were asked for
+
+A shard holds up to 512 images and is complete when it has its final name. Everything about the
+model and the settings is in its schema metadata, as JSON under `veca`. Next to it, `veca_sha256` is
+the SHA-256 of the whole file, in which its own 64 digits count as zeros: it covers rows and
+metadata, so any changed byte is detected before a file is parsed. Tools that skip it still find a
+checksum in every page.
 """
 
-import mmap
+import hashlib
+import json
 import os
+import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from veca.data.listing import possible_names
-from veca.embed.errors import CollectionError
-from veca.embed.layout import (
-    INDEX_NAME,
-    VECTORS,
-    Entry,
-    entry_of,
-    patches_name,
-    path_in_line,
-    vectors_name,
+from veca.data.listing import UNKNOWN, ImageEntry, key, possible_names, split_member
+from veca.runtime import VERSION, VecaError
+from veca.runtime.device import usable_processors
+from veca.runtime.files import LOCK_NAME, TEMPORARY_SUFFIX, write_atomic
+from veca.runtime.tensors import (
+    DamagedFileError,
+    open_tensors,
+    remove_temporary_files,
+    save_tensors,
 )
-from veca.embed.record import Record, read_record
-from veca.embed.shard_file import open_tensor
-
-BLOCK_BYTES = 2**24
-"""Vectors that are read at a time, as single precision."""
-
-STRIDE = 2**20
-"""Bytes of the index in which line ends are sought at a time."""
 
 
-def open_collection(folder: str | os.PathLike[str]) -> "Collection":
-    """Open what `veca embed` made, as far as it is finished."""
-    path = Path(folder).expanduser()
-    return Collection(path, read_record(path))
+class CollectionError(VecaError, ValueError):
+    """A collection that cannot be written or read."""
+
+
+class DamagedShardError(CollectionError):
+    """A shard that is not what was written."""
+
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise CollectionError(
+        "collections are Parquet files, which need pyarrow; run `pip install 'veca[embed]'`."
+    ) from error
+
+FORMAT = 2
+"""Raised whenever older versions of veca could misread a shard."""
+
+SHARD_NAME = re.compile(r"shard-(\d{5,})\.parquet")
+PATCHES_NAME = re.compile(r"_patches-(\d{5,})\.safetensors")
+
+METADATA_KEY = "veca"
+DIGEST_KEY = "veca_sha256"
+NO_DIGEST = b"0" * 64
+DIGEST_MARK = DIGEST_KEY.encode() + b"\x18\x40"
+"""What precedes the digest in a Parquet footer: its key, a field header and the length 64."""
+
+TO_PRIVATE = {0xDC00 + byte: 0xF700 + byte for byte in range(128, 256)}
+"""File names that are not UTF-8: their bytes as private characters, since Parquet text is UTF-8."""
+MAX_FOOTER_BYTES = 1_000_000
+"""Where the digest is looked for, from the end of a file."""
+
+FROM_PRIVATE = {private: byte for byte, private in TO_PRIVATE.items()}
+
+
+class ImageRow(NamedTuple):
+    """One image of a collection."""
+
+    path: str
+    """Absolute; of a member of a tar file `<path of the tar file>#<name in it>`."""
+
+    num_bytes: int | None
+    """Size of the encoded image; an image whose size has changed is embedded again."""
+
+    tar_offset: int | None
+    """First byte in the tar file; None for an image that is a file."""
+
+    width: int | None = None
+    """Of the upright original, in pixels."""
+
+    height: int | None = None
+
+    error: str | None = None
+    """Why the image could not be read; the fields from `width` on are then None."""
+
+    sha256: str | None = None
+    """Of the encoded image."""
+
+    feature: Float[np.ndarray, " D"] | None = None
+
+    patch_map: Float[np.ndarray, "D rows columns"] | None = None
+
+    @property
+    def source(self) -> ImageEntry:
+        """Where the image is."""
+        inside = split_member(self.path) if self.tar_offset is not None else None
+        num_bytes = UNKNOWN if self.num_bytes is None else self.num_bytes
+        start = UNKNOWN if self.tar_offset is None else self.tar_offset
+        return ImageEntry(self.path, num_bytes, inside[0] if inside else None, start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionMeta:
+    """What all features of a collection were computed with."""
+
+    model: str | None
+    """Name or path; None for a model that existed in memory only."""
+
+    model_sha256: str
+    """Of configuration and weights, as shown by `veca info`."""
+
+    untrained: bool
+    """Whether the model has never been trained."""
+
+    backbone: dict[str, Any]
+    """Fields of the `BackboneConfig`."""
+
+    settings: dict[str, Any]
+    """Fields of the `EmbedConfig`, resolved: never 'auto'."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a feature."""
+        width: int = self.backbone["width"]
+        return width
+
+    def check_same(self, other: "CollectionMeta", where: object) -> None:
+        """Refuse to mix features that cannot be compared; `where` names what has these."""
+        names = [name for name, value in self.settings.items() if value != other.settings[name]]
+        ours, theirs = (
+            [f"{name} {meta.settings[name]}" for name in names] for meta in (self, other)
+        )
+        if self.model_sha256 != other.model_sha256:
+            ours.insert(0, self._model())
+            theirs.insert(0, other._model())
+        if ours:
+            raise CollectionError(
+                f"{where} was made with {', '.join(ours)}, not with {', '.join(theirs)}; use the "
+                "same model and settings, or another folder."
+            )
+
+    def _model(self) -> str:
+        return f"model {self.model or 'in memory'} (SHA-256 {self.model_sha256[:12]}...)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One verified file of a collection."""
+
+    path: Path
+    number: int
+    meta: CollectionMeta
+    source: str
+    """Folder that the paths of the file are relative to."""
+
+    planned: int
+    """Shards of the collection, once the run that wrote this one has ended."""
+
+    images: int
+    """Rows with a feature."""
+
+    failures: int
+    """Rows with an error."""
+
+    patches_sha256: str | None
+    """Identifies the file of patch maps."""
+
+    @property
+    def patches_path(self) -> Path:
+        """The file of patch maps."""
+        return self.path.parent / f"_patches-{self.number:05}.safetensors"
+
+    def table(self, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401 - pyarrow is untyped
+        """Read columns, by default all, and verify the checksums of their pages."""
+        try:
+            with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
+                return file.read(columns, use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(self.path, str(error)) from error
+
+    def features(self) -> Float[np.ndarray, "n D"]:
+        """Features of the images that could be read, in the order of the rows."""
+        column = self.table(["feature"])["feature"].combine_chunks()
+        flat: NDArray[np.floating] = column.flatten().to_numpy()  # leaves out nulls
+        return flat.reshape(-1, self.meta.width).copy()  # Arrow memory is read-only
+
+    def rows(self, *, features: bool = False, patch_maps: bool = False) -> list[ImageRow]:
+        """Every row; features and patch maps are None unless they are asked for."""
+        names = [name for name in ROW_FIELDS if name != "feature"]
+        rows = [
+            ImageRow(**{**fields, "path": absolute_name(self.source, fields["path"])})
+            for fields in self.table(names).to_pylist()
+        ]
+        readable = [place for place, row in enumerate(rows) if row.error is None]
+        if features:
+            for place, feature in zip(readable, self.features(), strict=True):
+                rows[place] = rows[place]._replace(feature=feature)
+        if patch_maps:
+            for place in readable:
+                rows[place] = rows[place]._replace(patch_map=self.patch_map(place))
+        return rows
+
+    def patch_map(self, row: int) -> Float[np.ndarray, "D rows columns"]:
+        """The patch map of a row."""
+        with open_tensors(self.patches_path) as file:
+            patch_map: NDArray[np.floating] = file.read(str(row)).numpy()
+        return patch_map
+
+    def verify_patches(self) -> None:
+        """Compare the file of patch maps with its hashes and with this shard."""
+        if self.patches_sha256 is None:
+            return
+        try:
+            with open_tensors(self.patches_path) as file:
+                if file.sha256 != self.patches_sha256:
+                    raise _damaged(self.patches_path, "it belongs to another shard")
+                file.verify()
+        except (DamagedFileError, FileNotFoundError) as error:
+            reason = error.reason if isinstance(error, DamagedFileError) else "it is missing"
+            raise _damaged(self.patches_path, reason) from error
+
+
+ROW_FIELDS = ("path", "num_bytes", "tar_offset", "width", "height", "error", "sha256", "feature")
+"""Columns of a shard."""
+
+
+def read_shard(path: Path) -> Shard:
+    """Verify every byte of a shard, then read what it says about itself."""
+    data = memoryview(path.read_bytes())
+    place = bytes(data[-MAX_FOOTER_BYTES:]).rfind(DIGEST_MARK)
+    if place < 0:
+        raise _damaged(path, "it has no SHA-256")
+    start = max(0, len(data) - MAX_FOOTER_BYTES) + place + len(DIGEST_MARK)
+    digest = hashlib.sha256(data[:start])
+    digest.update(NO_DIGEST)
+    digest.update(data[start + len(NO_DIGEST) :])
+    if digest.hexdigest().encode() != data[start : start + len(NO_DIGEST)]:
+        raise _damaged(path, "it does not match its SHA-256")
+    file = pq.ParquetFile(pa.BufferReader(data))
+    content = json.loads(file.metadata.metadata[METADATA_KEY.encode()])
+    if content.pop("format") != FORMAT:
+        raise CollectionError(f"{path} was written by another version of veca; use that one.")
+    number = SHARD_NAME.fullmatch(path.name)
+    if number is None or int(number[1]) != content["number"]:
+        raise _damaged(path, f"it is a copy of shard {content['number']}")
+    del content["veca_version"], content["command"]
+    meta = CollectionMeta(**content.pop("meta"))
+    return Shard(path=path, meta=meta, **content)
+
+
+def absolute_name(source: str, path: str) -> str:
+    """The path of an image from the column `path`."""
+    parent = os.pardir + os.sep
+    while path.startswith(parent):
+        source, path = os.path.dirname(source), path.removeprefix(parent)  # noqa: PTH120 - text
+    return os.path.join(source, path.translate(FROM_PRIVATE))  # noqa: PTH118
+
+
+def relative_name(source: str, name: str, tar: str | None) -> str:
+    """What stands in the column `path`; the name in a tar file is not a path and stays as it is."""
+    file = tar or name
+    return f"{os.path.relpath(file, source)}{name[len(file) :]}".translate(TO_PRIVATE)
+
+
+def _damaged(path: Path, reason: str) -> "DamagedShardError":
+    return DamagedShardError(
+        f"{path} is damaged: {reason}; repeat the `veca embed` command to compute it again, or "
+        "delete it."
+    )
 
 
 class Collection:
-    """Pictures and their features, in the order of the index."""
+    """The images of a folder that `veca embed` wrote, and their features.
 
-    def __init__(self, folder: Path, record: Record) -> None:
+    A collection may be larger than memory: opening it verifies every shard, but keeps none.
+    """
+
+    def __init__(self, folder: Path, shards: Sequence[Shard]) -> None:
         self.folder = folder
-        self.record = record
-        self.vectors = Vectors(folder, record)
-        """Image vectors, like an array of shape (pictures, width)."""
-        self._lines = _Lines(folder / INDEX_NAME, record.index_bytes, record.count)
+        self.shards = shards
+        self.meta = shards[0].meta
+        for shard in shards:
+            shard.meta.check_same(self.meta, shard.path)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Self:
+        """Open and verify a collection."""
+        path = Path(folder).expanduser()
+        files = shard_files(path)
+        if not files:
+            raise CollectionError(
+                f"{path} has no collection (no file shard-*.parquet); make one with `veca embed`."
+            )
+        with ThreadPoolExecutor(usable_processors()) as pool:
+            return cls(path, list(pool.map(read_shard, files.values())))
 
     def __len__(self) -> int:
-        return self.record.count
+        """Images with a feature."""
+        return sum(shard.images for shard in self.shards)
 
     @property
-    def paths(self) -> "Paths":
-        """What each picture is called."""
-        return Paths(self)
+    def missing(self) -> int:
+        """Shards that an interrupted run has not written, or that were deleted."""
+        return max(shard.planned for shard in self.shards) - len(self.shards)
 
-    def entry(self, index: int) -> Entry:
-        """What the index tells of a picture."""
-        return entry_of(self._lines[_checked_index(index, len(self))])
+    @property
+    def paths(self) -> list[str]:
+        """Absolute paths of the images with a feature."""
+        return [row.path for row in self.rows() if row.error is None]
 
-    def entries(self) -> Iterator[Entry]:
-        """What the index tells of every picture."""
-        return map(self.entry, range(len(self)))
+    def features(self) -> Float[np.ndarray, "n D"]:
+        """All features in memory, in the order of `paths`."""
+        return np.concatenate([shard.features() for shard in self.shards])
 
-    def find(self, path: str | os.PathLike[str]) -> int | None:
-        """The index of a picture by its path; None if it is not here."""
-        rows = (self._lines.find(path_in_line(name)) for name in possible_names(path))
-        return next((row for row in rows if row is not None), None)
+    def rows(self) -> Iterator[ImageRow]:
+        """Every row without its feature, those with an error included."""
+        for shard in self.shards:
+            yield from shard.rows()
 
-    def patch_map(self, index: int) -> Float[np.ndarray, "D rows columns"]:
-        """The patch map of a picture, if the collection has them."""
-        if not self.record.config.patches:
+    def find(self, image: str | os.PathLike[str]) -> tuple[Shard, int] | None:
+        """The shard and the row of an image, found by its path."""
+        names = [(name, split_member(name)) for name in possible_names(image)]
+        for shard in self.shards:
+            column = shard.table(["path"])["path"]
+            for name, member in names:
+                path = relative_name(shard.source, name, member[0] if member else None)
+                row: int = column.index(path).as_py()
+                if row >= 0:
+                    return shard, row
+        return None
+
+    def patch_map(self, image: str | os.PathLike[str]) -> Float[np.ndarray, "D rows columns"]:
+        """The patch map of an image, found by its path."""
+        if not self.meta.settings["patches"]:
             raise CollectionError(
-                f"{self.folder} has no patch maps; embed the pictures with --patches into another "
+                f"{self.folder} has no patch maps; embed the images with --patches into another "
                 "folder."
             )
-        entry = self.entry(index)
-        with open_tensor(self.folder / patches_name(entry.shard), str(entry.index)) as tensor:
-            return tensor[:]
+        found = self.find(image)
+        if found is None:
+            raise CollectionError(f"{self.folder} has no image {image}; check the path.")
+        shard, row = found
+        shard.verify_patches()
+        return shard.patch_map(row)
 
 
-class Vectors:
-    """The vectors of a collection like a two-dimensional array, read where it is indexed."""
-
-    def __init__(self, folder: Path, record: Record) -> None:
-        self.shape = (record.count, record.model.config.width)
-        self.dtype = np.dtype(record.config.dtype)
-        self._folder = folder
-        self._ends = np.cumsum(record.shards, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @overload
-    def __getitem__(self, rows: int) -> Float[np.ndarray, " D"]: ...
-    @overload
-    def __getitem__(self, rows: slice) -> Float[np.ndarray, "n D"]: ...
-    def __getitem__(self, rows: int | slice) -> NDArray[np.floating]:
-        """Read a vector, or the vectors of a slice, into memory."""
-        if isinstance(rows, int | np.integer):
-            row = _checked_index(int(rows), len(self))
-            return self._between(row, row + 1)[0]
-        wanted = range(len(self))[rows]
-        if not wanted:
-            return np.empty((0, self.shape[1]), self.dtype)
-        low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
-        return self._between(low, high + 1)[:: abs(wanted.step)][:: 1 if wanted.step > 0 else -1]
-
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        """Read all of them, as `numpy.asarray` does."""
-        return self[:].astype(dtype or self.dtype, copy=False)
-
-    def blocks(self) -> Iterator[tuple[int, Float[np.ndarray, "n D"]]]:
-        """All vectors, some at a time, each time with the index of the first."""
-        step = max(1, BLOCK_BYTES // (4 * self.shape[1]))
-        for start in range(0, len(self), step):
-            yield start, self[start : start + step]
-
-    def _between(self, start: int, stop: int) -> Float[np.ndarray, "n D"]:
-        """Vectors of neighbouring rows, from one shard or several."""
-        parts = []
-        shard = int(np.searchsorted(self._ends, start, side="right"))
-        while start < stop:
-            end = int(self._ends[shard])
-            begin = int(self._ends[shard - 1]) if shard else 0
-            if start < end:
-                parts.append(self._read(shard, start - begin, min(stop, end) - begin, end - begin))
-                start = min(stop, end)
-            shard += 1
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _read(self, shard: int, start: int, stop: int, rows: int) -> Float[np.ndarray, "n D"]:
-        """A part of a shard."""
-        path = self._folder / vectors_name(shard)
-        with open_tensor(path, VECTORS) as tensor:
-            if tensor.get_shape() != [rows, self.shape[1]]:
-                raise CollectionError(
-                    f"{path} holds vectors of the shape {tensor.get_shape()}, but "
-                    f"{[rows, self.shape[1]]} were written; restore it, or embed the pictures anew."
-                )
-            return tensor[start:stop]
+def shard_files(folder: Path) -> dict[int, Path]:
+    """The shards of a folder by their numbers, in order."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 - names only
+    found = ((SHARD_NAME.fullmatch(name), name) for name in names)
+    return dict(sorted((int(match[1]), folder / name) for match, name in found if match))
 
 
-class Paths(Sequence[str]):
-    """The paths of a collection like a list, read where it is indexed."""
-
-    def __init__(self, collection: Collection) -> None:
-        self._collection = collection
-
-    def __len__(self) -> int:
-        return len(self._collection)
-
-    @overload
-    def __getitem__(self, rows: int) -> str: ...
-    @overload
-    def __getitem__(self, rows: slice) -> list[str]: ...
-    def __getitem__(self, rows: int | slice) -> str | list[str]:
-        """Read a path, or those of a slice."""
-        if isinstance(rows, slice):
-            return [self._collection.entry(row).path for row in range(len(self))[rows]]
-        return self._collection.entry(rows).path
-
-
-class _Lines:
-    """The lines of a file, found by eight bytes each."""
-
-    def __init__(self, path: Path, num_bytes: int, count: int) -> None:
-        self._map: mmap.mmap | None = None
-        ends = np.empty(0, np.int64)
-        if num_bytes:
-            with path.open("rb") as file:
-                length = min(num_bytes, file.seek(0, os.SEEK_END))
-                self._map = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
-            parts = [_line_ends(self._map, start) for start in range(0, length, STRIDE)]
-            ends = np.concatenate(parts)
-        if len(ends) != count or (count and ends[-1] != num_bytes):
-            raise CollectionError(
-                f"{path} has {len(ends)} lines, but {count} were written; restore it, or embed "
-                "the pictures anew into another folder."
-            )
-        self._ends = ends
-
-    def find(self, words: bytes) -> int | None:
-        """The first line that has these words, none of which ends a line."""
-        place = -1 if self._map is None else self._map.find(words)
-        return None if place < 0 else int(np.searchsorted(self._ends, place, side="right"))
-
-    def __getitem__(self, row: int) -> bytes:
-        if self._map is None:
-            raise IndexError(row)
-        return self._map[int(self._ends[row - 1]) if row else 0 : int(self._ends[row])]
+def check_folder(folder: Path) -> None:
+    """Refuse a folder with other files than those of a collection."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CollectionError(f"{folder} is a file; give a folder for the collection.")
+    names = sorted(path.name for path in folder.iterdir())
+    foreign = [
+        name
+        for name in names
+        if name != LOCK_NAME and not name.endswith(TEMPORARY_SUFFIX)
+        and not PATCHES_NAME.fullmatch(name)
+    ]  # fmt: skip
+    if foreign and not any(map(SHARD_NAME.fullmatch, foreign)):
+        raise CollectionError(
+            f"{folder} has other files ({foreign[0]}) and no collection; give a new or an empty "
+            "folder."
+        )
 
 
-def _line_ends(text: mmap.mmap, start: int) -> NDArray[np.int64]:
-    """Where lines end within a part of a file."""
-    part = np.frombuffer(text[start : start + STRIDE], np.uint8)
-    return np.flatnonzero(part == ord("\n")) + (start + 1)
+class KnownImages(NamedTuple):
+    """The images of a collection in a compact form."""
+
+    keys: NDArray[np.uint64]
+    """`key` of each path."""
+
+    num_bytes: NDArray[np.int64]
+    shards: NDArray[np.int64]
 
 
-def _checked_index(index: int, count: int) -> int:
-    """A place in the collection; negative ones count from its end."""
-    if not -count <= index < count:
-        raise IndexError(f"picture {index} is outside a collection of {count}")
-    return index % count
+class CollectionWriter:
+    """Adds shards to a folder that no other process writes to."""
+
+    def __init__(self, folder: Path, meta: CollectionMeta, command: str | None = None) -> None:
+        """Verify the shards of a folder; damaged ones are overwritten by the next `write`."""
+        self.folder = folder
+        self.meta = meta
+        self.shards: dict[int, Shard] = {}
+        self.damaged: list[str] = []
+        """What was wrong with shards that have to be computed again."""
+        self._command = command
+        self._planned = 0
+        remove_temporary_files(folder)
+        with ThreadPoolExecutor(usable_processors()) as pool:
+            for found in pool.map(_read_whole_shard, shard_files(folder).values()):
+                if isinstance(found, Shard):
+                    found.meta.check_same(meta, folder)
+                    self.shards[found.number] = found
+                else:
+                    self.damaged.append(found)
+
+    def known(self) -> KnownImages:
+        """The images that the folder has, those with an error included."""
+        keys, sizes, shards = [], [], []
+        for number, shard in self.shards.items():
+            table = shard.table(["path", "num_bytes"])
+            names = table["path"].to_pylist()
+            keys.append([key(absolute_name(shard.source, name)) for name in names])
+            sizes.append(table["num_bytes"].fill_null(UNKNOWN).to_numpy())
+            shards.append(np.full(len(names), number))
+        return KnownImages(
+            np.concatenate([np.array(part, np.uint64) for part in (*keys, [])]),
+            np.concatenate([*sizes, np.empty(0, np.int64)]),
+            np.concatenate([*shards, np.empty(0, np.int64)]),
+        )
+
+    def plan(self, count: int) -> list[int]:
+        """Numbers for new shards: gaps first, then the next ones."""
+        free = (number for number in range(len(self.shards) + count) if number not in self.shards)
+        numbers = [number for number, _ in zip(free, range(count), strict=False)]
+        self._planned = max((*numbers, *self.shards), default=-1) + 1
+        return numbers
+
+    def write(self, number: int, source: str, rows: Sequence[ImageRow]) -> None:
+        """Write a shard atomically; paths are stored relative to the folder `source`."""
+        path = self.folder / f"shard-{number:05}.parquet"
+        failures = sum(row.error is not None for row in rows)
+        shard = Shard(
+            path=path,
+            number=number,
+            meta=self.meta,
+            source=source,
+            planned=self._planned,
+            images=len(rows) - failures,
+            failures=failures,
+            patches_sha256=None,
+        )
+        content = {
+            **{name: value for name, value in asdict(shard).items() if name != "path"},
+            "format": FORMAT,
+            "veca_version": VERSION,
+            "command": self._command,
+        }
+        if self.meta.settings["patches"]:
+            maps = {
+                str(at): row.patch_map for at, row in enumerate(rows) if row.patch_map is not None
+            }
+            content["patches_sha256"] = save_tensors(shard.patches_path, maps, {"number": number})
+        write_atomic(path, [_encoded(self._table(source, rows), content)])
+        self.shards[number] = read_shard(path)
+
+    def _table(self, source: str, rows: Sequence[ImageRow]) -> Any:  # noqa: ANN401
+        """The rows as Arrow sees them."""
+        width, dtype = self.meta.width, self.meta.settings["dtype"]
+        missing = np.array([row.feature is None for row in rows])
+        features = np.zeros((len(rows), width), dtype)
+        for place, row in enumerate(rows):
+            if row.feature is not None:
+                features[place] = row.feature
+        integers = {"num_bytes": pa.int64(), "tar_offset": pa.int64(),
+                    "width": pa.int32(), "height": pa.int32()}  # fmt: skip
+        columns = {
+            "path": pa.array([relative_name(source, row.path, row.source.shard) for row in rows]),
+            **{
+                name: pa.array([getattr(row, name) for row in rows], kind)
+                for name, kind in integers.items()
+            },
+            "error": pa.array([row.error for row in rows], pa.string()),
+            "sha256": pa.array([row.sha256 for row in rows], pa.string()),
+            "feature": pa.FixedSizeListArray.from_arrays(
+                pa.array(features.ravel()), type=_feature_type(width, dtype), mask=pa.array(missing)
+            ),
+        }
+        return pa.table(columns)
+
+
+def _read_whole_shard(path: Path) -> Shard | str:
+    """A shard whose patch maps are verified too, or what is wrong with it."""
+    try:
+        shard = read_shard(path)
+        shard.verify_patches()
+    except DamagedShardError as error:
+        return str(error)
+    return shard
+
+
+def _feature_type(width: int, dtype: str) -> Any:  # noqa: ANN401
+    """The type of the column `feature`; a third faster to read without nulls within a feature."""
+    return pa.list_(pa.field("element", pa.from_numpy_dtype(dtype), nullable=False), width)
+
+
+def _encoded(table: Any, content: dict[str, Any]) -> bytes:  # noqa: ANN401
+    """A Parquet file that holds its own SHA-256."""
+    table = table.replace_schema_metadata({METADATA_KEY: json.dumps(content)})
+    sink = pa.BufferOutputStream()
+    # Features do not compress. Statistics would repeat rows in the footer.
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({DIGEST_KEY: NO_DIGEST.decode()})
+    data: bytes = sink.getvalue().to_pybytes()
+    head, mark, rest = data.rpartition(DIGEST_MARK + NO_DIGEST)
+    digest = hashlib.sha256(data).hexdigest().encode()
+    return b"".join((head, mark.removesuffix(NO_DIGEST), digest, rest))

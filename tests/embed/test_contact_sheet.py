@@ -8,32 +8,27 @@ from PIL import Image
 
 from tests.data.pictures import write_shard
 from veca.data.listing import UNKNOWN, ImageEntry
-from veca.embed import sheet
-from veca.embed.errors import CollectionError
-from veca.embed.layout import Entry
-from veca.embed.neighbours import Neighbour
-from veca.embed.sheet import GAP, MARGIN, TILE, contact_sheet, layout, write_sheet
+from veca.embed import contact_sheet as sheet
+from veca.embed.collection import CollectionError, ImageRow
+from veca.embed.contact_sheet import GAP, MARGIN, TILE, contact_sheet, layout, write_sheet
+from veca.embed.search import Match
 
 
-def neighbour(rank: int, path: Path | str) -> Neighbour:
-    entry = Entry(
-        index=rank, path=str(path), shard=0, row=rank, grid=(1, 1), width=1, height=1,
-        num_bytes=1, member=None, start=UNKNOWN,
-    )  # fmt: skip
-    return Neighbour(rank, 1 / rank, entry)
+def match(rank: int, path: Path | str) -> Match:
+    return Match(rank, 1 / rank, ImageRow(str(path), 1, None))
 
 
 def source(path: Path) -> ImageEntry:
     return ImageEntry(str(path), UNKNOWN, None, UNKNOWN)
 
 
-def coloured(path: Path, colour: tuple[int, int, int], sides: tuple[int, int]) -> Path:
-    Image.new("RGB", sides, colour).save(path)
+def colored(path: Path, color: tuple[int, int, int], sides: tuple[int, int]) -> Path:
+    Image.new("RGB", sides, color).save(path)
     return path
 
 
 def tile_of(drawn: Image.Image, number: int, count: int) -> Image.Image:
-    """The tile of a neighbour, or of the query for -1."""
+    """The tile of a match, or of the query for -1."""
     left, top = (MARGIN, MARGIN) if number < 0 else layout(count).corner(number)
     return drawn.crop((left, top, left + TILE, top + TILE))
 
@@ -56,33 +51,33 @@ def test_a_sheet_is_as_large_as_its_tiles_need(count: int, columns: int, rows: i
 
 
 def test_pictures_stand_in_the_middle_of_their_tiles_in_their_proportions(tmp_path: Path) -> None:
-    wide = coloured(tmp_path / "wide.png", (200, 0, 0), (400, 200))
-    tiny = coloured(tmp_path / "tiny.png", (0, 0, 200), (8, 16))
-    drawn = contact_sheet(source(tiny), [neighbour(1, wide), neighbour(2, tiny)])
+    wide = colored(tmp_path / "wide.png", (200, 0, 0), (400, 200))
+    tiny = colored(tmp_path / "tiny.png", (0, 0, 200), (8, 16))
+    drawn = contact_sheet(source(tiny), [match(1, wide), match(2, tiny)])
     assert drawn.size == layout(2).size
     first = np.asarray(tile_of(drawn, 0, 2))
     assert (first[TILE // 4 + 1 : -TILE // 4 - 1] == (200, 0, 0)).all()
-    assert (first[: TILE // 4 - 1] == sheet.TILE_COLOUR).all()
+    assert (first[: TILE // 4 - 1] == sheet.TILE_COLOR).all()
     for number in (-1, 1):
         other = np.asarray(tile_of(drawn, number, 2))
         assert (other[:, TILE // 4 + 1 : -TILE // 4 - 1] == (0, 0, 200)).all()
 
 
-def test_missing_and_unreadable_pictures_are_grey_tiles(tmp_path: Path) -> None:
+def test_missing_and_unreadable_pictures_are_gray_tiles(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"bad")
-    found = [neighbour(1, tmp_path / "gone.png"), neighbour(2, tmp_path / "bad.png")]
+    found = [match(1, tmp_path / "gone.png"), match(2, tmp_path / "bad.png")]
     drawn = contact_sheet(source(tmp_path / "gone.png"), found)
     for number in (-1, 0, 1):
         tile = np.asarray(tile_of(drawn, number, 2))
-        assert (tile[10:40, 10:-10] == sheet.MISSING_COLOUR).all()
+        assert (tile[10:40, 10:-10] == sheet.MISSING_COLOR).all()
 
 
-def test_members_of_shards_and_deep_greys_are_drawn(tmp_path: Path) -> None:
-    path = tmp_path / "grey.png"
+def test_members_of_shards_and_deep_grays_are_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "gray.png"
     Image.fromarray(np.full((20, 20), 40_000, np.uint16)).save(path)
-    shard = write_shard(tmp_path / "s.tar", [("grey.png", path.read_bytes())])
-    member = ImageEntry(f"{shard}#grey.png", path.stat().st_size, str(shard), 512)
-    drawn = contact_sheet(member, [neighbour(1, path)])
+    shard = write_shard(tmp_path / "s.tar", [("gray.png", path.read_bytes())])
+    member = ImageEntry(f"{shard}#gray.png", path.stat().st_size, str(shard), 512)
+    drawn = contact_sheet(member, [match(1, path)])
     for number in (-1, 0):
         centre = tile_of(drawn, number, 1).getpixel((TILE // 2, TILE // 2))
         assert centre == (156, 156, 156)  # 40,000 of 65,535
@@ -98,13 +93,13 @@ def test_long_names_keep_their_ends_and_fit_below_their_tile() -> None:
 
 
 def test_names_with_letters_that_cannot_be_drawn_do_no_harm(tmp_path: Path) -> None:
-    drawn = contact_sheet(source(tmp_path / "a\nb\x1b.png"), [neighbour(1, tmp_path / "\udcff\t")])
+    drawn = contact_sheet(source(tmp_path / "a\nb\x1b.png"), [match(1, tmp_path / "\udcff\t")])
     assert drawn.size == layout(1).size
 
 
 def test_a_sheet_has_a_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sheet, "MOST_TILES", 2)
-    found = [neighbour(rank, tmp_path / "gone.png") for rank in range(1, 9)]
+    monkeypatch.setattr(sheet, "MAX_TILES", 2)
+    found = [match(rank, tmp_path / "gone.png") for rank in range(1, 9)]
     assert contact_sheet(source(tmp_path / "gone.png"), found).size == layout(2).size
 
 

@@ -1,4 +1,4 @@
-"""A contact sheet: the picture that was searched with, and what was found, in even tiles."""
+"""A contact sheet: the query and its matches, as tiles of one picture."""
 
 import functools
 import io
@@ -12,24 +12,24 @@ from PIL import Image, ImageDraw, ImageFont
 
 from veca.data.images import ImageError, decode
 from veca.data.listing import ImageEntry, exists, open_image
-from veca.embed.errors import CollectionError
-from veca.embed.neighbours import Neighbour
+from veca.embed.collection import CollectionError
+from veca.embed.search import Match
 from veca.runtime.files import make_folder, write_atomic
 
 TILE = 224
-"""Side of a tile in pixels; pictures keep their proportions within it."""
+"""Side of a tile in pixels; images keep their aspect ratio within it."""
 
 GAP = 20
 MARGIN = 32
 CAPTION = 50
 """Height of the two lines below a tile."""
 
-MOST_TILES = 100
-"""Neighbours that a sheet shows at most."""
+MAX_TILES = 100
+"""Matches on a sheet."""
 
 PAPER = (255, 255, 255)
-TILE_COLOUR = (243, 244, 246)
-MISSING_COLOUR = (209, 213, 219)
+TILE_COLOR = (243, 244, 246)
+MISSING_COLOR = (209, 213, 219)
 INK = (17, 24, 39)
 PALE_INK = (107, 114, 128)
 ACCENT = (37, 99, 235)
@@ -37,7 +37,7 @@ RULE = (229, 231, 235)
 
 
 class Layout(NamedTuple):
-    """Where things are on a sheet: the query in a column of its own, neighbours in a grid."""
+    """Where things are on a sheet: the query in a column of its own, matches in a grid."""
 
     columns: int
     rows: int
@@ -49,21 +49,21 @@ class Layout(NamedTuple):
         return width, 2 * MARGIN + self.rows * (TILE + CAPTION) + (self.rows - 1) * GAP
 
     def corner(self, number: int) -> tuple[int, int]:
-        """The upper left corner of the tile of a neighbour, counted from 0."""
+        """The upper left corner of the tile of a match, counted from 0."""
         row, column = divmod(number, self.columns)
         left = MARGIN + (column + 1) * (TILE + GAP) + GAP
         return left, MARGIN + row * (TILE + CAPTION + GAP)
 
 
 def layout(count: int) -> Layout:
-    """A sheet for so many neighbours, somewhat wider than high."""
+    """A sheet for `count` matches, slightly wider than high."""
     columns = min(count, max(1, round(math.sqrt(count * 4 / 3))))
     return Layout(columns, math.ceil(count / columns))
 
 
-def contact_sheet(query: ImageEntry, neighbours: Sequence[Neighbour]) -> Image.Image:
-    """Draw the sheet; a picture that is gone or unreadable becomes a grey tile."""
-    shown = neighbours[:MOST_TILES]
+def contact_sheet(query: ImageEntry, matches: Sequence[Match]) -> Image.Image:
+    """Draw the sheet; an image that is missing or unreadable becomes a gray tile."""
+    shown = matches[:MAX_TILES]
     places = layout(len(shown))
     sheet = Image.new("RGB", places.size, PAPER)
     draw = ImageDraw.Draw(sheet)
@@ -72,18 +72,18 @@ def contact_sheet(query: ImageEntry, neighbours: Sequence[Neighbour]) -> Image.I
     _write(draw, (MARGIN, MARGIN), "query", ACCENT, query)
     line = MARGIN + TILE + GAP
     draw.line((line, MARGIN, line, places.size[1] - MARGIN), RULE, 1)
-    for number, neighbour in enumerate(shown):
+    for number, match in enumerate(shown):
         corner = places.corner(number)
-        source = neighbour.entry.source
+        source = match.image.source
         _draw_tile(sheet, draw, corner, source)
-        _write(draw, corner, f"{neighbour.similarity:.3f}", INK, source)
+        _write(draw, corner, f"{match.similarity:.3f}", INK, source)
     return sheet
 
 
 def write_sheet(sheet: Image.Image, path: Path) -> None:
-    """Write a sheet as PNG, in one step, into a folder that is made where it is missing."""
+    """Write a sheet as PNG, atomically; its folder is created if needed."""
     if path.is_dir():
-        raise CollectionError(f"{path} is a folder; give a file for the sheet, as sheet.png.")
+        raise CollectionError(f"{path} is a folder; give a file name such as sheet.png.")
     encoded = io.BytesIO()
     sheet.save(encoded, "PNG")
     make_folder(path.parent)
@@ -93,22 +93,22 @@ def write_sheet(sheet: Image.Image, path: Path) -> None:
 def _draw_tile(
     sheet: Image.Image, draw: ImageDraw.ImageDraw, corner: tuple[int, int], source: ImageEntry
 ) -> None:
-    """Draw a picture into its tile."""
+    """Draw an image into its tile."""
     left, top = corner
     box = (left, top, left + TILE - 1, top + TILE - 1)
     try:
         picture = _thumbnail(source)
     except (ImageError, OSError):
-        draw.rectangle(box, MISSING_COLOUR)
+        draw.rectangle(box, MISSING_COLOR)
         words = "unreadable" if exists(source) else "missing"
         draw.text((left + TILE / 2, top + TILE / 2), words, PALE_INK, _font(15), anchor="mm")
         return
-    draw.rectangle(box, TILE_COLOUR)
+    draw.rectangle(box, TILE_COLOR)
     sheet.paste(picture, (left + (TILE - picture.width) // 2, top + (TILE - picture.height) // 2))
 
 
 def _thumbnail(source: ImageEntry) -> Image.Image:
-    """A picture whose long side is that of a tile."""
+    """An image scaled to fit a tile."""
     with open_image(source) as file:
         picture = decode(file)
     height, width = picture.sides
@@ -125,24 +125,24 @@ def _write(
     draw: ImageDraw.ImageDraw,
     corner: tuple[int, int],
     title: str,
-    colour: tuple[int, int, int],
+    color: tuple[int, int, int],
     source: ImageEntry,
 ) -> None:
-    """Write two lines below a tile: a title, and what the file is called."""
+    """Write two lines below a tile: a title and the file name."""
     left, top = corner
-    draw.text((left, top + TILE + 7), title, colour, _font(17))
+    draw.text((left, top + TILE + 7), title, color, _font(17))
     name = _shortened(_file_name(source), _font(13))
     draw.text((left, top + TILE + 29), name, PALE_INK, _font(13))
 
 
 def _file_name(source: ImageEntry) -> str:
-    """The last part of a path; of letters that can be drawn."""
+    """The last part of a path, without characters that cannot be drawn."""
     name = os.path.basename(source.member or source.name)  # noqa: PTH119 - no path of this system
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """Text that fits below a tile; its end, which tells files apart, is kept."""
+    """Text that fits below a tile; its end, which distinguishes files, stays."""
     if font.getlength(text) <= TILE:
         return text
     kept = len(text)
@@ -152,12 +152,12 @@ def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) ->
 
 
 def _elided(text: str, kept: int) -> str:
-    """Text of which so many letters are left, half of them at its end."""
+    """Text shortened to `kept` characters, half of them from its end."""
     tail = (kept + 1) // 2
     return f"{text[: kept - tail]}\u2026{text[-tail:]}"
 
 
 @functools.cache
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """The font that comes with Pillow."""
+    """The font included in Pillow."""
     return ImageFont.load_default(size)

@@ -1,0 +1,542 @@
+"""Embedding: from image files to a collection of features.
+
+`embed_images` is the whole flow. Images are listed and cut into shards; worker processes decode
+them to bytes, in order; the `Embedder` takes batches of equal size through the model; each finished
+shard is written as one file.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import logging
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from veca.backbone.config import BackboneConfig
+from veca.backbone.model import VECA, checked_budget, checked_units
+from veca.data.images import ImageError, WorkerError, decode
+from veca.data.listing import (
+    UNKNOWN,
+    ImageEntry,
+    ImageList,
+    ImageTable,
+    KeyedRows,
+    absolute,
+    list_images,
+    one_line,
+    open_image,
+)
+from veca.data.loader import worker_loader
+from veca.data.transforms import Fit, Geometry, check_result, fitted, padded, resampled
+from veca.embed.collection import (
+    CollectionError,
+    CollectionMeta,
+    CollectionWriter,
+    DamagedShardError,
+    ImageRow,
+    check_folder,
+    read_shard,
+    shard_files,
+)
+from veca.runtime.device import Precision, cpu_threads, pick_device, resolve_precision
+from veca.runtime.files import lock_folder, make_folder
+from veca.runtime.logging import Tracker, progress
+from veca.weights.card import is_trained
+from veca.weights.checkpoint import named_model
+from veca.weights.format import weights_hash
+
+logger = logging.getLogger("veca")
+
+SHARD_ROWS = 512
+"""Images of a shard: what an interrupted run loses at most."""
+
+MAX_MAP_BYTES = 2**28
+"""Patch maps of a shard, estimated from the settings; they are in memory until it is written."""
+
+MAX_WAITING_BYTES = 2**28
+"""Decoded images that wait until their batch is full; beyond that, batches run as they are."""
+
+MAX_PATCHES = 2**16
+"""Patches of one image."""
+
+MAX_ERRORS = 3
+"""Reasons that a summary repeats."""
+
+DEFAULT_BUDGET = 16
+"""Cores, where neither the user nor the model says how many; fewer where a model has fewer."""
+
+ModelSource = VECA | str | os.PathLike[str]
+"""A model, or its name: a folder, .safetensors file, bundled name, hub name, or size."""
+
+StoredType = Literal["float16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedConfig:
+    """Everything the features of a collection depend on, except the model."""
+
+    budget: int | None = None
+    """Number of cores; by default 16, or all cores of a model with fewer."""
+
+    ffn: float | None = None
+    """Share of the hidden units to use, for models with nested feed-forward layers."""
+
+    size: int = 256
+    """Short side of a prepared image in pixels; with fit='pad' the long side."""
+
+    fit: Fit = "resize"
+    """How sides become multiples of the patch size: 'resize', 'crop' or 'pad'."""
+
+    precision: Precision = "auto"
+    """'fp32', 'bf16' (autocast), or 'auto': the precision of an existing collection, otherwise bf16
+    where the device computes it natively, else fp32."""
+
+    dtype: StoredType = "float16"
+    """Type of the stored features, whatever they were computed in."""
+
+    patches: bool = False
+    """Whether to store patch maps as well."""
+
+    def __post_init__(self) -> None:
+        """Check what does not depend on the model."""
+        if self.precision not in get_args(Precision):
+            allowed = ", ".join(map(repr, get_args(Precision)))
+            raise CollectionError(f"precision={self.precision!r} is invalid; use {allowed}.")
+        if self.dtype not in get_args(StoredType):
+            allowed = " or ".join(map(repr, get_args(StoredType)))
+            raise CollectionError(f"dtype={self.dtype!r} is invalid; use {allowed}.")
+
+
+class EmbedSummary(NamedTuple):
+    """What a run did, and what the collection is now."""
+
+    embedded: int
+    """Images that this run embedded, those that have changed included."""
+
+    changed: int
+    """Images that were embedded again because their files have changed."""
+
+    failed: int
+    """Images that this run could not read."""
+
+    errors: list[str]
+    """Why, for the first of them."""
+
+    ignored: int
+    """Files that are not images by their names."""
+
+    images: int
+    """Features in the collection."""
+
+    unreadable: int
+    """Rows with an error in the collection."""
+
+    seconds: float
+    meta: CollectionMeta
+
+
+class PreparedImage(NamedTuple):
+    """An image on its way to the model."""
+
+    row: ImageRow
+    """Without a feature."""
+
+    pixels: Shaped[np.ndarray, "3 height width"]
+    """Bytes, or floats within 0..1 of images with more than 8 bits; not padded."""
+
+    geometry: Geometry
+
+
+@dataclass(frozen=True)
+class ImageDecoder(Dataset[list[PreparedImage | ImageRow]]):
+    """Decodes rows of a table of images; every worker process has a copy."""
+
+    table: ImageTable
+    problems: Mapping[int, str]
+    """Rows that are known to be unreadable."""
+
+    config: EmbedConfig
+    patch_size: int
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> list[PreparedImage | ImageRow]:
+        """Decode some rows; an image that cannot be read becomes a row with an error."""
+        return [self.decode(int(row)) for row in rows]
+
+    def decode(self, row: int) -> PreparedImage | ImageRow:
+        """Decode one row."""
+        image = self.table[row]
+        try:
+            if row in self.problems:
+                raise ImageError(self.problems[row])
+            return decode_image(image, self.config, self.patch_size)
+        except (ImageError, OSError, MemoryError) as error:
+            return unread(image)._replace(error=one_line(error))
+
+
+def decode_image(image: ImageEntry, config: EmbedConfig, patch_size: int) -> PreparedImage:
+    """Decode an image and resample it to whole patches."""
+    with open_image(image) as file:
+        picture = decode(file)
+        geometry = fitted(picture.sides, config.size, config.fit, patch_size)
+        check_result(geometry, MAX_PATCHES * patch_size**2)
+        with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as stream:  # noqa: PTH123
+            stream.seek(0)
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+    height, width = geometry.original
+    row = unread(image)._replace(width=width, height=height, sha256=digest)
+    return PreparedImage(row, resampled(picture, geometry).numpy(), geometry)
+
+
+def unread(image: ImageEntry) -> ImageRow:
+    """The row of an image of which only the place is known."""
+    return ImageRow(
+        image.name,
+        None if image.num_bytes == UNKNOWN else image.num_bytes,
+        None if image.shard is None else image.start,
+    )
+
+
+class Embedder:
+    """A model with its settings: decoded images in, rows with features out.
+
+    It can be pickled, so that other processes can embed with it.
+    """
+
+    def __init__(
+        self, model: ModelSource, config: EmbedConfig | None = None, device: str = "auto"
+    ) -> None:
+        """Load a model by name, or take one; check that it can do what `config` asks for."""
+        place = pick_device(device)
+        if isinstance(model, VECA):
+            name, state = None, model.state_dict()
+            sha256 = weights_hash(model.config, state)
+            trained = any(is_trained(key, tensor) for key, tensor in state.items())
+            self.model = model.to(place).eval()
+        else:
+            name = os.fspath(model)
+            self.model, _, trained, sha256 = named_model(name, device=place)
+            name = absolute(name) if Path(name).expanduser().exists() else name
+        self.config = _resolved(config or EmbedConfig(), self.model.config, place)
+        self.model.precision = self.config.precision
+        self.meta = CollectionMeta(
+            model=name,
+            model_sha256=sha256,
+            untrained=not trained,
+            backbone=asdict(self.model.config),
+            settings=asdict(self.config),
+        )
+
+    def __call__(self, images: Sequence[PreparedImage]) -> list[ImageRow]:
+        """Rows with features; the images must have one grid."""
+        features, patch_maps = self.features(images)
+        return [
+            image.row._replace(feature=feature, patch_map=patch_map)
+            for image, feature, patch_map in zip(images, features, patch_maps, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def features(
+        self, images: Sequence[PreparedImage]
+    ) -> tuple[Float[np.ndarray, "B D"], Sequence[NDArray[np.floating] | None]]:
+        """Features and, if they are asked for, patch maps, in the type in which they are stored."""
+        weight = next(self.model.parameters())
+        pixels = [padded(torch.from_numpy(image.pixels), image.geometry) for image in images]
+        batch = torch.stack(pixels).to(weight.device, weight.dtype)
+        found = self.model(batch, self.config.budget, self.config.ffn)
+        maps = list(self._stored(found.patch_map)) if self.config.patches else [None] * len(images)
+        return self._stored(found.image), maps
+
+    def _stored(self, values: Tensor) -> NDArray[np.floating]:
+        """Values in the stored type, if it can hold them."""
+        stored = values.to(getattr(torch, self.config.dtype))
+        if not bool(stored.isfinite().all()):
+            if bool(values.isfinite().all()):
+                raise CollectionError("features are too large for float16; use dtype float32.")
+            raise CollectionError("features are not finite; check the model with `veca info`.")
+        return stored.cpu().numpy()
+
+
+def _resolved(config: EmbedConfig, backbone: BackboneConfig, device: torch.device) -> EmbedConfig:
+    """The settings with the defaults of the model; what it cannot do is refused."""
+    if backbone.in_channels != 3:
+        raise CollectionError(
+            f"the model takes images of {backbone.in_channels} channels, but image files have 3; "
+            "use a model with in_channels=3."
+        )
+    fitted((config.size, config.size), config.size, config.fit, backbone.patch_size)
+    checked_units(backbone, config.ffn)
+    budget = config.budget
+    if backbone.attention != "full":
+        default = backbone.default_budget or min(DEFAULT_BUDGET, backbone.cores)
+        budget = checked_budget(backbone, default if budget is None else budget)
+    elif budget is not None:
+        checked_budget(backbone, budget)
+    return dataclasses.replace(
+        config,
+        budget=budget,
+        ffn=None if config.ffn == 1 else config.ffn,
+        precision=resolve_precision(config.precision, device),
+    )
+
+
+def embed_images(  # noqa: PLR0913 - the public entry point
+    paths: Sequence[str | os.PathLike[str]],
+    model: ModelSource,
+    out: str | os.PathLike[str],
+    config: EmbedConfig | None = None,
+    *,
+    num_workers: int = 2,
+    batch_size: int = 16,
+    device: str = "auto",
+    command: str | None = None,
+    show_progress: bool = False,
+) -> EmbedSummary:
+    """Store the features of images in the folder `out`.
+
+    An interrupted run continues when it is repeated; new images are added, images whose files have
+    changed and damaged shards are computed again.
+
+    Args:
+        paths: files, folders, .txt or .lst files with a path per line, .tar files, patterns.
+        model: a model, a name that `veca.load` takes, or a size for an untrained model.
+        out: a new or empty folder, or a collection made with the same model and settings.
+        config: what to compute and store.
+        num_workers: processes that decode images; 0 decodes in this process.
+        batch_size: images of equal size that go through the model together, at most. Neither
+            changes the features beyond 1e-5 in fp32.
+        device: 'auto', 'cpu', 'cuda', 'cuda:1'.
+        command: stored as the command that made the collection.
+        show_progress: whether to show progress on stderr.
+    """
+    started = time.monotonic()
+    if batch_size < 1 or num_workers < 0:
+        raise CollectionError(
+            f"batch={batch_size}, workers={num_workers} is invalid; use a batch of at least 1 and "
+            "0 or more workers."
+        )
+    folder = Path(out).expanduser()
+    check_folder(folder)
+    images = list_images(paths, exclude=folder)
+    embedder = Embedder(model, _continued(config or EmbedConfig(), folder), device)
+    if embedder.meta.untrained:
+        logger.warning("warning: the model is untrained; its features are not meaningful")
+
+    make_folder(folder)
+    with lock_folder(folder):
+        writer = CollectionWriter(folder, embedder.meta, command)
+        for problem in writer.damaged:
+            logger.warning("warning: %s", problem)
+        tasks, changed = _plan(images, writer, _shard_rows(embedder))
+        todo = sum(len(task.rows) for task in tasks)
+        total = len(images.rows)
+        with progress(total, "images", done=total - todo, shown=show_progress) as tracker:
+            run = _Run(
+                images=images,
+                embedder=embedder,
+                writer=writer,
+                source=_source_folder(paths),
+                batch_size=batch_size,
+                tracker=tracker,
+            )
+            run.embed(tasks, num_workers)
+    summary = EmbedSummary(
+        embedded=todo - run.failed,
+        changed=changed,
+        failed=run.failed,
+        errors=run.errors,
+        ignored=images.others,
+        images=sum(shard.images for shard in writer.shards.values()),
+        unreadable=sum(shard.failures for shard in writer.shards.values()),
+        seconds=time.monotonic() - started,
+        meta=embedder.meta,
+    )
+    _check_any(summary, writer)
+    return summary
+
+
+class ShardTask(NamedTuple):
+    """A shard to write."""
+
+    number: int
+
+    rows: NDArray[np.int64]
+    """Rows of the table of images to compute."""
+
+    renewed: bool = False
+    """Whether they replace rows of an existing shard, which keeps the others."""
+
+
+def _plan(
+    images: ImageList, writer: CollectionWriter, shard_rows: int
+) -> tuple[list[ShardTask], int]:
+    """Shards to write, from the list of images and what is in the folder, and nothing else."""
+    keys, sizes = images.table.keys[images.rows], images.table.sizes[images.rows]
+    known = writer.known()
+    places = KeyedRows(known.keys).find(keys)
+    there = np.flatnonzero(places >= 0)
+    differs = sizes[there] != known.num_bytes[places[there]]
+    changed = there[differs & (sizes[there] != UNKNOWN)]
+    shards = known.shards[places[changed]]
+    tasks = [
+        ShardTask(int(number), images.rows[changed[shards == number]], renewed=True)
+        for number in np.unique(shards)
+    ]
+    new = images.rows[places < 0]
+    chunks = [new[start : start + shard_rows] for start in range(0, len(new), shard_rows)]
+    numbers = writer.plan(len(chunks))
+    return [*tasks, *map(ShardTask, numbers, chunks)], len(changed)
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """Everything that is needed to turn tasks into shards."""
+
+    images: ImageList
+    embedder: Embedder
+    writer: CollectionWriter
+    source: str
+    batch_size: int
+    tracker: Tracker
+    failed: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def embed(self, tasks: Sequence[ShardTask], num_workers: int) -> None:
+        """Write the shard of every task; images are decoded ahead."""
+        if not tasks:
+            return
+        patch_size = self.embedder.model.config.patch_size
+        decoder = ImageDecoder(
+            self.images.table, self.images.problems, self.embedder.config, patch_size
+        )
+        chunks = (
+            task.rows[start : start + self.batch_size]
+            for task in tasks
+            for start in range(0, len(task.rows), self.batch_size)
+        )
+        stream = worker_loader(decoder, chunks, num_workers)
+        with cpu_threads(num_workers), contextlib.closing(stream):
+            for task in tasks:
+                mine = itertools.islice(stream, math.ceil(len(task.rows) / self.batch_size))
+                self._write(task, self._rows(itertools.chain.from_iterable(_worded(mine))))
+
+    def _rows(self, images: Iterable[PreparedImage | ImageRow]) -> list[ImageRow]:
+        """Embed the images of a shard in batches of one grid; rows come in the order of images."""
+        rows: dict[int, ImageRow] = {}
+        buckets: defaultdict[tuple[int, int], dict[int, PreparedImage]] = defaultdict(dict)
+        waiting = 0
+        for place, image in enumerate(images):
+            if isinstance(image, ImageRow):
+                rows[place] = image
+                self.tracker.advance()
+                continue
+            bucket = buckets[image.geometry.grid]
+            bucket[place] = image
+            waiting += image.pixels.nbytes
+            if len(bucket) == self._batch_of(image.geometry.grid):
+                waiting -= self._embed_bucket(buckets.pop(image.geometry.grid), rows)
+            elif waiting > MAX_WAITING_BYTES:
+                for grid in list(buckets):
+                    waiting -= self._embed_bucket(buckets.pop(grid), rows)
+        for bucket in buckets.values():
+            self._embed_bucket(bucket, rows)
+        return [rows[place] for place in sorted(rows)]
+
+    def _embed_bucket(self, bucket: Mapping[int, PreparedImage], rows: dict[int, ImageRow]) -> int:
+        """Embed a batch into `rows`, and return the bytes of its pixels."""
+        rows |= zip(bucket, self.embedder(list(bucket.values())), strict=True)
+        self.tracker.advance(len(bucket))
+        return sum(image.pixels.nbytes for image in bucket.values())
+
+    def _batch_of(self, grid: tuple[int, int]) -> int:
+        """Images of a batch: at most twice the patches of a batch of squares."""
+        config = self.embedder.config
+        square = max(1, config.size // self.embedder.model.config.patch_size) ** 2
+        return max(1, min(self.batch_size, 2 * self.batch_size * square // (grid[0] * grid[1])))
+
+    def _write(self, task: ShardTask, rows: list[ImageRow]) -> None:
+        """Write a shard; of an existing one, other rows stay."""
+        errors = [row.error for row in rows if row.error is not None]
+        self.failed += len(errors)
+        self.errors += errors[: MAX_ERRORS - len(self.errors)]
+        source = self.source
+        if task.renewed:
+            shard = self.writer.shards[task.number]
+            source = shard.source
+            new = {row.path: row for row in rows}
+            kept = shard.rows(features=True, patch_maps=self.embedder.config.patches)
+            rows = [new.get(row.path, row) for row in kept]
+        try:
+            self.writer.write(task.number, source, rows)
+        except OSError as error:
+            done = sum(shard.images for shard in self.writer.shards.values())
+            raise CollectionError(
+                f"{self.writer.folder} cannot be written to ({error.strerror or error}); the "
+                f"{done:,} images embedded so far are intact: free some space, then run the same "
+                "command again."
+            ) from error
+
+
+def _worded(
+    decoded: Iterator[list[PreparedImage | ImageRow]],
+) -> Iterator[list[PreparedImage | ImageRow]]:
+    """Decoded images; the death of a worker is an error that says what to do."""
+    try:
+        yield from decoded
+    except WorkerError as error:
+        raise CollectionError(
+            f"a decoding process was killed ({error}), perhaps because memory ran out; finished "
+            "shards are intact: run the same command again with fewer workers."
+        ) from error
+
+
+def _shard_rows(embedder: Embedder) -> int:
+    """Images of a shard; fewer than 512 where their patch maps would take too much memory."""
+    if not embedder.config.patches:
+        return SHARD_ROWS
+    backbone, number_bytes = embedder.model.config, np.dtype(embedder.config.dtype).itemsize
+    patches = 2 * max(1, embedder.config.size // backbone.patch_size) ** 2  # twice as wide as high
+    return max(1, min(SHARD_ROWS, MAX_MAP_BYTES // (patches * backbone.width * number_bytes)))
+
+
+def _continued(config: EmbedConfig, folder: Path) -> EmbedConfig:
+    """The settings, with 'auto' precision replaced by that of an existing collection."""
+    if config.precision == "auto":
+        for path in shard_files(folder).values():
+            with contextlib.suppress(DamagedShardError):
+                found = read_shard(path).meta.settings["precision"]
+                return dataclasses.replace(config, precision=found)
+    return config
+
+
+def _source_folder(paths: Sequence[str | os.PathLike[str]]) -> str:
+    """The common folder of what the user named."""
+    folders = []
+    for path in map(absolute, paths):
+        while not os.path.isdir(path):  # noqa: PTH112 - of a file, a pattern, a member of a tar file
+            path = os.path.dirname(path)  # noqa: PTH120, PLW2901
+        folders.append(path)
+    return os.path.commonpath(folders)
+
+
+def _check_any(summary: EmbedSummary, writer: CollectionWriter) -> None:
+    """Refuse to call it a success if no image could be read."""
+    if not summary.images:
+        rows = itertools.chain.from_iterable(shard.rows() for shard in writer.shards.values())
+        raise CollectionError(
+            f"none of the {summary.unreadable:,} images could be read; the first error: "
+            f"{next(row.error for row in rows)}"
+        )

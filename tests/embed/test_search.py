@@ -1,0 +1,212 @@
+"""Matches are those that comparing every pair gives, and queries come from the same model."""
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
+from tests.embed.written import SOURCE, WIDTH, made_up_rows, meta, with_features, written
+from veca.data.images import ImageError
+from veca.data.transforms import prepare
+from veca.embed.collection import Collection, CollectionError, ImageRow
+from veca.embed.embed import EmbedConfig, ModelSource, embed_images
+from veca.embed.search import Match, nearest, query_vector
+from veca.runtime.device import Precision
+
+PLAIN = meta(patches=False)
+
+
+def collection_of(folder: Path, *shards: np.ndarray) -> Collection:
+    """A collection with these features."""
+    rows = [with_features(features, shard) for shard, features in enumerate(shards)]
+    return written(folder, rows, PLAIN)
+
+
+def paths(matches: list[Match]) -> list[str]:
+    return [match.image.path for match in matches]
+
+
+def brute_force(features: np.ndarray, query: np.ndarray) -> list[tuple[float, int]]:
+    """Cosines in double precision, pair by pair, best first."""
+    found = []
+    for row, other in enumerate(features.astype(np.float64)):
+        lengths = float(np.linalg.norm(other)) * float(np.linalg.norm(query))
+        found.append((-float(other @ query) / lengths, row))
+    return [(-cosine, row) for cosine, row in sorted(found)]
+
+
+@pytest.mark.parametrize("top", [1, 5, 40, 100])
+def test_the_order_is_that_of_comparing_every_pair(top: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    features = random.normal(size=(40, WIDTH)) * random.uniform(0.1, 9, size=(40, 1))
+    query = random.normal(size=WIDTH)
+    collection = collection_of(tmp_path, features[:7], features[7:25], features[25:])
+    found = nearest(collection, query, top)
+    expected = brute_force(features, query)[:top]
+    assert paths(found) == [collection.paths[row] for _, row in expected]
+    assert [match.rank for match in found] == list(range(1, len(expected) + 1))
+    np.testing.assert_allclose(
+        [match.similarity for match in found], [cosine for cosine, _ in expected], atol=1e-6
+    )
+
+
+def test_known_directions_have_known_similarities(tmp_path: Path) -> None:
+    features = np.zeros((5, WIDTH))
+    features[0, 1] = 1  # at a right angle
+    features[1, 0] = -2  # opposite
+    features[2, :2] = 1, 1  # at 45 degrees
+    features[3, 0] = 100  # the same direction; length does not matter
+    query = np.eye(WIDTH)[0]  # the last feature has no direction at all
+    collection = collection_of(tmp_path, features)
+    found = nearest(collection, query)
+    rows = [collection.paths.index(path) for path in paths(found)]
+    assert list(zip(rows, [round(match.similarity, 4) for match in found], strict=True)) == [
+        (3, 1.0), (2, 0.7071), (0, 0.0), (4, 0.0), (1, -1.0),
+    ]  # fmt: skip
+
+
+def test_equal_images_come_in_the_order_of_the_collection(tmp_path: Path) -> None:
+    collection = collection_of(tmp_path, np.ones((3, WIDTH)), np.ones((7, WIDTH)))
+    assert paths(nearest(collection, np.ones(WIDTH), 4)) == collection.paths[:4]
+
+
+def test_images_that_could_not_be_read_are_never_found(tmp_path: Path) -> None:
+    collection = written(tmp_path, [made_up_rows(0), made_up_rows(1)], PLAIN)
+    found = nearest(collection, np.ones(WIDTH, np.float32), 100)
+    assert sorted(paths(found)) == sorted(collection.paths)
+
+
+def test_a_collection_without_any_image_is_one_sentence(tmp_path: Path) -> None:
+    rows = [ImageRow(f"{SOURCE}/a.jpg", 0, None, error="is empty")]
+    collection = written(tmp_path, [rows], PLAIN)
+    assert len(collection) == len(collection.features()) == 0
+    with pytest.raises(CollectionError, match="has no image that could be read; add some"):
+        nearest(collection, np.ones(WIDTH))
+
+
+def test_queries_of_another_width_and_no_matches_at_all_are_refused(tmp_path: Path) -> None:
+    collection = collection_of(tmp_path, np.ones((1, WIDTH)))
+    with pytest.raises(CollectionError, match=r"shape \(3,\), but .* \(8,\)"):
+        nearest(collection, np.ones(3))
+    with pytest.raises(CollectionError, match="top=0 is invalid; use at least 1"):
+        nearest(collection, np.ones(WIDTH), 0)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_images_are_searched_in_under_a_second(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    width, rows = 384, made_up_rows(0, count=1)
+    about = meta(patches=False, dtype="float16")
+    about = type(about)(**{**vars(about), "backbone": {"width": width}})
+    shards = [
+        [
+            rows[0]._replace(path=f"{SOURCE}/{shard}/{row}.jpg", feature=feature)
+            for row, feature in enumerate(random.normal(size=(512, width)).astype(np.float16))
+        ]
+        for shard in range(196)
+    ]
+    written(tmp_path, shards, about)
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        collection = Collection.open(tmp_path)
+        query = query_vector(collection, f"{SOURCE}/150/7.jpg")
+        found = nearest(collection, query.feature)
+        seconds.append(time.perf_counter() - started)
+        assert found[0].image.path == f"{SOURCE}/150/7.jpg"
+    print(f"{len(collection):,} rows of {width}: {min(seconds):.2f} s")
+    assert min(seconds) < 1
+
+
+def embedded(
+    folder: Path, model: ModelSource | None = None, precision: Precision = "fp32"
+) -> Collection:
+    """A collection of files and of members of a tar file, made with a model on the disk."""
+    write_pictures(folder / "photos", 8)
+    write_shard(folder / "s.tar", [("x/9.png", encoded(9)), ("x/10.png", encoded(10))])
+    source = model or saved_model(folder / "model")
+    config = EmbedConfig(size=32, budget=3, ffn=0.5, precision=precision, dtype="float32")
+    embed_images(
+        [folder / "photos", folder / "s.tar"], source, folder / "out", config, num_workers=0
+    )
+    return Collection.open(folder / "out")
+
+
+def test_an_image_of_the_collection_needs_neither_model_nor_file(tmp_path: Path) -> None:
+    collection = embedded(tmp_path)
+    shutil.rmtree(tmp_path / "model")
+    (tmp_path / "photos" / "0003.png").unlink()
+    for name, place in (("photos/0003.png", 3), ("s.tar#x/10.png", 9)):
+        query = query_vector(collection, tmp_path / name)
+        assert query.in_collection
+        np.testing.assert_array_equal(query.feature, collection.features()[place])
+        assert paths(nearest(collection, query.feature))[0] == str(tmp_path / name)
+
+
+def test_a_copy_elsewhere_gets_the_feature_of_the_original(tmp_path: Path) -> None:
+    collection = embedded(tmp_path)
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(encoded(5))
+    shard = write_shard(tmp_path / "other.tar", [("a.png", encoded(0)), ("b.png", encoded(5))])
+    for image in (copy, Path(f"{shard}#b.png")):
+        query = query_vector(collection, image)
+        assert not query.in_collection
+        np.testing.assert_allclose(query.feature, collection.features()[5], atol=1e-5)
+        assert paths(nearest(collection, query.feature))[0] == collection.paths[5]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_new_image_is_embedded_in_the_precision_of_the_collection(
+    tmp_path: Path, precision: Precision
+) -> None:
+    collection = embedded(tmp_path, precision=precision)
+    (tmp_path / "copy.png").write_bytes(encoded(5))
+    found = query_vector(collection, tmp_path / "copy.png").feature
+    model = small_model()
+    model.precision = precision
+    pixels = prepare(tmp_path / "copy.png", 32, "resize").pixels
+    with torch.inference_mode():
+        expected = model(pixels[None], 3, 0.5).image[0].numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_an_image_that_changed_is_embedded_again(tmp_path: Path) -> None:
+    collection = embedded(tmp_path)
+    (tmp_path / "photos" / "0003.png").write_bytes(encoded(6) + b" ")
+    query = query_vector(collection, tmp_path / "photos" / "0003.png")
+    assert not query.in_collection
+    assert paths(nearest(collection, query.feature))[0] == collection.paths[6]
+
+
+def test_a_model_that_moved_is_named_and_checked_by_its_hash(tmp_path: Path) -> None:
+    collection = embedded(tmp_path)
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(encoded(5))
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(CollectionError, match=r"cannot be loaded .* path with --model"):
+        query_vector(collection, copy)
+    assert len(query_vector(collection, copy, tmp_path / "moved").feature)
+    other = saved_model(tmp_path / "another", seed=1)
+    with pytest.raises(CollectionError, match=r"out was made with model .* not with model .*other"):
+        query_vector(collection, copy, other)
+    with pytest.raises(ValueError, match="nowhere"):
+        query_vector(collection, copy, tmp_path / "nowhere")
+
+
+def test_a_model_that_was_never_saved_must_be_passed(tmp_path: Path) -> None:
+    collection = embedded(tmp_path, small_model())
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(encoded(5))
+    with pytest.raises(CollectionError, match="was never saved"):
+        query_vector(collection, copy)
+    query = query_vector(collection, copy, small_model())
+    assert paths(nearest(collection, query.feature))[0] == collection.paths[5]
+
+
+def test_a_query_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="does not exist"):
+        query_vector(embedded(tmp_path), tmp_path / "nothing.png")
