@@ -186,7 +186,7 @@ def test_unreadable_images_become_rows_with_a_reason(photos: Path, tmp_path: Pat
     assert [row.path for row in rows] == [str(photos / "0003.png"), str(photos / "0011.png")]
     assert [row.error for row in rows] == found.errors
     assert "is empty" in found.errors[0]
-    assert "cut short" in found.errors[1]
+    assert "truncated" in found.errors[1]
 
 
 def test_images_none_of_which_can_be_read_are_an_error_with_a_reason(tmp_path: Path) -> None:
