@@ -68,7 +68,7 @@ def test_a_collection_is_made_and_described(
     assert "Embedded 10 images in " in captured.out
     assert "out has 10 features of 32 channels (float32, computed in " in captured.out
     assert "1 images could not be read (1 in this run); the column 'error'" in captured.out
-    assert "0004.png is empty" in captured.out
+    assert "0004.png cannot be read" in captured.out
     assert "Ignored 1 files without an image file extension." in captured.out
     assert "11 of 11 images" in captured.err
 

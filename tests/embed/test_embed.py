@@ -185,7 +185,7 @@ def test_unreadable_images_become_rows_with_a_reason(photos: Path, tmp_path: Pat
     rows = [row for row in Collection.open(tmp_path / "out").rows() if row.error is not None]
     assert [row.path for row in rows] == [str(photos / "0003.png"), str(photos / "0011.png")]
     assert [row.error for row in rows] == found.errors
-    assert "is empty" in found.errors[0]
+    assert "0003.png cannot be read" in found.errors[0]
     assert "truncated" in found.errors[1]
 
 
@@ -193,7 +193,7 @@ def test_images_none_of_which_can_be_read_are_an_error_with_a_reason(tmp_path: P
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(b"")
     for _ in range(2):  # the second time nothing is left to try
-        with pytest.raises(CollectionError, match=r"none of the 8 images .*0\.png is empty"):
+        with pytest.raises(CollectionError, match=r"none of the 8 images .*0\.png cannot be read"):
             embed(sorted(tmp_path.glob("*.png")), tmp_path / "out")
 
 
