@@ -77,7 +77,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "copy-patch-embedding": ("yes", "yes"),
     "cache.crops": ("3", 3),
     "cache.dtype": ("float16", "float16"),
-    "cache.channels": ("None", None),
     "cache.seed": ("6", 6),
     "budget-ramp": ("0.5", 0.5),
     "loss.anchors": ("0.25", 0.25),

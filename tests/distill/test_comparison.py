@@ -31,7 +31,7 @@ class ClassTeacher(PixelTeacher):
 @pytest.fixture
 def source() -> TargetSource:
     """A teacher that tells classes, its features scaled, and one that tells none."""
-    found = TargetSource([ClassTeacher("one"), PixelTeacher("other")], [None, None], 8)
+    found = TargetSource([ClassTeacher("one"), PixelTeacher("other")], 8)
     found.scaling(0).image_center.copy_(torch.randn(12))
     found.scaling(0).image_scale.fill_(2.5)
     return found

@@ -7,13 +7,12 @@ import dataclasses
 from pathlib import Path
 from typing import get_args
 
-from tests.distill.kept_outputs import CPU, opened, task_of
+from tests.distill.cached_outputs import CPU, opened, task_of
 from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, rows, run, small_config
 from tests.golden import assert_unmoved, fingerprint, golden
 from veca.backbone.config import SIZES
 from veca.data.image_index import image_index
 from veca.distill.config import CacheConfig, KeptPrecision
-from veca.distill.margin import Margin
 from veca.train.schedules import ScheduleConfig
 
 FIELDS = ("loss", "loss_image", "loss_patch_cosine", "loss_patch_error", "gradient_norm")
@@ -51,8 +50,7 @@ def test_five_steps_with_local_mixing_and_kept_outputs_have_the_losses_they_alwa
         backbone=dataclasses.replace(TINY, local_kernel=3, core_motion="attention"),
         teacher_margin=16,
         teacher_surroundings="contextual",
-        # Half precision, all channels: rounding may turn principal components that share a size.
-        cache=CacheConfig(crops=2, dtype="float16", channels=None),
+        cache=CacheConfig(crops=2, dtype="float16"),
         steps=5,
         validate_every=5,
         ema=0.99,
@@ -71,8 +69,9 @@ def test_kept_teacher_outputs_are_what_they_always_were(tmp_path: Path) -> None:
             tmp_path / dtype,
             index,
             [PixelTeacher()],
-            CacheConfig(crops=2, dtype=dtype, channels=None),
-            margin=Margin(patches=1, pixels=8, surroundings="contextual"),
+            CacheConfig(crops=2, dtype=dtype),
+            teacher_margin=16,
+            teacher_surroundings="contextual",
         )
         (kept,) = cache.lookup(task_of([0, 1, 3, 5], [0, 1, 1, 0]), CPU)
         found[f"image features as {dtype}"] = fingerprint(kept.image)

@@ -15,7 +15,8 @@ from veca.distill.journal import Journal
 from veca.distill.live import SilentLive
 from veca.distill.loop import Loop
 from veca.distill.training import NonFiniteError, Training
-from veca.distill.validation import StoppedError, Validation
+from veca.distill.validation import Validation
+from veca.runtime.shards import StoppedError
 from veca.runtime.snapshots import Snapshots
 from veca.weights.card import Provenance
 

@@ -140,14 +140,7 @@ def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
 
 @pytest.mark.workers
 def test_two_workers_keep_outputs_with_which_one_then_trains(images: Path, tmp_path: Path) -> None:
-    kept = (
-        "--cache-teacher",
-        str(tmp_path / "kept"),
-        "--cache.crops",
-        "1",
-        "--cache.channels",
-        "3",
-    )
+    kept = ("--cache-teacher", str(tmp_path / "kept"), "--cache.crops", "1")
     only = ("--workers", "0", "--cache-only")
     said = finish(command(images, tmp_path / "run", *kept, *only, processes=2))
     assert "22 of 22 views" in said

@@ -266,11 +266,12 @@ def test_bf16_trains_nearly_as_fp32_does(images: Path, tmp_path: Path) -> None:
 def test_kept_outputs_stay_those_of_the_first_precision(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = small_config(images, cache=CacheConfig(crops=2, dtype="float16", channels=6))
+    config = small_config(images, cache=CacheConfig(crops=2, dtype="float16"))
     out, kept = tmp_path / "run", tmp_path / "kept"
     with cut_at(5, monkeypatch), pytest.raises(PowerCutError):
         run(config, out, other("bf16"), cache_teacher=kept)
     (folder,) = kept.iterdir()
-    assert json.loads((folder / "manifest.json").read_text("utf-8"))["precision"] == "bf16"
+    facts = json.loads((folder / "facts.json").read_text("utf-8"))["facts"]
+    assert facts["precision"] == "bf16"
     assert run(config, out, other("fp32"), cache_teacher=kept, resume=True).finished
     assert list(kept.iterdir()) == [folder]

@@ -199,7 +199,7 @@ def test_a_run_goes_on_with_kept_teacher_outputs_as_it_began(
     images: Path, tmp_path: Path, cached: bool
 ) -> None:
     kept = tmp_path / "kept"
-    changes: dict[str, Any] = {"cache": CacheConfig(crops=1, channels=None)}
+    changes: dict[str, Any] = {"cache": CacheConfig(crops=1)}
     begun = build(images, place_of(tmp_path / "a", cache=kept if cached else None), **changes)
     stored = Stored(*gather(begun.training, [], ""))
     restore(begun.training, stored, "")
@@ -228,19 +228,6 @@ def test_a_teacher_with_other_weights_is_refused(
     fresh.training.source.teachers[1].get_buffer("patch").mul_(-1)
     with pytest.raises(RunError, match="the teacher others has other weights than when the run"):
         restore(fresh.training, stored, run.pictures.fingerprint)
-
-
-def test_outputs_that_were_kept_anew_in_other_directions_are_refused(
-    images: Path, tmp_path: Path
-) -> None:
-    changes: dict[str, Any] = {"cache": CacheConfig(crops=1, channels=3)}
-    run = build(images, place_of(tmp_path / "run", cache=tmp_path / "kept"), **changes)
-    tensors, facts = gather(run.training, [], "")
-    restore(run.training, Stored(tensors, facts), "")
-    (name,) = [name for name in tensors if name.endswith("components")]
-    turned = {**tensors, name: -tensors[name]}
-    with pytest.raises(RunError, match="computed anew, in other directions than the run was begun"):
-        restore(run.training, Stored(turned, facts), "")
 
 
 def test_a_run_that_is_counted_in_epochs_keeps_the_length_it_was_begun_with(

@@ -14,7 +14,6 @@ from tests.distill.runs import PixelTeacher, small_config
 from veca.distill.config import Surroundings
 from veca.distill.losses import LossConfig, distillation_losses
 from veca.distill.margin import Margin, find_margin
-from veca.distill.projection import Projection
 from veca.distill.run_folder import RunError
 from veca.distill.targets import TargetSource, constant_predictor_loss, fit_targets
 from veca.teacher.teacher import Targets
@@ -48,7 +47,7 @@ def pictures(count: int, side: int = 16) -> UInt8[Tensor, "B 3 R R"]:
 def source_of(teacher_batch: int = 128) -> TargetSource:
     """Two teachers of different widths."""
     teachers = [CountingTeacher(), CountingTeacher("others", 9, 5)]
-    return TargetSource(teachers, [None, None], teacher_batch)
+    return TargetSource(teachers, teacher_batch)
 
 
 def parts_of(source: TargetSource, count: int = 24) -> list[list[Targets]]:
@@ -175,22 +174,10 @@ def test_no_other_constant_is_better_on_the_images_of_the_statistics(scale: bool
         assert brute_force(image.double(), patches.double(), targets) >= best - 1e-9
 
 
-def test_a_projection_narrows_the_patches_before_they_are_scaled() -> None:
-    teacher = PixelTeacher()
-    raw = TargetSource([teacher], [None], 128).raw(pictures(6), GRID)[0]
-    projection = Projection.fit([raw.patches], 3)
-    source = TargetSource([teacher], [projection], 128)
-    assert source.widths == [(12, 3)]
-    (found,) = source(pictures(6), GRID)
-    assert torch.equal(found.image, raw.image)
-    torch.testing.assert_close(found.patches, projection(raw.patches))
-    assert fit_targets(source, [[found]], True, LOSS)[0].patches.shape == (3,)
-
-
 def with_margin(teacher_batch: int, patches: int, surroundings: Surroundings) -> TargetSource:
     """One teacher that sees a margin, a patch of the student having 8 pixels."""
     margin = Margin(patches=patches, pixels=8 * patches, surroundings=surroundings)
-    return TargetSource([CountingTeacher()], [None], teacher_batch, margin)
+    return TargetSource([CountingTeacher()], teacher_batch, margin)
 
 
 @pytest.mark.parametrize("patches", [1, 2, 5])  # the last is more than twice the view

@@ -1,65 +1,518 @@
-"""Looking outputs up: the right ones, in order, or a sentence."""
+"""Cached outputs are the teacher's for the views of training, whatever happened meanwhile."""
+
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.distill.kept_outputs import CPU, CellTeacher, opened, pictures, task_of
-from veca.data.image_index import ImageIndex
-from veca.distill.cache_store import CacheError
-from veca.distill.teacher_cache import TeacherCache
+from tests.distill.cached_outputs import (
+    CPU,
+    HALF,
+    CellTeacher,
+    chunk_files,
+    live_outputs,
+    live_targets,
+    opened,
+    pictures,
+    run_config,
+    task_of,
+)
+from tests.distill.runs import ALONE, QUIET, rows, small_config
+from tests.distill.runs import pictures as photos
+from tests.runtime.ranks import run_ranks
+from veca.data.augment import ViewConfig
+from veca.data.image_index import ImageIndex, image_index
+from veca.distill import teacher_cache
+from veca.distill.config import CacheConfig, Surroundings
+from veca.distill.run import Outcome, distill
+from veca.distill.run_folder import RunError
+from veca.distill.teacher_cache import (
+    CHUNK_BYTES,
+    CHUNK_IMAGES,
+    HEADROOM,
+    MAX_HALF,
+    CacheError,
+    OutputStore,
+    int8_scales,
+    pack,
+)
+from veca.runtime.distributed import Ranks
+from veca.runtime.shards import ShardError, StoppedError
+from veca.teacher.teacher import Targets
+from veca.train.schedules import ResolutionPhase
+
+EVERY = task_of(sorted([*range(6), *range(6)]), [0, 1] * 6)
+INT8 = dataclasses.replace(HALF, dtype="int8")
 
 
-@pytest.fixture(scope="module", name="index")
-def fixture_index(tmp_path_factory: pytest.TempPathFactory) -> ImageIndex:
+@pytest.fixture(name="index")
+def fixture_index(tmp_path: Path) -> ImageIndex:
     """Six pictures."""
-    return pictures(tmp_path_factory.mktemp("images"))
+    return pictures(tmp_path / "images")
 
 
-@pytest.fixture(scope="module", name="cache")
-def fixture_cache(tmp_path_factory: pytest.TempPathFactory, index: ImageIndex) -> TeacherCache:
-    """Outputs of two teachers for some of the pictures at two sizes."""
-    return opened(
-        tmp_path_factory.mktemp("cache"),
+@pytest.fixture(name="small_chunks")
+def fixture_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two images, so four views, to a chunk."""
+    monkeypatch.setattr(teacher_cache, "CHUNK_IMAGES", 2)
+
+
+def assert_close(found: Targets, wanted: Targets) -> None:
+    """Equal to the three digits of half precision."""
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def cosine(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Mean cosine of vectors."""
+    return float(torch.nn.functional.cosine_similarity(found, wanted, dim=-1).mean())
+
+
+def contents(folder: Path) -> list[bytes]:
+    """What the chunks below a folder hold."""
+    return [path.read_bytes() for path in chunk_files(folder)]
+
+
+# What is cached.
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_half_precision_is_what_the_teacher_answers_to_three_digits(
+    index: ImageIndex, tmp_path: Path, seed: int
+) -> None:
+    config = dataclasses.replace(HALF, seed=seed)
+    (found,) = opened(tmp_path / "cache", index, cache=config).lookup(EVERY, CPU)
+    assert_close(found, live_targets(EVERY, index, run_config(config)))
+    assert found.image.dtype == found.patches.dtype == torch.float32
+
+
+@pytest.mark.parametrize("surroundings", ["reflected", "contextual"])
+def test_outputs_within_a_margin_are_cached_as_the_teacher_gives_them(
+    index: ImageIndex, tmp_path: Path, surroundings: Surroundings
+) -> None:
+    margin: dict[str, Any] = {"teacher_margin": 2, "teacher_surroundings": surroundings}
+    (found,) = opened(tmp_path / "cache", index, **margin).lookup(EVERY, CPU)
+    assert_close(found, live_targets(EVERY, index, run_config(**margin)))
+    without = live_targets(EVERY, index, run_config())
+    assert not torch.allclose(found.patches, without.patches, atol=0.05)
+
+
+def test_int8_points_where_the_teacher_points_and_takes_half_the_room(
+    index: ImageIndex, tmp_path: Path
+) -> None:
+    opened(tmp_path / "half", index)
+    (found,) = opened(tmp_path / "byte", index, cache=INT8).lookup(EVERY, CPU)
+    wanted = live_targets(EVERY, index, run_config(INT8))
+    assert cosine(found.patches, wanted.patches) > 0.999
+    assert cosine(found.image, wanted.image) > 0.99999
+    half, byte = (
+        OutputStore(tmp_path, live_outputs(index, config=run_config(cache))).view_bytes
+        for cache in (HALF, INT8)
+    )
+    assert (half, byte) == (2 * 5 + 2 * 16 * 16, 2 * 5 + 16 * 16)
+    assert sum(map(len, contents(tmp_path / "byte"))) < sum(map(len, contents(tmp_path / "half")))
+
+
+def test_a_view_of_an_unreadable_image_is_that_of_its_replacement(
+    index: ImageIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "images" / "0002.png").write_bytes(b"no picture")
+    index = image_index(tmp_path / "images")
+    (found,) = opened(tmp_path / "cache", index).lookup(EVERY, CPU)
+    assert_close(found, live_targets(EVERY, index, run_config()))
+    assert caplog.messages[-1] == "1 images could not be read and were replaced by others."
+
+
+def test_every_teacher_answers_at_every_resolution_whatever_else_is_asked(
+    index: ImageIndex, tmp_path: Path
+) -> None:
+    cache = opened(
+        tmp_path / "cache",
         index,
         [CellTeacher(), CellTeacher("other", seed=1, image_width=7)],
-        images=np.array([1, 2, 5]),
-        sizes=[16, 32],
+        INT8,
+        resolution=None,
+        resolutions=(ResolutionPhase(sizes=(16, 32)),),
     )
-
-
-def test_a_task_gets_one_answer_from_each_teacher(cache: TeacherCache) -> None:
-    first, second = cache.lookup(task_of([1, 5, 2, 1], [0, 1, 1, 1]), CPU)
-
-    assert first.image.shape == (4, 5)
-    assert second.image.shape == (4, 7)
-    assert first.patches.shape == second.patches.shape == (4, 16, 6)
-    assert cache.lookup(task_of([1], [0], 16), CPU)[0].patches.shape == (1, 4, 6)
-
-
-def test_answers_do_not_depend_on_what_else_is_asked(cache: TeacherCache) -> None:
     images, crops = [5, 1, 2, 2, 5], [1, 0, 0, 1, 0]
-    together = cache.lookup(task_of(images, crops), CPU)[1]
-    for place, (image, crop) in enumerate(zip(images, crops, strict=True)):
-        alone = cache.lookup(task_of([image], [crop]), CPU)[1]
-        assert torch.equal(alone.image[0], together.image[place])
-        assert torch.equal(alone.patches[0], together.patches[place])
+    for size, patches in ((16, 4), (32, 16)):
+        together = cache.lookup(task_of(images, crops, size), CPU)
+        assert [targets.image.shape for targets in together] == [(5, 5), (5, 7)]
+        assert [targets.patches.shape for targets in together] == [(5, patches, 16)] * 2
+        for place, (image, crop) in enumerate(zip(images, crops, strict=True)):
+            (_, alone) = cache.lookup(task_of([image], [crop], size), CPU)
+            assert torch.equal(alone.image[0], together[1].image[place])
+            assert torch.equal(alone.patches[0], together[1].patches[place])
 
 
-@pytest.mark.parametrize("image", [0, 3, 99])
-def test_an_image_that_is_not_kept_is_refused(cache: TeacherCache, image: int) -> None:
-    with pytest.raises(CacheError, match=f"image {image} is none of the 3 images"):
-        cache.lookup(task_of([1, image], [0, 0]), CPU)
-
-
-@pytest.mark.parametrize("crop", [-1, 2])
-def test_a_view_that_is_not_kept_is_refused_with_the_range(cache: TeacherCache, crop: int) -> None:
-    with pytest.raises(CacheError, match=r"2 of each image are kept; draw from 0 to 1"):
-        cache.lookup(task_of([1, 2], [0, crop]), CPU)
-
-
-def test_a_resolution_that_is_not_kept_is_refused_with_those_that_are(
-    cache: TeacherCache,
+@pytest.mark.parametrize(("image", "crop"), [(5, 0), (99, 0), (1, 2)])
+def test_a_view_that_is_not_cached_is_refused(
+    index: ImageIndex, tmp_path: Path, image: int, crop: int
 ) -> None:
-    with pytest.raises(CacheError, match=r"kept at 24 px, only at 16, 32; open"):
-        cache.lookup(task_of([1], [0], 24), CPU)
+    cache = opened(tmp_path / "cache", index, count=5)
+    with pytest.raises(CacheError, match=f"image {image} is not cached"):
+        cache.lookup(task_of([1, image], [0, crop]), CPU)
+
+
+def test_nothing_can_be_cached_of_no_views_or_of_a_teacher_without_digest(
+    index: ImageIndex, tmp_path: Path
+) -> None:
+    with pytest.raises(CacheError, match=r"crops=0 caches nothing; use 1 or more"):
+        opened(tmp_path / "cache", index, cache=dataclasses.replace(HALF, crops=0))
+    teacher = CellTeacher()
+    teacher.__dict__["digest"] = None
+    with pytest.raises(CacheError, match="the teacher cells has no digest"):
+        opened(tmp_path / "cache", index, [teacher])
+
+
+def test_a_teacher_that_gives_no_numbers_is_refused_with_the_image(
+    index: ImageIndex, tmp_path: Path
+) -> None:
+    teacher = CellTeacher()
+    teacher.get_buffer("weight").fill_(torch.inf)
+    with pytest.raises(CacheError, match=r"cells returns values .* not finite .*0000.png; remove"):
+        opened(tmp_path / "cache", index, [teacher])
+
+
+# What int8 and half precision lose.
+
+
+def outputs(seed: int = 0) -> Targets:
+    """Outputs whose channels have very different sizes."""
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.tensor([100.0, 10.0, 1.0, 0.5, 0.2])
+    patches = torch.randn(40, 2, 5, generator=draw) * sizes
+    return Targets(torch.randn(40, 3, generator=draw), patches)
+
+
+@given(seed=st.integers(0, 2**31), factor=st.floats(0.1, HEADROOM))
+def test_int8_errs_by_half_a_step_within_its_range(seed: int, factor: float) -> None:
+    scales = int8_scales(outputs(seed).patches.abs().amax((0, 1)))
+    patches = outputs(seed).patches * factor
+    found = pack(Targets(outputs(seed).image, patches), scales)["patches"] * scales
+    assert ((found - patches).abs() <= 0.501 * scales).all()
+
+
+def test_values_out_of_range_are_clipped_and_constant_channels_have_a_scale() -> None:
+    largest = outputs().patches.abs().amax((0, 1))
+    far = Targets(torch.full((1, 3), 1e6), torch.full((1, 2, 5), -1e9))
+    byte, half = pack(far, int8_scales(largest)), pack(far, None)
+    torch.testing.assert_close(byte["patches"][0, 0] * int8_scales(largest), -HEADROOM * largest)
+    assert half["image"].unique().tolist() == [MAX_HALF]
+    assert half["patches"].unique().tolist() == [-MAX_HALF]
+    largest[4] = 0
+    assert int8_scales(largest)[4] == pytest.approx(float(int8_scales(largest).max()) / 1000)
+    assert torch.equal(int8_scales(torch.zeros(5)), torch.ones(5))
+
+
+# The key.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"teacher": CellTeacher(name="other")},
+        {"teacher": CellTeacher(seed=1)},
+        {"teacher": CellTeacher(image_width=4)},
+        {"images": np.arange(1, 6)},
+        {"config": run_config(dataclasses.replace(HALF, seed=1))},
+        {"config": run_config(dataclasses.replace(HALF, crops=3))},
+        {"config": run_config(INT8)},
+        {"config": run_config(views=ViewConfig(trivial_augment=False, flip=0.25))},
+        {"config": run_config(teacher_margin=1)},
+        {"config": run_config(teacher_margin=2)},
+        {"config": run_config(teacher_margin=1, teacher_surroundings="contextual")},
+        {"resolution": 16},
+        {"precision": "bf16"},
+    ],
+    ids=str,
+)
+def test_whatever_outputs_depend_on_has_a_folder_of_its_own(
+    index: ImageIndex, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    folder = OutputStore(tmp_path, live_outputs(index)).folder
+    assert folder == OutputStore(tmp_path, live_outputs(index, teacher=CellTeacher())).folder
+    assert folder != OutputStore(tmp_path, live_outputs(index, **changes)).folder
+    assert folder.name.startswith("cells-32px-")
+
+
+def test_what_training_alone_depends_on_does_not_matter(index: ImageIndex, tmp_path: Path) -> None:
+    changed = run_config(seed=9, batch=7, steps=100, teacher_surroundings="contextual")
+    one, other = live_outputs(index), live_outputs(index, config=changed)
+    assert OutputStore(tmp_path, one).folder == OutputStore(tmp_path, other).folder
+
+
+def test_another_image_or_an_image_of_another_size_changes_the_folder(
+    index: ImageIndex, tmp_path: Path
+) -> None:
+    def folder() -> Path:
+        live = live_outputs(image_index(tmp_path / "images"), images=np.arange(5))
+        return OutputStore(tmp_path, live).folder
+
+    before = folder()
+    pictures(tmp_path / "images", 7)
+    assert folder() != before
+    (tmp_path / "images" / "0006.png").unlink()
+    assert folder() == before
+    (tmp_path / "images" / "0000.png").write_bytes(b"something else")
+    assert folder() != before
+
+
+# Batches and chunks.
+
+
+@given(images=st.integers(1, 5000), crops=st.integers(1, 20), side=st.integers(1, 500))
+def test_chunks_hold_whole_images_and_are_neither_too_large_nor_too_many(
+    images: int, crops: int, side: int
+) -> None:
+    class Placeless(OutputStore):
+        """A store whose key does not matter."""
+
+    live = live_outputs_without_files(images, crops, side)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teacher_cache, "cache_facts", lambda _: {})
+        store = Placeless(Path(), live)
+    assert store.count == images * crops
+    assert store.chunk_size % crops == 0
+    assert store.chunk_size <= CHUNK_IMAGES * crops
+    assert store.chunk_size * store.view_bytes <= CHUNK_BYTES or store.chunk_size == crops
+
+
+def live_outputs_without_files(images: int, crops: int, side: int) -> teacher_cache.LiveOutputs:
+    """Outputs of images that do not exist."""
+    config = run_config(dataclasses.replace(INT8, crops=crops))
+    numbers: Any = np.arange(images)
+    return live_outputs([], config=config, images=numbers, resolution=8 * side)  # type: ignore[arg-type]
+
+
+def test_higher_resolutions_and_margins_go_through_the_teacher_in_smaller_batches(
+    index: ImageIndex,
+) -> None:
+    def sizes(resolution: int, teacher_batch: int, **changes: Any) -> set[int]:
+        options = dataclasses.replace(ALONE, teacher_batch=teacher_batch)
+        live = live_outputs(index, resolution=resolution, options=options, **changes)
+        found = live.batches(np.arange(320))
+        assert np.array_equal(np.concatenate(found), np.arange(320))
+        return {len(batch) for batch in found}
+
+    assert sizes(256, 2) == {2}
+    assert sizes(1024, 2) == {1}
+    assert sizes(16, 2) == {16}
+    assert sizes(16, 2, device=torch.device("cuda")) == {128, 64}
+    assert sizes(256, 8) == {8}
+    assert sizes(256, 8, config=run_config(teacher_margin=16)) == {2}
+
+
+# Stops, kills and ranks.
+
+
+def test_a_stop_leaves_whole_chunks_and_the_next_run_computes_the_rest(
+    index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
+) -> None:
+    opened(tmp_path / "alone", index, cache=INT8)
+    monkeypatch.setitem(teacher_cache.MAX_BATCH, "cpu", 2)
+    teacher = CellTeacher()
+    with pytest.raises(StoppedError):  # 12 views are sampled, 4 are in each of three chunks
+        opened(tmp_path / "cache", index, [teacher], INT8, stop=lambda: teacher.asked >= 12 + 4 + 2)
+    assert len(chunk_files(tmp_path / "cache")) == 1
+    teacher = CellTeacher()
+    opened(tmp_path / "cache", index, [teacher], INT8)
+    assert teacher.asked == 4 + 8  # all of the finished chunk are compared
+    assert contents(tmp_path / "cache") == contents(tmp_path / "alone")
+
+
+def test_a_killed_run_is_resumed_and_leaves_equal_bytes(
+    index: ImageIndex, tmp_path: Path, small_chunks: None
+) -> None:
+    opened(tmp_path / "alone", index, cache=INT8)
+    child = os.fork()
+    if not child:
+        teacher = CellTeacher()
+        teacher.before_answer = lambda: (
+            os.kill(os.getpid(), signal.SIGKILL) if teacher.asked > 22 else None
+        )
+        opened(tmp_path / "cache", index, [teacher], INT8)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(chunk_files(tmp_path / "cache")) == 2
+    opened(tmp_path / "cache", index, cache=INT8)
+    assert contents(tmp_path / "cache") == contents(tmp_path / "alone")
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.workers
+def test_two_ranks_share_the_work_and_write_and_read_what_one_would(
+    index: ImageIndex, tmp_path: Path, small_chunks: None
+) -> None:
+    (wanted,) = opened(tmp_path / "alone", index, cache=INT8).lookup(EVERY, CPU)
+
+    def work(ranks: Ranks) -> None:
+        teacher = CellTeacher()
+        cache = opened(tmp_path / "cache", index, [teacher], INT8, ranks=ranks)
+        assert torch.equal(cache.lookup(EVERY, CPU)[0].patches, wanted.patches)
+        # The first rank also samples 12 views and compares 8.
+        assert teacher.asked == (12 + 8 + 8 if ranks.is_main else 4)
+
+    run_ranks(work, tmp_path)
+    assert contents(tmp_path / "cache") == contents(tmp_path / "alone")
+
+
+@pytest.mark.workers
+def test_what_is_refused_on_one_rank_is_refused_on_all(index: ImageIndex, tmp_path: Path) -> None:
+    opened(tmp_path / "cache", index)
+
+    def work(ranks: Ranks) -> None:
+        with pytest.raises(CacheError, match="differs from the outputs"):
+            opened(tmp_path / "cache", index, [Inconstant()], ranks=ranks)
+
+    run_ranks(work, tmp_path)
+
+
+def test_what_has_no_room_is_refused_before_it_begins(
+    index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2000))
+    with pytest.raises(CacheError, match=r"need 0.0 MB, but .*cache has 0.0 MB free; free disk"):
+        opened(tmp_path / "cache", index)
+    assert not (tmp_path / "cache").exists()
+
+
+# What is not trusted blindly.
+
+
+class Inconstant(CellTeacher):
+    """Has the same weights and answers something else."""
+
+    def forward(self, images: torch.Tensor, grid: tuple[int, int], margin: int = 0) -> Targets:
+        """Everything upside down."""
+        found = super().forward(images.flip(2), grid, margin)
+        return found._replace(image=-found.image)
+
+
+Inconstant.__qualname__, Inconstant.__module__ = CellTeacher.__qualname__, CellTeacher.__module__
+
+
+def test_a_complete_cache_is_compared_with_the_teacher_and_not_computed(
+    index: ImageIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture, small_chunks: None
+) -> None:
+    opened(tmp_path / "cache", index)
+    before = {path: path.stat().st_mtime_ns for path in chunk_files(tmp_path)}
+    teacher = CellTeacher()
+    with caplog.at_level(logging.INFO, "veca"):
+        opened(tmp_path / "cache", index, [teacher])
+    assert teacher.asked == teacher_cache.COMPARED_VIEWS
+    assert {path: path.stat().st_mtime_ns for path in chunk_files(tmp_path)} == before
+    assert caplog.messages == [
+        "Cached outputs of cells at 32 px: 12 views as float16; mean cosine with live outputs "
+        "1.0000 (image), 1.0000 (patches)."
+    ]
+
+
+@pytest.mark.parametrize("missing", [[], [0, 2], [0, 1, 2]])
+def test_views_are_compared_from_all_chunks_that_exist(
+    index: ImageIndex, tmp_path: Path, missing: list[int], small_chunks: None
+) -> None:
+    store = OutputStore(tmp_path, live_outputs(index))
+    views = teacher_cache._spread(store, missing).tolist()
+    assert views == {0: [0, 1, 3, 4, 6, 7, 9, 10], 2: [4, 5, 6, 7], 3: []}[len(missing)]
+
+
+def test_a_change_behind_the_name_of_a_teacher_or_an_image_is_refused(
+    index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path / "cache", index)
+    with pytest.raises(CacheError, match=r"differs from the outputs .* cells .*; delete this"):
+        opened(tmp_path / "cache", index, [Inconstant()])
+    monkeypatch.setattr(teacher_cache, "COMPARED_VIEWS", 100)
+    picture, other = (tmp_path / "images" / f"000{number}.png" for number in (0, 3))
+    picture.write_bytes(other.read_bytes())
+    with pytest.raises(CacheError, match="differs from the outputs"):
+        opened(tmp_path / "cache", index)
+
+
+def test_a_changed_byte_is_found_when_its_chunk_is_first_read(
+    index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
+) -> None:
+    opened(tmp_path / "cache", index)
+    victim = chunk_files(tmp_path)[1]
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[:-7] + bytes([whole[-7] ^ 16]) + whole[-6:])
+    monkeypatch.setattr(teacher_cache, "COMPARED_VIEWS", 1)  # of the first chunk
+    cache = opened(tmp_path / "cache", index)
+    cache.lookup(task_of([0, 5], [0, 1]), CPU)
+    with pytest.raises(ShardError, match=f"{victim} cannot be used: .* SHA-256; delete it"):
+        cache.lookup(task_of([2, 5], [0, 1]), CPU)
+    victim.unlink()
+    opened(tmp_path / "cache", index)
+    assert victim.read_bytes() == whole
+
+
+def test_a_chunk_that_was_cut_or_has_another_header_is_computed_again(
+    index: ImageIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture, small_chunks: None
+) -> None:
+    opened(tmp_path / "cache", index)
+    wanted = contents(tmp_path)
+    paths = chunk_files(tmp_path)
+    paths[1].write_bytes(wanted[1][:-1])
+    shutil.copy(paths[0], paths[2])
+    teacher = CellTeacher()
+    opened(tmp_path / "cache", index, [teacher])
+    assert teacher.asked == 8 + 4
+    assert contents(tmp_path) == wanted
+    assert [path.name in "".join(caplog.messages) for path in paths] == [False, True, True]
+
+
+# Caching without training: many processes can do that before one trains.
+
+
+@pytest.fixture(name="images", scope="module")
+def fixture_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two dozen pictures."""
+    return photos(tmp_path_factory.mktemp("images"))
+
+
+def run(images: Path, out: Path, teacher: CellTeacher, **wishes: Any) -> Outcome:
+    """The small run, its cache beside it."""
+    config = small_config(images, cache=CacheConfig(crops=2, dtype="float16"))
+    chosen = dataclasses.replace(QUIET, **{"cache_teacher": out.parent / "cache", **wishes})
+    return distill(config, out, ALONE, chosen, [teacher])
+
+
+def test_cache_only_trains_nothing_and_changes_no_later_training(
+    images: Path, tmp_path: Path
+) -> None:
+    teacher, out = CellTeacher(), tmp_path / "before" / "run"
+    assert run(images, out, teacher, cache_only=True) == Outcome(True, 0, None, out)
+    assert teacher.asked >= 22 * 2  # 24 pictures, of which 2 are for validation
+    assert {path.name for path in out.iterdir()} <= {"index", ".lock"}
+    late, alone = CellTeacher(), CellTeacher()
+    assert run(images, out, late).finished
+    assert run(images, tmp_path / "alone" / "run", alone).finished
+    assert rows(out) == rows(tmp_path / "alone" / "run")
+    assert late.asked < alone.asked - 20 * 2
+
+
+def test_a_stop_while_caching_is_reported_and_leaves_the_folder_free(
+    images: Path, tmp_path: Path
+) -> None:
+    teacher, out = CellTeacher(), tmp_path / "run"
+    teacher.before_answer = lambda: signal.raise_signal(signal.SIGTERM)
+    assert run(images, out, teacher, cache_only=True) == Outcome(False, 0, signal.SIGTERM, out)
+    assert run(images, out, CellTeacher(), cache_only=True).finished
+
+
+def test_cache_only_needs_a_folder(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"add --cache-teacher DIR\."):
+        run(images, tmp_path / "run", CellTeacher(), cache_only=True, cache_teacher=None)
+    assert not (tmp_path / "run").exists()

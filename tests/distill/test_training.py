@@ -279,7 +279,7 @@ def test_kept_outputs_teach_what_the_teacher_teaches(
     images: Path, tmp_path: Path, margin: dict[str, Any]
 ) -> None:
     place = place_of(tmp_path / "run", cache=tmp_path / "kept")
-    cache = CacheConfig(crops=1, channels=None, dtype="float16", seed=5)
+    cache = CacheConfig(crops=1, dtype="float16", seed=5)
     run = build(images, place, cache=cache, **margin)
     fit_to_teachers(run.training, run.pictures, lambda: False)
     views = views_of(run, 0, cached=True)

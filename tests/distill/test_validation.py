@@ -21,8 +21,9 @@ from veca.distill import validation as module
 from veca.distill.losses import distillation_losses
 from veca.distill.setup import fit_to_teachers
 from veca.distill.target_scaling import Moments
-from veca.distill.validation import Cell, StoppedError, Validation, _dealt, cells
+from veca.distill.validation import Cell, Validation, _dealt, cells
 from veca.runtime.distributed import Ranks
+from veca.runtime.shards import StoppedError
 from veca.teacher.teacher import Targets
 from veca.train.schedules import ResolutionPhase
 

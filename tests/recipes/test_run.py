@@ -143,7 +143,7 @@ def test_only_the_first_process_judges(tmp_path: Path, monkeypatch: pytest.Monke
 def test_quick_is_not_judged_where_only_outputs_are_kept(tmp_path: Path) -> None:
     out = tmp_path / "run"
     wishes = dataclasses.replace(QUIET, cache_only=True, cache_teacher=tmp_path / "kept")
-    config = small_quick(cache=CacheConfig(crops=1, channels=3))
+    config = small_quick(cache=CacheConfig(crops=1))
     outcome, told = run(config, out, wishes)
     assert (outcome, told) == (Outcome(True, 0, None, out), [])
     assert not (out / JUDGMENT_NAME).exists()

@@ -189,7 +189,7 @@ def test_a_damaged_chunk_is_found_in_the_next_run_and_computed_again(
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     damage(store_in(tmp_path).path(3))
-    with pytest.raises(ShardError, match=r"cannot be used: .*; run the command again"):
+    with pytest.raises(ShardError, match=r"cannot be used: .*; delete it and run"):
         store_in(tmp_path).read(3)
     store = store_in(tmp_path)
     with caplog.at_level(logging.WARNING, "veca"):

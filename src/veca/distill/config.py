@@ -32,19 +32,16 @@ Surroundings = Literal["reflected", "contextual"]
 
 @dataclass(frozen=True, kw_only=True)
 class CacheConfig:
-    """How a teacher's outputs are kept on disk (`--cache-teacher`)."""
+    """How teacher outputs are cached on disk (`--cache-teacher`)."""
 
     crops: int = 8
-    """Seeded random views of each image; the student draws among them. 0 keeps nothing."""
+    """Random views of each image, among which the student draws; 0 caches nothing."""
 
     dtype: KeptPrecision = "int8"
-    """'float16', or 'int8' with one scale for each channel."""
-
-    channels: int | None = 256
-    """Principal components that are kept of the patch features; None keeps all channels."""
+    """Type of patch features: 'float16', or 'int8' with one scale for each channel."""
 
     seed: int = 0
-    """Decides the views; it is not the run's seed, so that runs can share what is kept."""
+    """Seed of the views; not that of the run, so that runs can share a cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +214,7 @@ class DistillConfig:
     """Consecutive steps with a non-finite loss or gradient after which the run stops."""
 
     cache: CacheConfig = field(default_factory=CacheConfig)
-    """How teacher outputs are kept, if they are."""
+    """How teacher outputs are cached, if they are."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in words that say what can."""

@@ -12,7 +12,8 @@ from veca.data.loader import Batch
 from veca.distill.checkpoints import Checkpoints
 from veca.distill.journal import Journal
 from veca.distill.training import Training
-from veca.distill.validation import StoppedError, Validation
+from veca.distill.validation import Validation
+from veca.runtime.shards import StoppedError
 
 
 @dataclass(frozen=True, kw_only=True)

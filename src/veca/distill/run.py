@@ -31,10 +31,11 @@ from veca.distill.target_scaling import Constants
 from veca.distill.targets import constant_predictor_loss
 from veca.distill.tensorboard import open_tensorboard
 from veca.distill.training import Training
-from veca.distill.validation import StoppedError, Validation
+from veca.distill.validation import Validation
 from veca.runtime.device import resolve_precision
 from veca.runtime.distributed import Ranks, init_distributed
 from veca.runtime.files import lock_folder
+from veca.runtime.shards import StoppedError
 from veca.runtime.signals import StopFlag, stop_requests
 from veca.runtime.snapshots import Snapshot, Snapshots
 from veca.teacher.teacher import Teacher

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from veca.data.image_index import ImageIndex, held_out, image_index
 from veca.data.loader import BatchSpec, batches, sample_order
-from veca.distill.cache_opening import open_teacher_cache
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable
 from veca.distill.margin import find_margin
@@ -23,11 +22,12 @@ from veca.distill.run_folder import RunError, RunFolder
 from veca.distill.student import build_student
 from veca.distill.target_scaling import Constants
 from veca.distill.targets import TargetSource, fit_targets
-from veca.distill.teacher_cache import TeacherCache
+from veca.distill.teacher_cache import TeacherCache, open_teacher_cache
 from veca.distill.training import Training
-from veca.distill.validation import StoppedError, cells
+from veca.distill.validation import cells
 from veca.runtime.device import ResolvedPrecision, autocast, resolve_precision
 from veca.runtime.distributed import Ranks
+from veca.runtime.shards import StoppedError
 from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import Targets, Teacher
 from veca.train.optimizers import Optimizers
@@ -145,20 +145,14 @@ def open_cache(
     now = resolve_precision(efficiency.precision, place.workers.device)
     return open_teacher_cache(
         place.cache_folder,
+        config,
+        efficiency,
         index=pictures.index,
         images=pictures.training,
         teachers=teachers,
-        config=config.cache,
-        views=config.views,
-        sizes=config.sizes,
-        patch_size=config.student.patch_size,
         precision=place.kept_in or now,
-        margin=find_margin(config, teachers),
-        num_workers=efficiency.workers,
-        teacher_batch=efficiency.teacher_batch,
-        workers=place.workers,
-        tell=place.say,
-        asked_to_stop=place.asked_to_stop,
+        ranks=place.workers,
+        stop=place.asked_to_stop,
     )
 
 
@@ -187,10 +181,9 @@ def build_training(
     for teacher in teachers:
         teacher.to(workers.device)
     cache = open_cache(config, efficiency, pictures, teachers, place)
-    projections = [None] * len(teachers) if cache is None else cache.projections
     margin = find_margin(config, teachers)
     anchors = min(config.statistics_images, len(pictures.training)) if config.loss.anchors else 0
-    source = TargetSource(teachers, projections, efficiency.teacher_batch, margin, anchors)
+    source = TargetSource(teachers, efficiency.teacher_batch, margin, anchors)
     source.to(workers.device)
     student = build_student(config, source.widths, teachers, place.resuming).to(workers.device)
     student.backbone.checkpoint_activations = efficiency.checkpoint_activations

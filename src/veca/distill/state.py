@@ -34,7 +34,6 @@ def gather(
         "optimizer": training.optimizers.tensors(),
         "average": {} if training.average is None else training.average.tensors(),
         "scaling": training.source.scalings.state_dict(),
-        "projection": training.source.projections.state_dict(),
         "constants": _constant_tensors(constants),
         "random": random_tensors,
         "unreadable": {"images": training.unreadable.tensor()},
@@ -155,7 +154,7 @@ def restore(training: Training, stored: Stored, fingerprint: str) -> None:
 
 
 def _check_teachers(training: Training, stored: Stored) -> None:
-    """Refuse teachers, or projections of their kept outputs, that are not those of before."""
+    """Refuse teachers that are not those of before."""
     for name, before, now in zip(
         training.config.teacher, stored.facts["teachers"], _digests(training), strict=True
     ):
@@ -163,14 +162,6 @@ def _check_teachers(training: Training, stored: Stored) -> None:
             raise RunError(
                 f"the teacher {name} has other weights than when the run was begun; bring back "
                 "the old ones, or begin another run with --start."
-            )
-    now_kept = training.source.projections.state_dict()
-    for name, tensor in stored.group("projection").items():
-        if not torch.equal(now_kept[name].cpu(), tensor):
-            raise RunError(
-                "the kept teacher outputs were computed anew, in other directions than the run "
-                "was begun with; bring back the old folder of --cache-teacher, or begin another "
-                "run with --start."
             )
 
 

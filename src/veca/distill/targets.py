@@ -1,4 +1,4 @@
-"""What the student has to predict: the teachers' features, projected and scaled.
+"""What the student has to predict: the teachers' features, scaled.
 
 Statistics come first: the features of some training images give each teacher its center and scale,
 and the constant predictor, which a student must beat to have learned anything about images.
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from veca.distill.losses import LossConfig
 from veca.distill.margin import Margin
-from veca.distill.projection import Projection
 from veca.distill.target_scaling import (
     Constants,
     Moments,
@@ -42,12 +41,11 @@ class TargetMoments(NamedTuple):
 
 
 class TargetSource(nn.Module):
-    """Teachers, each with a projection (where its outputs are kept on disk) and a scaling."""
+    """Teachers, each with a scaling of its outputs."""
 
     def __init__(
         self,
         teachers: Sequence[Teacher],
-        projections: Sequence[Projection | None],
         teacher_batch: int,
         margin: Margin = Margin(),  # noqa: B008 - it is frozen
         anchors: int = 0,
@@ -55,11 +53,7 @@ class TargetSource(nn.Module):
         """Set up targets; `anchors` image features are kept for the anchor loss."""
         super().__init__()
         self.teachers = nn.ModuleList(teachers)
-        self.projections = nn.ModuleList(projection or nn.Identity() for projection in projections)
-        self.widths = [
-            (teacher.image_width, projection.channels if projection else teacher.patch_width)
-            for teacher, projection in zip(teachers, projections, strict=True)
-        ]
+        self.widths = [(teacher.image_width, teacher.patch_width) for teacher in teachers]
         """Channels of each teacher's image and patch targets."""
         self.scalings = nn.ModuleList(
             TargetScaling.identity(*widths, anchors) for widths in self.widths
@@ -70,19 +64,19 @@ class TargetSource(nn.Module):
 
     @torch.no_grad()
     def raw(self, images: UInt8[Tensor, "B 3 height width"], grid: Grid) -> list[Targets]:
-        """Projected features of every teacher, not scaled; in parts that fit into memory.
+        """Features of every teacher, not scaled; in parts that fit into memory.
 
         Images bring the pixels around the student's view that the margin says are loaded.
         """
         side = max(images.shape[2], images.shape[3]) + 2 * self.margin.reflected
         part = max(1, self._teacher_batch * TEACHER_PIXELS // (side * side))
         found = []
-        for teacher, project in zip(self.teachers, self.projections, strict=True):
+        for teacher in self.teachers:
             teller = cast(Teacher, teacher)
             parts = [self.margin.ask(teller, some, grid) for some in images.split(part)]
             image = torch.cat([targets.image for targets in parts]).float()
             patches = torch.cat([targets.patches for targets in parts]).float()
-            found.append(Targets(image, project(patches)))
+            found.append(Targets(image, patches))
         return found
 
     def scaled(self, targets: Sequence[Targets]) -> list[Targets]:

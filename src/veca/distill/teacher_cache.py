@@ -1,73 +1,511 @@
-"""Teacher outputs from the disk instead of from the teacher (`--cache-teacher DIR`).
+"""Teacher outputs from disk instead of from the teacher (`--cache-teacher DIR`).
 
-Of every training image a few views are kept, drawn once from a seed of their own. The student sees
-exactly these views, since a view follows from (seed, crop, image), and the teacher, which costs
-most of a step, computes nothing any more. `cache_opening.py` makes one.
+A few views of each training image are cached, drawn once with a seed of their own. The student is
+trained on exactly these views, since a view follows from (seed, crop, image), and the teacher,
+which costs most of a step, does not run any more.
+
+DIR/efficientnet-lite2-128px-0123456789abcdef/   a `ShardStore` per teacher and resolution
+    facts.json                                   everything the outputs depend on
+    chunk-00000.safetensors                      `image`, `patches` and `scales` of some views
+
+View v is crop `v % crops` of image `v // crops`. Image features are stored in half precision, patch
+features in half precision or as int8 with one scale per channel, since channels differ in size by a
+factor of a hundred.
+
+A cache that is wrong without notice is worse than none: what the outputs depend on is the key of
+the folder, each chunk is compared with its hash when a run first opens it, and eight views are
+compared with the live teacher whenever a cache is opened, since an image or a library can change
+without changing the key.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
 
-from veca.data.loader import BatchSpec
-from veca.distill.cache_store import CacheError, Kept
-from veca.distill.projection import Projection
-from veca.runtime.device import ResolvedPrecision
-from veca.teacher.teacher import Targets
+from veca.data.image_index import ImageIndex
+from veca.data.loader import BatchSpec, batches
+from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.margin import Margin, find_margin
+from veca.distill.targets import TEACHER_PIXELS
+from veca.runtime import VecaError
+from veca.runtime.device import ResolvedPrecision, autocast
+from veca.runtime.distributed import Ranks
+from veca.runtime.logging import progress
+from veca.runtime.shards import ShardStore, StoppedError, Task, fill, find_missing
+from veca.teacher.teacher import Targets, Teacher
+
+logger = logging.getLogger("veca")
+
+FORMAT = 3
+"""Part of the key; increased when the meaning of stored outputs changes."""
+
+CHUNK_IMAGES = 512
+"""Images whose views form a chunk, unless they exceed `CHUNK_BYTES`."""
+
+CHUNK_BYTES = 128 * 2**20
+"""Largest size of a chunk of more than one image: a chunk is in memory while it is written."""
+
+SAMPLE_VIEWS = 512
+"""Views from which the scales of int8 are computed."""
+
+SAMPLE_PATCHES = 32
+"""Patches of each of these views that are looked at."""
+
+HEADROOM = 1.25
+"""Range of int8 in that of the sample; values beyond it are clipped."""
+
+MIN_SCALE = 1e-3
+"""Smallest scale of a channel in the largest one: a channel that is almost constant in the sample
+may vary elsewhere, and then hardly matters beside the others."""
+
+MAX_INT8 = 127
+MAX_HALF = 65504.0
+
+COMPARED_VIEWS = 8
+"""Cached views that are compared with the live teacher whenever a cache is opened."""
+
+MAX_DISTANCE = 0.3
+"""Largest distance of cached from live outputs, in the norm of the latter: int8 reaches 0.01,
+bfloat16 a few hundredths, another image or teacher about 1."""
+
+MAX_BATCH = {"cpu": 16}
+"""Views per batch by type of device: `stop` is polled between batches, and on a CPU small ones are
+as fast."""
+
+MAX_BATCH_ELSEWHERE = 128
+
+SPARE_ROOM = 1.05
+"""Free disk space required, in what will be written."""
+
+
+class CacheError(VecaError, ValueError):
+    """Teacher outputs that cannot be cached or used."""
 
 
 class TeacherCache:
-    """Outputs of every teacher for the views of a training."""
+    """Outputs of every teacher for the views of a training run."""
 
     def __init__(
         self,
-        crops: int,
         images: NDArray[np.int64],
-        kept: Sequence[Mapping[int, Kept]],
-        projections: Sequence[Projection | None],
+        crops: int,
+        stores: Sequence[Mapping[int, "OutputStore"]],
         precision: ResolvedPrecision,
     ) -> None:
-        """Read what is kept of each teacher at each resolution of these images, which rise."""
+        """Use complete stores, one for each teacher and resolution; image numbers are sorted."""
         self.crops = crops
-        """Views of each image; a task's draws lie below it."""
-        self.projections = list(projections)
-        """What was done to each teacher's patches before they were kept."""
+        """Views of each image; `BatchSpec.crop_ids` are below it."""
         self.precision: ResolvedPrecision = precision
-        """What the teachers computed with."""
+        """What the teachers computed in."""
         self._images = images
-        self._kept = kept
+        self._stores = stores
 
     def lookup(self, task: BatchSpec, device: torch.device) -> list[Targets]:
-        """Each teacher's outputs for the views of a task, in single precision."""
-        views = self._places(task) * self.crops + task.crop_ids
-        return [self._at(kept, task.resolution).read(views, device) for kept in self._kept]
-
-    def _places(self, task: BatchSpec) -> NDArray[np.int64]:
-        """Where the images of a task stand among those that are kept."""
+        """Each teacher's outputs for the views of a batch, in single precision."""
         places = np.minimum(np.searchsorted(self._images, task.indices), len(self._images) - 1)
-        strange = task.indices[self._images[places] != task.indices]
-        if len(strange):
-            raise CacheError(
-                f"image {strange[0]} is none of the {len(self._images):,} images whose teacher "
-                "outputs are kept; ask for training images only."
-            )
-        if len(task.crop_ids) and not (
-            task.crop_ids.min() >= 0 and task.crop_ids.max() < self.crops
-        ):
-            raise CacheError(
-                f"views {task.crop_ids.min()} to {task.crop_ids.max()} were asked for, but "
-                f"{self.crops} of each image are kept; draw from 0 to {self.crops - 1}."
-            )
-        return places
+        known = (self._images[places] == task.indices) & (task.crop_ids < self.crops)
+        if not known.all():
+            raise CacheError(f"image {task.indices[~known][0]} is not cached in the asked view.")
+        views = places * self.crops + task.crop_ids
+        return [stores[task.resolution].targets(views, device) for stores in self._stores]
 
-    @staticmethod
-    def _at(kept: Mapping[int, Kept], resolution: int) -> Kept:
-        """What is kept at a resolution."""
-        if resolution not in kept:
+
+def open_teacher_cache(  # noqa: PLR0913 - the entry point
+    root: Path,
+    config: DistillConfig,
+    options: Efficiency,
+    *,
+    index: ImageIndex,
+    images: NDArray[np.int64],
+    teachers: Sequence[Teacher],
+    precision: ResolvedPrecision,
+    ranks: Ranks,
+    stop: Callable[[], bool],
+    show_progress: bool = True,
+) -> TeacherCache:
+    """Open the cache of a run, and compute what it lacks; every rank must call this.
+
+    Training must load its views by `batches` with `config.cache.seed`, crops as `crop_ids`,
+    `replacements=images` and the loaded pixels of the margin: then it sees the cached views, also
+    in place of unreadable images.
+
+    Args:
+        root: the folder of the stores, which several runs can share.
+        config: of the run.
+        options: of the run.
+        index: all images.
+        images: numbers of the training images.
+        teachers: on the device of this rank.
+        precision: what the teachers compute in; a resumed run keeps that of its cached outputs.
+        ranks: of the run.
+        stop: polled between batches.
+        show_progress: whether rank 0 shows progress bars.
+
+    Raises:
+        CacheError: the disk is too small, or cached outputs differ from those of the teacher.
+        ShardError: a chunk is damaged or cannot be written, or another run is filling the cache.
+        StoppedError: `stop` returned True on some rank; finished chunks are used by the next run.
+    """
+    if config.cache.crops < 1:
+        raise CacheError(f"crops={config.cache.crops} caches nothing; use 1 or more.")
+    images = np.sort(images)
+    margin = find_margin(config, teachers)
+    unreadable: set[int] = set()
+    sources = [
+        LiveOutputs(
+            teacher=teacher,
+            resolution=size,
+            config=config,
+            options=options,
+            index=index,
+            images=images,
+            margin=margin,
+            precision=precision,
+            device=ranks.device,
+            stop=stop,
+            show_progress=show_progress and ranks.is_main,
+            unreadable=unreadable,
+        )
+        for teacher in teachers
+        for size in config.sizes
+    ]
+    stores = [OutputStore(root, source) for source in sources]
+    missing = [_missing(store, ranks, stop) for store in stores]
+    if any(missing):
+        ranks.on_main(lambda: _check_room(root, stores, missing))
+    for store, source, chunks in zip(stores, sources, missing, strict=True):
+        _complete(store, source, chunks, ranks)
+    _log_unreadable(unreadable, len(index), ranks)
+    sizes = len(config.sizes)
+    by_teacher = [stores[at : at + sizes] for at in range(0, len(stores), sizes)]
+    return TeacherCache(
+        images,
+        config.cache.crops,
+        [dict(zip(config.sizes, some, strict=True)) for some in by_teacher],
+        precision,
+    )
+
+
+def _missing(store: "OutputStore", ranks: Ranks, stop: Callable[[], bool]) -> list[int]:
+    """Chunks without a usable file; ranks share the work."""
+    suspects = torch.ones((1, store.num_chunks), dtype=torch.int32)
+    found: list[int] = find_missing([store], suspects, ranks, stop)[0].nonzero().flatten().tolist()
+    return found
+
+
+def _complete(store: "OutputStore", live: "LiveOutputs", missing: list[int], ranks: Ranks) -> None:
+    """Compare the outputs that exist with the live teacher, compute the rest, and log both."""
+    cosines = ranks.on_main(lambda: _compare(store, live, missing))
+    if missing:
+        scales = ranks.on_main(lambda: _scales(store, live, missing))
+        fill([store], partial(_compute, store, live, scales), ranks, live.stop)
+        cosines = cosines or ranks.on_main(lambda: _compare(store, live, []))
+    if ranks.is_main and cosines is not None:
+        logger.info(
+            "Cached outputs of %s at %d px: %s views as %s; mean cosine with live outputs %.4f "
+            "(image), %.4f (patches).",
+            live.teacher.name, live.resolution, f"{store.count:,}", store.dtype, *cosines,
+        )  # fmt: skip
+
+
+def _compute(
+    store: "OutputStore", live: "LiveOutputs", scales: Tensor | None, tasks: Sequence[Task]
+) -> Iterator[dict[int, dict[str, Tensor]]]:
+    """The tensors of missing chunks, as `fill` wants them."""
+    batched = [live.batches(store.items(task.chunk)) for task in tasks]
+    total = sum(len(store.items(task.chunk)) for task in tasks)
+    with (
+        closing(live.outputs(batch for some in batched for batch in some)) as outputs,
+        progress(total, "views", shown=live.show_progress) as tracker,
+    ):
+        for some in batched:
+            packed = []
+            for targets in islice(outputs, len(some)):
+                packed.append(pack(targets, scales))
+                tracker.advance(len(targets.image))
+            tensors = {name: torch.cat([part[name] for part in packed]) for name in packed[0]}
+            yield {0: tensors if scales is None else {**tensors, "scales": scales}}
+
+
+def _scales(
+    store: "OutputStore", live: "LiveOutputs", missing: Sequence[int]
+) -> Float[Tensor, " channels"] | None:
+    """Scales of int8: those of the chunks that exist, or new ones from a sample of all views."""
+    if store.dtype != "int8":
+        return None
+    present = sorted(set(range(store.num_chunks)) - set(missing))
+    if present:
+        return store.read(present[0], ["scales"])["scales"]
+    count = min(SAMPLE_VIEWS, live.count)
+    views = np.arange(count) * live.count // count
+    draw = torch.Generator().manual_seed(0)
+    largest = torch.zeros(store.channels)
+    with progress(count, "sampled views", shown=live.show_progress) as tracker:
+        for targets in live.outputs(live.batches(views)):
+            chosen = torch.randperm(targets.patches.shape[1], generator=draw)[:SAMPLE_PATCHES]
+            patches = targets.patches.float().cpu()[:, chosen]
+            largest = torch.maximum(largest, patches.abs().amax((0, 1)))
+            tracker.advance(len(targets.image))
+    return int8_scales(largest)
+
+
+def int8_scales(largest: Float[Tensor, " channels"]) -> Float[Tensor, " channels"]:
+    """The scale of each channel, given its largest absolute value in a sample."""
+    scales = largest * (HEADROOM / MAX_INT8)
+    smallest = float(scales.max()) * MIN_SCALE
+    return scales.clamp(min=smallest) if smallest > 0 else torch.ones_like(scales)
+
+
+def _compare(
+    store: "OutputStore", live: "LiveOutputs", missing: Sequence[int]
+) -> tuple[float, float] | None:
+    """Mean cosines of some cached outputs with live ones; None where there are none.
+
+    Raises:
+        CacheError: they differ.
+    """
+    views = _spread(store, missing)
+    if not len(views):
+        return None
+    cosines = []
+    lots = live.batches(views)
+    for lot, wanted in zip(lots, live.outputs(lots, num_workers=0), strict=True):
+        cached = store.targets(lot, live.device)
+        for found, target in zip(cached, wanted, strict=True):
+            distance = (found - target).flatten(1).norm(dim=1)
+            if (distance > MAX_DISTANCE * target.flatten(1).norm(dim=1)).any():
+                raise CacheError(
+                    f"{store.folder} differs from the outputs of the teacher {live.teacher.name} "
+                    "for these images: the images, the teacher or a library has changed; delete "
+                    "this folder, or give --cache-teacher another one."
+                )
+        cosines.append([
+            float(F.cosine_similarity(found, target, dim=-1, eps=1e-12).mean()) * len(lot)
+            for found, target in zip(cached, wanted, strict=True)
+        ])  # fmt: skip
+    image, patches = np.sum(cosines, axis=0) / len(views)
+    return float(image), float(patches)
+
+
+def _spread(store: ShardStore, missing: Sequence[int]) -> NDArray[np.int64]:
+    """Some views, spread over the chunks that exist; all of these but the last are full."""
+    present = np.setdiff1d(np.arange(store.num_chunks), missing)
+    total = sum(len(store.items(chunk)) for chunk in present.tolist())
+    count = min(COMPARED_VIEWS, total)
+    chunks, rows = np.divmod(np.arange(count) * total // max(1, count), store.chunk_size)
+    return present[chunks] * store.chunk_size + rows
+
+
+def _check_room(
+    root: Path,
+    stores: Sequence["OutputStore"],
+    missing: Sequence[Sequence[int]],
+) -> None:
+    """Log what will be written, and refuse to start on a disk without space for it."""
+    views = needed = 0
+    for store, chunks in zip(stores, missing, strict=True):
+        count = sum(len(store.items(chunk)) for chunk in chunks)
+        views += count
+        needed += count * store.view_bytes
+    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    logger.info(
+        "Computing teacher outputs of %s views in %s: %s of %s free.",
+        f"{views:,}", root, _size(needed), _size(free),
+    )  # fmt: skip
+    if free < SPARE_ROOM * needed:
+        raise CacheError(
+            f"the teacher outputs need {_size(SPARE_ROOM * needed)}, but {root} has {_size(free)} "
+            "free; free disk space, choose another folder, or use fewer --cache.crops or "
+            "--cache.dtype int8."
+        )
+
+
+def _size(num_bytes: float) -> str:
+    """Bytes for people."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def _log_unreadable(images: set[int], count: int, ranks: Ranks) -> None:
+    """Log how many images could not be read on any rank."""
+    flags = torch.zeros(count, dtype=torch.int32)
+    flags[sorted(images)] = 1
+    total = int((ranks.all_reduce(flags) > 0).sum())
+    if total and ranks.is_main:
+        logger.warning("%s images could not be read and were replaced by others.", f"{total:,}")
+
+
+class OutputStore(ShardStore):
+    """Outputs of one teacher at one resolution; an item is a view."""
+
+    def __init__(self, root: Path, live: "LiveOutputs") -> None:
+        cache, teacher = live.config.cache, live.teacher
+        self.image_width = teacher.image_width
+        self.patches = live.side**2
+        self.channels = teacher.patch_width
+        self.dtype = cache.dtype
+        images = min(CHUNK_IMAGES, CHUNK_BYTES // (cache.crops * self.view_bytes))
+        super().__init__(
+            root,
+            cache_facts(live),
+            count=live.count,
+            chunk_size=max(1, images) * cache.crops,
+            name=f"{teacher.name}-{live.resolution}px",
+            lazy=True,
+        )
+
+    @property
+    def view_bytes(self) -> int:
+        """Bytes of one view."""
+        size = 1 if self.dtype == "int8" else 2
+        return 2 * self.image_width + size * self.patches * self.channels
+
+    def targets(self, views: NDArray[np.int64], device: torch.device) -> Targets:
+        """The outputs of views, in single precision on a device; each chunk is opened once."""
+        dtype = torch.int8 if self.dtype == "int8" else torch.float16
+        image = torch.empty((len(views), self.image_width), dtype=torch.float16)
+        patches = torch.empty((len(views), self.patches, self.channels), dtype=dtype)
+        scales = torch.ones((len(views), 1, self.channels))
+        chunks, rows = np.divmod(views, self.chunk_size)
+        for chunk in np.unique(chunks).tolist():
+            places = np.flatnonzero(chunks == chunk)
+            with self.open(chunk) as file:
+                file.read_into(image, "image", rows[places], places)
+                file.read_into(patches, "patches", rows[places], places)
+                if self.dtype == "int8":
+                    scales[places, 0] = file.read("scales")
+        return Targets(image.to(device).float(), patches.to(device) * scales.to(device))
+
+
+def pack(targets: Targets, scales: Float[Tensor, " channels"] | None) -> dict[str, Tensor]:
+    """Outputs as they are stored: in half precision, patches as int8 where scales are given."""
+    image, patches = (part.clamp(-MAX_HALF, MAX_HALF).half().cpu() for part in targets)
+    if scales is not None:
+        steps = (targets.patches / scales.to(targets.patches.device)).round()
+        patches = steps.clamp(-MAX_INT8, MAX_INT8).to(torch.int8).cpu()
+    return {"image": image, "patches": patches}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveOutputs:
+    """Outputs of a teacher at one resolution, computed now."""
+
+    teacher: Teacher
+    resolution: int
+    config: DistillConfig
+    options: Efficiency
+    index: ImageIndex
+    images: NDArray[np.int64]
+    """Sorted numbers of the images; view v belongs to image v // crops."""
+    margin: Margin
+    precision: ResolvedPrecision
+    device: torch.device
+    stop: Callable[[], bool]
+    show_progress: bool
+    unreadable: set[int] = field(default_factory=set)
+    """Images that could not be read so far."""
+
+    @property
+    def count(self) -> int:
+        """Views of all images."""
+        return len(self.images) * self.config.cache.crops
+
+    @property
+    def side(self) -> int:
+        """Patches of the student in each direction."""
+        return self.resolution // self.config.student.patch_size
+
+    def batches(self, views: range | NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Split views into batches for the teacher."""
+        pixels = (self.resolution + 2 * self.margin.pixels) ** 2
+        size = max(1, self.options.teacher_batch * TEACHER_PIXELS // pixels)
+        size = min(size, MAX_BATCH.get(self.device.type, MAX_BATCH_ELSEWHERE))
+        numbers = np.asarray(views, np.int64)
+        return np.split(numbers, range(size, len(numbers), size))
+
+    def outputs(
+        self, batched: Iterable[NDArray[np.int64]], num_workers: int | None = None
+    ) -> Generator[Targets, None, None]:
+        """The outputs of each batch of views, in single precision."""
+        loaded = batches(
+            self.index,
+            (self._spec(views) for views in batched),
+            seed=self.config.cache.seed,
+            config=self.config.views,
+            num_workers=self.options.workers if num_workers is None else num_workers,
+            replacements=self.images,
+            margin=self.margin.loaded,
+        )
+        with closing(loaded):
+            for batch in loaded:
+                if self.stop():
+                    raise StoppedError
+                self.unreadable.update(batch.unreadable)
+                yield self._ask(batch.images, batch.task)
+
+    def _spec(self, views: NDArray[np.int64]) -> BatchSpec:
+        places, crops = np.divmod(views, self.config.cache.crops)
+        return BatchSpec(0, 0, self.images[places], crops, self.resolution)
+
+    def _ask(self, images: Tensor, task: BatchSpec) -> Targets:
+        """The teacher's outputs of a batch, all of them finite."""
+        with torch.no_grad(), autocast(self.device, self.precision):
+            found = self.margin.ask(self.teacher, images.to(self.device), (self.side, self.side))
+        finite = found.image.isfinite().all(1) & found.patches.isfinite().flatten(1).all(1)
+        if not finite.all():
+            image = int(task.indices[int((~finite).nonzero()[0])])
             raise CacheError(
-                f"no teacher outputs are kept at {resolution} px, only at "
-                f"{', '.join(map(str, sorted(kept)))}; open the cache with all sizes of the run."
+                f"the teacher {self.teacher.name} returns values that are not finite for "
+                f"{self.index[image].name}; remove this image, or use another teacher."
             )
-        return kept[resolution]
+        return Targets(found.image.float(), found.patches.float())
+
+
+def cache_facts(live: LiveOutputs) -> dict[str, Any]:
+    """Everything that cached outputs depend on, as plain JSON."""
+    teacher, index, cache = live.teacher, live.index, live.config.cache
+    if teacher.digest is None:
+        raise CacheError(
+            f"the teacher {teacher.name} has no digest, which identifies cached outputs; define "
+            "one, or omit --cache-teacher."
+        )
+    facts = {
+        "format": FORMAT,
+        "teacher": {"name": teacher.name, **teacher.identity(), "digest": teacher.digest},
+        "resolution": live.resolution,
+        "patch_size": live.config.student.patch_size,
+        "precision": live.precision,
+        "images": {
+            "count": len(live.images),
+            "names": index.fingerprint(),
+            "numbers": _digest(live.images),
+            "bytes": _digest(index.table.sizes[index.rows[live.images]]),
+        },
+        "views": dataclasses.asdict(live.config.views),
+        "seed": cache.seed,
+        "crops": cache.crops,
+        "dtype": cache.dtype,
+        **live.margin.facts(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(facts))  # tuples become lists
+    return plain
+
+
+def _digest(numbers: Int[np.ndarray, " count"]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(numbers, "<i8").data).hexdigest()

@@ -20,6 +20,7 @@ from veca.distill.student import Prediction
 from veca.distill.targets import TargetMoments
 from veca.distill.training import Training, loss_row
 from veca.runtime.device import autocast
+from veca.runtime.shards import StoppedError
 from veca.teacher.teacher import Targets
 
 MOST_KEPT_BYTES = 512 * 2**20
@@ -43,10 +44,6 @@ class Portion(NamedTuple):
     targets: list[Targets]
     counted: int
     """Images, from the first, that count; the rest only keeps processes in step."""
-
-
-class StoppedError(Exception):
-    """The run was asked to stop; not a mistake of anybody."""
 
 
 def cells(config: BackboneConfig) -> list[Cell]:

@@ -101,7 +101,7 @@ def tiny(stage: Stage = 1) -> Recipe:
         ema=0.998,
         validation_images=256,
         validate_every=800,
-        cache=CacheConfig(crops=4, channels=None),
+        cache=CacheConfig(crops=4),
         seed=0,
     )
     efficiency = Efficiency(save_every=200, publish_adaptors=True)

@@ -52,7 +52,7 @@ class ShardStore:
     stored one tensor each, such as `17/patches`, and read through `open`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two say what the store is
         self,
         root: Path,
         facts: Mapping[str, Any],
@@ -60,6 +60,7 @@ class ShardStore:
         count: int,
         chunk_size: int,
         name: str = "",
+        lazy: bool = False,
     ) -> None:
         """Name the folder; nothing is read or written yet.
 
@@ -69,6 +70,8 @@ class ShardStore:
             count: number of items.
             chunk_size: items per file, all of which are in memory while it is written.
             name: what people see before the hash in the name of the folder.
+            lazy: compare a chunk with its hash when it is first opened instead of in `fill`, which
+                then checks headers alone; for stores of which a run may read only a part.
         """
         if count < 1 or chunk_size < 1:
             raise ValueError(f"count={count} and chunk_size={chunk_size} must be 1 or more.")
@@ -80,6 +83,7 @@ class ShardStore:
         self.folder = root / "-".join(filter(None, (label, self.key[:16])))
         self.count = count
         self.chunk_size = chunk_size
+        self.lazy = lazy
         self._verified: set[int] = set()
         """Chunks that were compared with their hash, or written, in this run."""
 
@@ -96,11 +100,11 @@ class ShardStore:
         """The file of a chunk."""
         return self.folder / f"chunk-{chunk:05}.safetensors"
 
-    def missing(self) -> list[int]:
+    def missing(self, *, verify: bool = False) -> list[int]:
         """Chunks to compute: those without a file, and damaged ones, with a warning."""
         found = []
         for chunk in range(self.num_chunks):
-            if problem := self.problem(chunk):
+            if problem := self.problem(chunk, verify=verify):
                 found.append(chunk)
                 self.warn(chunk, problem)
         return found
@@ -108,12 +112,15 @@ class ShardStore:
     def verify(self) -> list[int]:
         """Compare every chunk with its hash, whether that was done in this run or not."""
         self._verified.clear()
-        return self.missing()
+        return self.missing(verify=True)
 
-    def problem(self, chunk: int) -> str | None:
-        """Why a chunk cannot be used; None if it can. Its hash is compared once per run."""
+    def problem(self, chunk: int, *, verify: bool = False) -> str | None:
+        """Why a chunk cannot be used; None if it can.
+
+        Its hash is compared once per run, and in a lazy store only for `verify`.
+        """
         try:
-            self._open(chunk).close()
+            self._open(chunk, verify=verify or not self.lazy).close()
         except OSError as error:
             return _reason(error)
         return None
@@ -135,8 +142,8 @@ class ShardStore:
             return self._open(chunk)
         except OSError as error:
             raise ShardError(
-                f"{self.path(chunk)} cannot be used: {_reason(error)}; run the command again, "
-                "which computes missing and damaged chunks."
+                f"{self.path(chunk)} cannot be used: {_reason(error)}; delete it and run the "
+                "command again, which computes missing chunks."
             ) from error
 
     def read(self, chunk: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
@@ -172,20 +179,21 @@ class ShardStore:
                     f"{self.path(chunk)} was written by another rank but is not visible to this "
                     "one; use a folder that all ranks share."
                 )
-        self._verified.update(range(self.num_chunks))
+        if not self.lazy:
+            self._verified.update(range(self.num_chunks))
 
     def warn(self, chunk: int, problem: str) -> None:
         """Log why a chunk that exists is computed again."""
         if self.path(chunk).exists():
             logger.warning("%s is computed again: %s.", self.path(chunk), problem)
 
-    def _open(self, chunk: int) -> TensorFile:
+    def _open(self, chunk: int, verify: bool = True) -> TensorFile:
         """An open chunk that belongs here, compared with its hash if that was not done yet."""
         file = TensorFile(self.path(chunk))
         try:
             if file.metadata != {"key": self.key, "chunk": chunk}:
                 raise DamagedFileError(file.path, "it belongs to another store or place")
-            if chunk not in self._verified:
+            if verify and chunk not in self._verified:
                 file.verify()
                 self._verified.add(chunk)
         except BaseException:

@@ -79,7 +79,12 @@ class DamagedFileError(VecaError, OSError):
             f"{path} is damaged: {reason}; restore a copy of it, or delete it so that it is "
             "created again."
         )
+        self.path = path
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, str]]:
+        """Arguments for pickling, since rank 0 sends its errors to the other ranks."""
+        return type(self), (self.path, self.reason)
 
 
 def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any] | None = None) -> str:

@@ -1,8 +1,6 @@
 """A small teacher, pictures and a cache of its outputs, for the tests of the cache."""
 
 import dataclasses
-import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,28 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from tests.data.pictures import write_pictures
+from tests.distill.runs import ALONE, small_config
 from veca.data.augment import ViewConfig
 from veca.data.image_index import ImageIndex, image_index
 from veca.data.loader import BatchSpec, batches
-from veca.distill.cache_fill import LiveOutputs
-from veca.distill.cache_opening import open_teacher_cache
-from veca.distill.config import CacheConfig
-from veca.distill.margin import Margin
-from veca.distill.teacher_cache import TeacherCache
+from veca.distill.config import CacheConfig, DistillConfig
+from veca.distill.margin import find_margin
+from veca.distill.teacher_cache import LiveOutputs, TeacherCache, open_teacher_cache
 from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets, Teacher, cut
 
 CPU = torch.device("cpu")
 SIZE = 32
-NO_MARGIN = Margin()
 PATCH_SIZE = 8
-PLAIN = ViewConfig(trivial_augment=False)
-SMALL = CacheConfig(crops=2, dtype="float16", channels=6)
+HALF = CacheConfig(crops=2, dtype="float16")
+OPTIONS = dataclasses.replace(ALONE, teacher_batch=1)
+"""With which 64 views of 32 pixels fit into a batch, of which a CPU takes 16."""
 
 
 class CellTeacher(Teacher):
@@ -72,95 +68,80 @@ def pictures(folder: Path, count: int = 6) -> ImageIndex:
     return image_index(folder)
 
 
+def run_config(cache: CacheConfig = HALF, **changes: Any) -> DistillConfig:
+    """A run at 32 pixels, with plain views."""
+    wanted = {"resolution": SIZE, "views": ViewConfig(trivial_augment=False), **changes}
+    return small_config(Path("unused"), cache=cache, **wanted)
+
+
 def opened(
     folder: Path,
     index: ImageIndex,
     teachers: Sequence[Teacher] | None = None,
-    config: CacheConfig = SMALL,
+    cache: CacheConfig = HALF,
+    *,
+    ranks: Ranks | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    count: int | None = None,
     **changes: Any,
 ) -> TeacherCache:
-    """The cache of a small training, filled as far as it is not."""
-    wanted: dict[str, Any] = {
-        "index": index,
-        "images": np.arange(len(index)),
-        "teachers": [CellTeacher()] if teachers is None else teachers,
-        "config": config,
-        "views": PLAIN,
-        "sizes": [SIZE],
-        "patch_size": PATCH_SIZE,
-        "precision": "fp32",
-        "num_workers": 0,
-        "teacher_batch": 1,  # at 32 pixels 64 views go together
-        "workers": Ranks(device=CPU),
-        "tell": lambda _: None,
-        "asked_to_stop": lambda: False,
-        "shown": False,
-    }
-    return open_teacher_cache(folder, **{**wanted, **changes})
+    """The cache of a small run on the first images, filled as far as it is not."""
+    return open_teacher_cache(
+        folder,
+        run_config(cache, **changes),
+        OPTIONS,
+        index=index,
+        images=np.arange(len(index) if count is None else count),
+        teachers=[CellTeacher()] if teachers is None else teachers,
+        precision="fp32",
+        ranks=ranks or Ranks(device=CPU),
+        stop=stop,
+        show_progress=False,
+    )
 
 
 def live_outputs(index: ImageIndex, **changes: Any) -> LiveOutputs:
-    """Outputs of the small teacher."""
+    """The outputs of the small teacher at one resolution."""
+    teacher = changes.get("teacher") or CellTeacher()
+    config = changes.get("config") or run_config()
     live = LiveOutputs(
-        teacher=CellTeacher(),
+        teacher=teacher,
+        resolution=SIZE,
+        config=config,
+        options=OPTIONS,
         index=index,
         images=np.arange(len(index)),
-        config=SMALL,
-        views=PLAIN,
-        patch_size=PATCH_SIZE,
+        margin=find_margin(config, [teacher]),
         precision="fp32",
-        num_workers=0,
-        teacher_batch=1,
         device=CPU,
-        asked_to_stop=lambda: False,
+        stop=lambda: False,
+        show_progress=False,
     )
     return dataclasses.replace(live, **changes)
 
 
 def task_of(images: Sequence[int], crops: Sequence[int], size: int = SIZE) -> BatchSpec:
-    """The task of a training step."""
+    """The batch of a training step."""
     return BatchSpec(0, 0, np.array(images), np.array(crops), size)
 
 
-def live_targets(
-    cache: TeacherCache,
-    task: BatchSpec,
-    index: ImageIndex,
-    teacher: Teacher,
-    *,
-    seed: int = 0,
-    margin: Margin = NO_MARGIN,
-) -> Targets:
-    """What the teacher says of exactly the views that a training would get."""
-    replacements: NDArray[np.int64] = np.arange(len(index))
+def live_targets(task: BatchSpec, index: ImageIndex, config: DistillConfig) -> Targets:
+    """What the small teacher answers to exactly the views that training would load."""
+    teacher = CellTeacher()
+    margin = find_margin(config, [teacher])
     (batch,) = batches(
         index,
         [task],
-        seed=seed,
-        config=PLAIN,
+        seed=config.cache.seed,
+        config=config.views,
         num_workers=0,
-        replacements=replacements,
+        replacements=np.arange(len(index)),
         margin=margin.loaded,
     )
     side = task.resolution // PATCH_SIZE
-    found = margin.ask(teacher, batch.images, (side, side))
-    (projection,) = cache.projections
-    patches = found.patches if projection is None else projection(found.patches)
-    return Targets(found.image, patches)
+    return margin.ask(teacher, batch.images, (side, side))
 
 
 def chunk_files(folder: Path) -> list[Path]:
     """All chunks below a folder."""
-    return sorted(folder.rglob("chunk-*.bin"))
-
-
-def teacher_that_dies(views: int) -> CellTeacher:
-    """A teacher whose process is killed when it has been asked about so many views."""
-    teacher = CellTeacher()
-
-    def die() -> None:
-        if teacher.asked > views:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    teacher.before_answer = die
-    return teacher
+    return sorted(folder.rglob("chunk-*.safetensors"))
