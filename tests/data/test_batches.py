@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from tests.data.pictures import encoded, write_pictures, write_shard
 from veca.data import loader as module
 from veca.data.augment import ViewConfig, center_view, inner_view, training_view
-from veca.data.image_index import ImageIndex, image_index
 from veca.data.images import DataError, decode
-from veca.data.listing import open_image
+from veca.data.listing import ImageIndex, open_image
 from veca.data.loader import Batch, BatchSpec, batches, sample_order
 
 SEED = 5
@@ -51,7 +50,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def test_a_view_is_drawn_from_the_seed_the_draw_and_the_image(images: Path) -> None:
-    index = image_index(images)
+    index = ImageIndex.load_or_list(images)
     task = BatchSpec(3, 1, np.array([2, 0, 2, 2]), np.array([0, 0, 1, 0]), 16)
     ((found, views, unreadable),) = made(index, [task])
     assert found is task
@@ -77,7 +76,7 @@ def tasks_of(part: int, resolution: int = 24) -> Iterator[BatchSpec]:
 def test_views_do_not_depend_on_workers_or_on_how_a_batch_is_split(
     workers: int, part: int, images: Path
 ) -> None:
-    index = image_index(images)
+    index = ImageIndex.load_or_list(images)
     expected = torch.cat([batch.images for batch in made(index, tasks_of(6))])
     found = made(index, tasks_of(part), num_workers=workers)
     assert [batch.task.part for batch in found] == list(range(6 // part)) * 3
@@ -87,7 +86,7 @@ def test_views_do_not_depend_on_workers_or_on_how_a_batch_is_split(
 def test_little_shared_memory_changes_nothing(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = image_index(images)
+    index = ImageIndex.load_or_list(images)
     expected = made(index, tasks_of(6))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     found = made(index, tasks_of(6), num_workers=1)
@@ -97,7 +96,7 @@ def test_little_shared_memory_changes_nothing(
 
 
 def test_outside_training_the_middle_is_seen_whatever_the_draw(images: Path) -> None:
-    index = image_index(images)
+    index = ImageIndex.load_or_list(images)
     ((_, views, _),) = made(index, [task_of(range(4), draw=7)], training=False)
     for number, view in enumerate(views):
         assert torch.equal(view, center_view(decode(index[number].name), 16, ViewConfig()))
@@ -107,7 +106,7 @@ def test_outside_training_the_middle_is_seen_whatever_the_draw(images: Path) -> 
 
 def test_resolutions_may_change_from_task_to_task_and_a_task_may_be_empty(images: Path) -> None:
     tasks = [task_of([0], resolution=16), task_of([], resolution=16), task_of([0], resolution=32)]
-    shapes = [tuple(batch.images.shape) for batch in made(image_index(images), tasks)]
+    shapes = [tuple(batch.images.shape) for batch in made(ImageIndex.load_or_list(images), tasks)]
     assert shapes == [(1, 3, 16, 16), (0, 3, 16, 16), (1, 3, 32, 32)]
 
 
@@ -116,7 +115,7 @@ def test_resolutions_may_change_from_task_to_task_and_a_task_may_be_empty(images
 def test_an_image_that_cannot_be_read_is_replaced_by_another_and_told(
     workers: int, training: bool, images: Path
 ) -> None:
-    index = image_index(images)
+    index = ImageIndex.load_or_list(images)
     (before,) = made(index, [task_of(range(8))], training=training)
     (images / "0001.png").write_bytes(encoded(1)[:-40])
     (images / "0002.png").unlink()
@@ -146,7 +145,7 @@ def view_in_place(index: ImageIndex, other: int, image: int, training: bool) -> 
 
 
 def test_replacements_are_drawn_anew_in_each_epoch_of_training_only(images: Path) -> None:
-    index = image_index(images)
+    index = ImageIndex.load_or_list(images)
     (images / "0001.png").unlink()
     plain = ViewConfig(flip=0.0, trivial_augment=False, margin=1.0)
     tasks = [task_of([1], draw=draw) for draw in range(12)]
@@ -165,7 +164,7 @@ def test_images_of_which_none_can_be_read_stop_with_the_name_and_the_reason(
     for path in write_pictures(tmp_path, 3):
         path.write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"^\S+0001\.png cannot be read \(.*check that") as raised:
-        made(image_index(tmp_path), [task_of([1])], num_workers=workers)
+        made(ImageIndex.load_or_list(tmp_path), [task_of([1])], num_workers=workers)
     assert "Traceback" not in str(raised.value)
 
 
@@ -173,7 +172,7 @@ def test_some_images_that_can_be_read_are_enough(tmp_path: Path) -> None:
     paths = write_pictures(tmp_path, 6)
     for path in paths[1:]:
         path.write_bytes(b"nothing")
-    (batch,) = made(image_index(tmp_path), [task_of(range(6))])
+    (batch,) = made(ImageIndex.load_or_list(tmp_path), [task_of(range(6))])
     assert sorted(batch.unreadable) == [1, 2, 3, 4, 5]
 
 
@@ -185,9 +184,9 @@ def test_a_worker_that_is_killed_is_told_with_what_to_do(
 
     monkeypatch.setattr(module, "decode", die)
     with pytest.raises(DataError, match=r"ended from outside .*--resume and fewer workers\."):
-        made(image_index(images), [task_of([0])], num_workers=1)
+        made(ImageIndex.load_or_list(images), [task_of([0])], num_workers=1)
     with pytest.raises(DataError, match=r"memory ran out; buy some\.$"):
-        made(image_index(images), [task_of([0])], num_workers=1, what_to_do="buy some")
+        made(ImageIndex.load_or_list(images), [task_of([0])], num_workers=1, what_to_do="buy some")
 
 
 def in_order(steps: int, count: int, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -236,7 +235,7 @@ def test_a_batch_that_is_none_is_refused(count: int, batch: int, step: int) -> N
 def test_a_margin_that_is_not_given_is_cut_off_the_same_views(
     images: Path, training: bool, num_workers: int
 ) -> None:
-    index, choices = image_index(images), {"training": training, "margin": 6}
+    index, choices = ImageIndex.load_or_list(images), {"training": training, "margin": 6}
     outer = made(index, tasks_of(3), **choices)
     inner = made(index, tasks_of(3), **choices, give_margin=False, num_workers=num_workers)
     for whole, part in zip(outer, inner, strict=True):

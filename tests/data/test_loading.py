@@ -21,9 +21,8 @@ from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from veca.data import loader as loading
-from veca.data.image_index import ImageIndex
 from veca.data.images import WorkerError
-from veca.data.listing import ImageTable
+from veca.data.listing import ImageIndex, ImageTable
 from veca.data.loader import AHEAD, NICENESS, has_shared_memory, worker_loader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="as workers are on Linux")

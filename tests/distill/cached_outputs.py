@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tests.data.pictures import write_pictures
 from tests.distill.runs import ALONE, small_config
 from veca.data.augment import ViewConfig
-from veca.data.image_index import ImageIndex, image_index
+from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.margin import find_margin
@@ -65,7 +65,7 @@ class CellTeacher(Teacher):
 def pictures(folder: Path, count: int = 6) -> ImageIndex:
     """The index of some pictures."""
     write_pictures(folder, count)
-    return image_index(folder)
+    return ImageIndex.load_or_list(folder)
 
 
 def run_config(cache: CacheConfig = HALF, **changes: Any) -> DistillConfig:

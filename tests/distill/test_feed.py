@@ -16,8 +16,8 @@ from PIL import Image
 from tests.distill.built import CPU
 from tests.distill.runs import pictures, small_config
 from veca.data.augment import ViewConfig
-from veca.data.image_index import image_index
 from veca.data.images import DataError
+from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable, check_batch, tasks, training_batches
@@ -31,7 +31,7 @@ LENGTH = 12
 @pytest.fixture(scope="module")
 def some(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
     """Ten pictures to train on, numbered 2 to 11."""
-    index = image_index(pictures(tmp_path_factory.mktemp("images"), 12))
+    index = ImageIndex.load_or_list(pictures(tmp_path_factory.mktemp("images"), 12))
     return Pictures(
         index=index, training=np.arange(2, 12), validation_index=index, validation=np.arange(2)
     )
@@ -154,7 +154,7 @@ def test_only_training_images_stand_in_for_others(tmp_path: Path) -> None:
         picture.save(tmp_path / f"{number:04}.png")
     for number in (3, 4):
         (tmp_path / f"{number:04}.png").write_bytes(b"no picture")
-    index = image_index(tmp_path)
+    index = ImageIndex.load_or_list(tmp_path)
     some = Pictures(
         index=index, training=np.arange(2, 5), validation_index=index, validation=np.arange(2)
     )
@@ -171,7 +171,7 @@ def test_the_fingerprint_tells_both_sets_of_images(some: Pictures, tmp_path: Pat
     other = Pictures(
         index=some.index,
         training=some.training,
-        validation_index=image_index(pictures(tmp_path, 2)),
+        validation_index=ImageIndex.load_or_list(pictures(tmp_path, 2)),
         validation=np.arange(2),
     )
     assert some.fingerprint != other.fingerprint

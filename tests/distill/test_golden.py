@@ -11,7 +11,7 @@ from tests.distill.cached_outputs import CPU, opened, task_of
 from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, rows, run, small_config
 from tests.golden import assert_unmoved, fingerprint, golden
 from veca.backbone.config import SIZES
-from veca.data.image_index import image_index
+from veca.data.listing import ImageIndex
 from veca.distill.config import CacheConfig, KeptPrecision
 from veca.train.schedules import ScheduleConfig
 
@@ -62,7 +62,7 @@ def test_five_steps_with_local_mixing_and_kept_outputs_have_the_losses_they_alwa
 
 
 def test_kept_teacher_outputs_are_what_they_always_were(tmp_path: Path) -> None:
-    index = image_index(pictures(tmp_path / "images", 6))
+    index = ImageIndex.load_or_list(pictures(tmp_path / "images", 6))
     found = {}
     for dtype in get_args(KeptPrecision):
         cache = opened(

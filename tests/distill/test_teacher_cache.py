@@ -31,7 +31,7 @@ from tests.distill.runs import ALONE, QUIET, rows, small_config
 from tests.distill.runs import pictures as photos
 from tests.runtime.ranks import run_ranks
 from veca.data.augment import ViewConfig
-from veca.data.image_index import ImageIndex, image_index
+from veca.data.listing import ImageIndex
 from veca.distill import teacher_cache
 from veca.distill.config import CacheConfig, Surroundings
 from veca.distill.run import Outcome, distill
@@ -127,7 +127,7 @@ def test_a_view_of_an_unreadable_image_is_that_of_its_replacement(
     index: ImageIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "images" / "0002.png").write_bytes(b"no picture")
-    index = image_index(tmp_path / "images")
+    index = ImageIndex.load_or_list(tmp_path / "images")
     (found,) = opened(tmp_path / "cache", index).lookup(EVERY, CPU)
     assert_close(found, live_targets(EVERY, index, run_config()))
     assert caplog.messages[-1] == "1 images could not be read and were replaced by others."
@@ -256,7 +256,7 @@ def test_another_image_or_an_image_of_another_size_changes_the_folder(
     index: ImageIndex, tmp_path: Path
 ) -> None:
     def folder() -> Path:
-        live = live_outputs(image_index(tmp_path / "images"), images=np.arange(5))
+        live = live_outputs(ImageIndex.load_or_list(tmp_path / "images"), images=np.arange(5))
         return OutputStore(tmp_path, live).folder
 
     before = folder()

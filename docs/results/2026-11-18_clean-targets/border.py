@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from veca.data.augment import ViewConfig
-from veca.data.image_index import ImageIndex, image_index
+from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import Surroundings
 from veca.distill.margin import Margin
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--resolution", type=int, default=256)
     parser.add_argument("--scale", type=float, default=1.0, help="short side of photos, in views")
     wanted = parser.parse_args()
-    teacher, index = load_teacher(wanted.network), image_index(wanted.photos)
+    teacher, index = load_teacher(wanted.network), ImageIndex.load_or_list(wanted.photos)
     sys.stdout.write(f"| network | margin | ring explains | rings | gray |\n{'| --- ' * 5}|\n")
     for pixels in wanted.margins:
         patches = pixels // teacher.stride

@@ -1,29 +1,17 @@
-"""Lists of images: folders, lists, patterns and tar shards.
+"""List the images that a user names: files, folders, text lists, tar shards and glob patterns.
 
-What an input is called: the one name by which a collection knows it, from run to run.
+Order: that of the arguments; in a list that of its lines, in a shard that of its members; a folder
+gives its files by name, then its subfolders by name. An image that is named twice is listed once,
+at its first position. A file that is named itself is tried whatever its name; in folders and
+shards only names with an image ending count, and names that begin with a dot are skipped.
 
-The inputs of a run as a few flat arrays.
-
-A Python list of a million paths costs hundreds of megabytes, and once more in every worker: reading
-an object writes its reference count, which copies the page. Arrays are read without a write, so
-workers share them with the main process.
-
-Pictures that lie as plain numbers in a larger file, such as CIFAR's, served as files in memory.
-
-Whatever reads an input takes an encoded picture, so a record gets the header of a PPM file.
-
-Pictures in tar shards, read where they lie: nothing is unpacked.
-
-From what a user names to the pictures that are meant: files, folders, lists, shards, patterns.
-
-The order is that of the arguments; in a list that of its lines, in a tar shard that of its members;
-a folder gives its files by name, then its folders by name. What is meant twice comes once, at its
-first place. What is named itself is tried, whatever it is called. In folders and shards the name
-decides: what ends like a picture is taken, what begins with a dot or ends otherwise only counted.
-
-Opening an input, wherever it lies, and wording why it cannot be read.
+A list of a million images is a few flat numpy arrays: Python strings would cost hundreds of
+megabytes, and again in every worker process, since reading an object writes its reference count and
+copies the page. Images in tar shards are read in place.
 """
 
+import contextlib
+import glob
 import hashlib
 import io
 import os
@@ -31,34 +19,59 @@ import tarfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isqrt
 from pathlib import Path
 from stat import S_ISDIR
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veca.data.images import DataError, ImageError
-from veca.data.stamps import StampBuilder, Stamps, matches, whole_pattern
+from veca.runtime.tensors import load_tensors, save_tensors
+
+READABLE = (".avif", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm",
+            ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")  # fmt: skip
+UNREADABLE = (".heic", ".heif", ".ico", ".jp2", ".jxl", ".psd", ".svg", ".tga")
+"""Images too; they are listed, so that the user learns that they were skipped."""
+
+PICTURES = READABLE + UNREADABLE
+LISTS = (".lst", ".txt")
+SHARDS = (".tar",)
+PACKED_SHARDS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tbz2", ".tgz", ".txz")
 
 MEMBER_MARK = "#"
-"""Between the path of a tar shard and the name of its member."""
+"""Separates the path of a tar shard from the name of its member."""
+
+RAW_SUFFIX = ".planar-rgb"
+"""Name ending of raw square 8-bit images: all of red, then green, then blue (CIFAR)."""
+
+UNKNOWN = -1
+"""Size of a file that cannot be read, and start of one that is not in a tar shard."""
+
+BLOCK = 512
+"""Bytes of a block of a tar file."""
+
+FORMAT = 2
+"""Version of stored lists."""
+
+MAX_VAL_PART = 10
+"""At most one image in ten is held out for validation."""
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The name of a file: its absolute path, links kept, so that it means one file anywhere."""
+    """The absolute path with symbolic links kept, by which a file is known from run to run."""
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - as text, links kept
 
 
 def member_name(shard: str, member: str) -> str:
-    """The name of a picture in a tar shard, such as `photos.tar#beach/1.jpg`."""
+    """The name of an image in a tar shard, such as `photos.tar#beach/1.jpg`."""
     return f"{shard}{MEMBER_MARK}{member}"
 
 
 def split_member(name: str) -> tuple[str, str] | None:
-    """The path of the tar shard, absolute, and the member that a name means; None for a file."""
+    """Split a name into the absolute path of its tar shard and the member; None for a file."""
     place = name.lower().find(f".tar{MEMBER_MARK}")
     if place < 0:
         return None
@@ -66,9 +79,9 @@ def split_member(name: str) -> tuple[str, str] | None:
     return absolute(name[:end]), name[end + len(MEMBER_MARK) :]
 
 
-def possible_names(word: str | os.PathLike[str]) -> list[str]:
-    """The names that a user's word for a picture can mean."""
-    text = os.fspath(word)
+def possible_names(text: str | os.PathLike[str]) -> list[str]:
+    """The names that a user may mean by a text: a file, and perhaps a member of a shard."""
+    text = os.fspath(text)
     names = [absolute(text)]
     if parts := split_member(text):
         names.append(member_name(*parts))
@@ -76,22 +89,24 @@ def possible_names(word: str | os.PathLike[str]) -> list[str]:
 
 
 def key(name: str | bytes) -> int:
-    """64 bits that stand for a name; any two of a million names share them by a chance of 3e-8."""
+    """Hash a name to 64 bits; among a million names, a collision has a probability of 3e-8."""
     return int.from_bytes(hashlib.blake2b(os.fsencode(name), digest_size=8).digest(), "little")
 
 
-UNKNOWN = -1
-"""Bytes of a file that could not be asked, and the start of one that is not in a tar shard."""
+def one_line(error: Exception) -> str:
+    """The message of an error on one line of valid text."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.encode("utf-8", "replace").decode()  # file names need not be UTF-8
 
 
 class ImageEntry(NamedTuple):
-    """One picture of the table."""
+    """One image of a table."""
 
     name: str
-    """Absolute path; of a picture in a tar shard `<path of the shard>#<name in it>`."""
+    """Absolute path; for an image in a tar shard `<path of the shard>#<member>`."""
 
     num_bytes: int
-    """Size of the encoded picture, by which a file that changed is noticed."""
+    """Size of the encoded image."""
 
     shard: str | None
     """Path of the tar shard."""
@@ -107,19 +122,19 @@ class ImageEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageTable:
-    """N inputs in their order."""
+    """N images in order."""
 
     names: NDArray[np.uint8]
-    """All names, end to end."""
+    """All names, concatenated."""
 
     ends: NDArray[np.int64]
     """Where each name ends (N)."""
 
     sizes: NDArray[np.int64]
-    """Bytes of each encoded picture (N)."""
+    """Bytes of each encoded image (N)."""
 
     starts: NDArray[np.int64]
-    """First byte of each picture in its tar shard (N)."""
+    """First byte of each image in its tar shard (N)."""
 
     shard_lengths: NDArray[np.int64]
     """How many bytes of each name are the path of a tar shard; 0 for a file (N)."""
@@ -138,19 +153,19 @@ class ImageTable:
         return ImageEntry(os.fsdecode(name), int(self.sizes[row]), shard, int(self.starts[row]))
 
     def first_of_each(self) -> NDArray[np.int64]:
-        """Rows without those whose name stands in an earlier one."""
+        """Rows whose name does not occur in an earlier row."""
         return np.sort(np.unique(self.keys, return_index=True)[1])
 
 
 class KeyedRows:
-    """Finds many names at once, without a dictionary of them."""
+    """Finds rows by key without a dictionary."""
 
     def __init__(self, keys: NDArray[np.uint64]) -> None:
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The first row of each key, -1 where there is none."""
+        """The first row of each key; -1 if there is none."""
         if not len(self._keys):
             return np.full(len(keys), -1, np.int64)
         places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -158,7 +173,7 @@ class KeyedRows:
 
 
 class TableBuilder:
-    """Collects inputs one by one."""
+    """Collects images one by one."""
 
     def __init__(self) -> None:
         self._names = bytearray()
@@ -172,16 +187,21 @@ class TableBuilder:
         return len(self._ends)
 
     def add_file(self, path: str, num_bytes: int = UNKNOWN) -> None:
-        """Add a picture that is a file."""
+        """Add an image that is a file."""
         self._add(os.fsencode(path), num_bytes, UNKNOWN, 0)
 
     def add_member(self, shard: str, member: str, num_bytes: int, start: int) -> None:
-        """Add a picture that lies in a tar shard."""
+        """Add an image that lies in a tar shard."""
         name = os.fsencode(member_name(shard, member))
         self._add(name, num_bytes, start, len(os.fsencode(shard)))
 
+    def add(self, entry: ImageEntry) -> None:
+        """Add an image of another table."""
+        length = 0 if entry.shard is None else len(os.fsencode(entry.shard))
+        self._add(os.fsencode(entry.name), entry.num_bytes, entry.start, length)
+
     def table(self) -> ImageTable:
-        """The table; it shares memory with the builder, to which nothing can be added any more."""
+        """Return the table; it shares the builder's memory, so nothing can be added afterwards."""
         return ImageTable(
             names=np.frombuffer(self._names, np.uint8),
             ends=np.frombuffer(self._ends, np.int64),
@@ -192,36 +212,12 @@ class TableBuilder:
         )
 
     def _add(self, name: bytes, num_bytes: int, start: int, shard_length: int) -> None:
-        """Add a row."""
         self._names += name
         self._ends.append(len(self._names))
         self._sizes.append(num_bytes)
         self._starts.append(start)
         self._shard_lengths.append(shard_length)
         self._keys.append(key(name))
-
-
-RAW_SUFFIX = ".planar-rgb"
-"""How the name of such a picture ends: a square of 8 bits, all of red, then green, then blue."""
-
-
-def open_record(path: str, start: int, num_bytes: int) -> io.BytesIO:
-    """A record as an open PPM file."""
-    with io.FileIO(path) as file:
-        file.seek(start)
-        numbers = file.read(num_bytes)
-    side = isqrt(num_bytes // 3)
-    if len(numbers) != num_bytes or 3 * side * side != num_bytes:
-        raise ImageError(
-            f"{path} has {len(numbers):,} bytes at byte {start:,}, where a square picture of "
-            f"{num_bytes:,} was expected; it was cut short or exchanged: get it again."
-        )
-    pixels = np.frombuffer(numbers, np.uint8).reshape(3, side, side).transpose(1, 2, 0)
-    return io.BytesIO(b"P6 %d %d 255\n" % (side, side) + pixels.tobytes())
-
-
-BLOCK = 512
-"""A tar file is made of blocks of so many bytes."""
 
 
 class Member(NamedTuple):
@@ -234,26 +230,23 @@ class Member(NamedTuple):
 
 
 def members(path: str) -> Iterator[Member]:
-    """The files in a shard in their order; a shard that is damaged raises where that is found."""
+    """The files in a shard in order; raises where a damaged shard stops being readable."""
     try:
         with tarfile.open(path, "r:") as shard:
             while (found := shard.next()) is not None:
-                shard.members.clear()  # type: ignore[attr-defined] # else all would be kept
+                shard.members.clear()  # type: ignore[attr-defined] # tarfile would keep them all
                 if found.isreg() and not found.issparse():
                     yield Member(found.name, found.offset_data, found.size)
             _check_end(path, shard.offset)
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise DataError(
-            f"the tar shard cannot be read to its end ({error}); what lies before the damage was "
-            "taken: get the shard again, or make it anew, without compression."
+            f"the tar shard cannot be read to its end ({error}); images before the damage are "
+            "used: get the shard again, or create it again without compression."
         ) from error
 
 
 def _check_end(path: str, end: int) -> None:
-    """Refuse a shard whose list of files stops at something else than its end.
-
-    The library takes a damaged header in the middle for the end and says nothing.
-    """
+    """Refuse a shard with a damaged header in the middle, which tarfile takes for the end."""
     with io.FileIO(path) as file:
         file.seek(end)
         rest = file.read(BLOCK)
@@ -261,19 +254,44 @@ def _check_end(path: str, end: int) -> None:
         raise tarfile.ReadError(f"at byte {end} there is neither a file nor the end")
 
 
-def open_member(path: str, start: int, num_bytes: int) -> io.BufferedReader:
-    """A member as an open binary file."""
-    return io.BufferedReader(_Section(io.FileIO(path), start, num_bytes))
+def exists(entry: ImageEntry) -> bool:
+    """Whether the file, or the tar shard, is still there."""
+    return os.path.lexists(entry.shard or entry.name)
+
+
+@contextmanager
+def open_image(entry: ImageEntry) -> Iterator[str | IO[bytes]]:
+    """What `decode` takes: the path of a file, or an open part of a larger file."""
+    if entry.shard is None:
+        yield entry.name
+    elif entry.name.endswith(RAW_SUFFIX):
+        yield _open_raw(entry.shard, entry.start, entry.num_bytes)
+    else:
+        section = _Section(io.FileIO(entry.shard), entry.start, entry.num_bytes)
+        with io.BufferedReader(section) as file:
+            yield file
+
+
+def _open_raw(path: str, start: int, num_bytes: int) -> io.BytesIO:
+    """Present a raw image as a PPM file."""
+    with io.FileIO(path) as file:
+        file.seek(start)
+        values = file.read(num_bytes)
+    side = isqrt(num_bytes // 3)
+    if len(values) != num_bytes or 3 * side * side != num_bytes:
+        raise ImageError(
+            f"{path} has {len(values):,} bytes at byte {start:,}, but a square image needs "
+            f"{num_bytes:,}; it is truncated or another file: get it again."
+        )
+    pixels = np.frombuffer(values, np.uint8).reshape(3, side, side).transpose(1, 2, 0)
+    return io.BytesIO(b"P6 %d %d 255\n" % (side, side) + pixels.tobytes())
 
 
 class _Section(io.RawIOBase):
     """A part of a file as a file of its own."""
 
     def __init__(self, file: io.FileIO, start: int, num_bytes: int) -> None:
-        self._file = file
-        self._start = start
-        self._num_bytes = num_bytes
-        self._place = 0
+        self._file, self._start, self._num_bytes, self._place = file, start, num_bytes, 0
 
     def readable(self) -> bool:
         return True
@@ -282,7 +300,7 @@ class _Section(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Read at the current place and not beyond the end of the part."""
+        """Read from the current place, not beyond the end of the part."""
         length = max(0, min(len(buffer), self._num_bytes - self._place))
         self._file.seek(self._start + self._place)
         read = self._file.readinto(memoryview(buffer)[:length]) or 0
@@ -304,77 +322,58 @@ class _Section(io.RawIOBase):
         super().close()
 
 
-READABLE = (".avif", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm",
-            ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")  # fmt: skip
-UNREADABLE = (".heic", ".heif", ".ico", ".jp2", ".jxl", ".psd", ".svg", ".tga")
-"""Pictures too; they are tried, so that the list of what was skipped names them."""
-
-PICTURES = READABLE + UNREADABLE
-LISTS = (".lst", ".txt")
-SHARDS = (".tar",)
-PACKED_SHARDS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tbz2", ".tgz", ".txz")
-
-
 class ImageList(NamedTuple):
     """What was found."""
 
     table: ImageTable
 
     rows: NDArray[np.int64]
-    """The rows of the table that are pictures, each name once, in order."""
+    """Rows of the table, each name once, in order; those with problems included."""
 
     problems: Mapping[int, str]
-    """Rows that are no pictures, with the reason: damaged shards, folders that cannot be read."""
+    """Rows that are not images, with the reason: damaged shards, folders that cannot be read."""
 
     others: int
-    """Files that were left out for their names."""
-
-    stamps: Stamps
-    """Of every folder, shard and list that was read: while they hold, the same would be found."""
+    """Number of files skipped because of their names."""
 
 
 def list_images(paths: Sequence[str | os.PathLike[str]], exclude: Path | None = None) -> ImageList:
-    """Find every picture that the paths mean; not in the folder `exclude`, the collection's."""
-    finder = _Finder(exclude)
+    """List every image that the paths mean, except those in the folder `exclude`."""
+    lister = _Lister(exclude)
     for path in paths:
-        finder.add_argument(os.fspath(path))
-    if not len(finder.builder):
-        ignored = f" ({finder.others:,} files with other names were ignored)"
+        lister.add_argument(os.fspath(path))
+    if not len(lister.builder):
+        ignored = f" ({lister.others:,} files with other names were ignored)"
         raise DataError(
-            f"no picture was found in {', '.join(str(path) for path in paths) or 'nothing'}"
-            f"{ignored if finder.others else ''}; give files, folders, .tar shards, .txt lists of "
-            f"paths, or patterns; pictures in folders end in {', '.join(READABLE)}."
+            f"no image was found in {', '.join(str(path) for path in paths) or 'nothing'}"
+            f"{ignored if lister.others else ''}; give files, folders, .tar shards, .txt lists of "
+            f"paths, or patterns; images in folders end in {', '.join(READABLE)}."
         )
-    table, stamps = finder.builder.table(), finder.stamps.stamps()
-    return ImageList(table, table.first_of_each(), finder.problems, finder.others, stamps)
+    table = lister.builder.table()
+    return ImageList(table, table.first_of_each(), lister.problems, lister.others)
 
 
-class _Finder:
+class _Lister:
     """Walks through arguments and fills the table."""
 
     def __init__(self, exclude: Path | None) -> None:
         self.builder = TableBuilder()
         self.problems: dict[int, str] = {}
         self.others = 0
-        self.stamps = StampBuilder()
-        self._shards: set[str] = set()
         self._folders: set[tuple[int, int]] = set()
         if exclude is not None and exclude.exists():
-            self._enter(os.fspath(exclude))
+            self._is_new(os.fspath(exclude))
 
-    def add_argument(self, word: str) -> None:
-        """Add what a word of the command line means; a path that exists comes before a pattern."""
-        path = absolute(word)
-        self.stamps.add(path)
+    def add_argument(self, text: str) -> None:
+        """Add what an argument means; an existing path takes precedence over a pattern."""
+        path = absolute(text)
         if os.path.lexists(path):
             self._add_named(path)
-        elif not self._add_member(word):
-            pattern = whole_pattern(word)
-            found = matches(pattern)
-            self.stamps.add_pattern(pattern, found)
+        elif not self._add_member(text):
+            found = sorted(glob.glob(os.path.expanduser(text), recursive=True))  # noqa: PTH111, PTH207
             if not found:
                 raise DataError(
-                    f"{word} does not exist, and no file matches it as a pattern; check the path."
+                    f"{text} does not exist, and no file matches it as a pattern; check the path."
                 )
             for match in found:
                 self._add_named(absolute(match))
@@ -387,25 +386,19 @@ class _Finder:
             self._add_path(path)
 
     def _add_path(self, path: str) -> None:
-        """Add a folder, a shard, or what is taken for a picture."""
+        """Add a folder, a shard, or a file, which is taken for an image."""
         name = path.lower()
         if os.path.isdir(path):  # noqa: PTH112
             self._add_folder(path)
         elif name.endswith(SHARDS):
             self._add_shard(path)
         elif name.endswith(PACKED_SHARDS):
-            self._add_problem(
-                path, "the tar shard is compressed, which pictures are already; make a plain .tar."
-            )
+            self._add_problem(path, "the tar shard is compressed; create a plain .tar.")
         else:
-            num_bytes = _num_bytes(path)
-            if num_bytes == UNKNOWN:
-                self.stamps.add(path)  # once it exists, it may be a folder
-            self.builder.add_file(path, num_bytes)
+            self.builder.add_file(path, _num_bytes(path))
 
     def _add_list(self, path: str) -> None:
-        """Add every line of a list, relative to its folder; a line without a file is tried too."""
-        self.stamps.add(path)
+        """Add every line of a list, relative to its folder; missing files are listed too."""
         folder = os.path.dirname(path)  # noqa: PTH120
         with open(path, "rb") as file:  # noqa: PTH123 - names need not be UTF-8
             for number, raw in enumerate(file):
@@ -417,17 +410,15 @@ class _Finder:
                     self._add_path(os.path.abspath(named))  # noqa: PTH100 - a ~ is a letter here
 
     def _add_folder(self, top: str) -> None:
-        """Add a folder and all below it, each folder once, so that links cannot lead in circles."""
+        """Add a folder and all below it, each folder once, so that links cannot form a cycle."""
         waiting = [top]
         while waiting:
             folder = waiting.pop()
-            if not self._enter(folder):
+            if not self._is_new(folder):
                 continue
-            self.stamps.add(folder)
             try:
-                names = sorted(os.listdir(folder))  # noqa: PTH208 - strings only, for memory's sake
+                names = sorted(os.listdir(folder))  # noqa: PTH208 - strings only, to save memory
             except OSError as error:
-                self.stamps.add(folder, settled=False)
                 self._add_problem(folder, f"the folder cannot be read ({error.strerror}).")
                 continue
             paths = [f"{folder.rstrip(os.sep)}{os.sep}{name}" for name in names if name[0] != "."]
@@ -435,7 +426,7 @@ class _Finder:
             waiting += reversed([path for path in paths if self._is_folder_or_adds(path)])
 
     def _is_folder_or_adds(self, path: str) -> bool:
-        """Add a file of a folder; True where it is a folder itself."""
+        """Add a file of a folder; True if it is a folder itself."""
         try:
             status = os.stat(path)  # noqa: PTH116
         except OSError:
@@ -452,8 +443,7 @@ class _Finder:
         return False
 
     def _add_shard(self, path: str) -> None:
-        """Add the pictures in a tar shard."""
-        self._stamp_shard(path)
+        """Add the images in a tar shard."""
         try:
             for member in members(path):
                 name = member.name.lower()
@@ -462,70 +452,171 @@ class _Finder:
                 else:
                     self.others += 1
         except DataError as error:
-            if isinstance(error.__cause__, OSError):  # which permissions or a cable can mend
-                self.stamps.add(path, settled=False)
             self._add_problem(path, str(error))
 
-    def _add_member(self, word: str) -> bool:
-        """Add one member of a shard if that is what a word means."""
-        parts = split_member(word)
+    def _add_member(self, text: str) -> bool:
+        """Add one member of a shard if that is what a text means."""
+        parts = split_member(text)
         if parts is None or not os.path.isfile(parts[0]):  # noqa: PTH113
             return False
         shard, wanted = parts
-        self._stamp_shard(shard)
         for member in members(shard):
             if member.name == wanted:
                 self.builder.add_member(shard, wanted, member.num_bytes, member.start)
                 return True
         return False
 
-    def _stamp_shard(self, path: str) -> None:
-        """Stamp a shard that is about to be read; a list may name it for each of its members."""
-        if path not in self._shards:
-            self._shards.add(path)
-            self.stamps.add(path)
-
-    def _add_problem(self, path: str, reason: str) -> None:
+    def _add_problem(self, path: str, problem: str) -> None:
         """Add a row that will be skipped."""
-        self.problems[len(self.builder)] = reason
+        self.problems[len(self.builder)] = problem
         self.builder.add_file(path, _num_bytes(path))
 
-    def _enter(self, folder: str) -> bool:
-        """Whether a folder is entered for the first time."""
+    def _is_new(self, folder: str) -> bool:
+        """Whether a folder is visited for the first time."""
         status = os.stat(folder)  # noqa: PTH116
         identity = (status.st_dev, status.st_ino)
-        first = identity not in self._folders
+        new = identity not in self._folders
         self._folders.add(identity)
-        return first
+        return new
 
 
 def _num_bytes(path: str) -> int:
-    """The size of a file, where it can be asked."""
+    """The size of a file, if it can be read."""
     try:
         return os.stat(path).st_size  # noqa: PTH116
     except (OSError, ValueError):
         return UNKNOWN
 
 
-@contextmanager
-def open_image(source: ImageEntry) -> Iterator[str | IO[bytes]]:
-    """What the picture readers take: the path of a file, or an open part of a larger file."""
-    if source.shard is None:
-        yield source.name
-        return
-    if source.name.endswith(RAW_SUFFIX):
-        yield open_record(source.shard, source.start, source.num_bytes)
-        return
-    with open_member(source.shard, source.start, source.num_bytes) as file:
-        yield file
+@dataclass(frozen=True)
+class ImageIndex:
+    """N images to train on, numbered from 0 in the order in which they were found."""
+
+    table: ImageTable
+    """Everything that was found, images or not."""
+
+    rows: NDArray[np.int64]
+    """The row of each image in the table (N)."""
+
+    keys: NDArray[np.uint64]
+    """Hash of each image's name below the given path, the same wherever that lies (N)."""
+
+    problems: tuple[str, ...] = ()
+    """What holds no images: damaged shards, folders that cannot be read."""
+
+    others: int = 0
+    """Number of files skipped because of their names."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> ImageEntry:
+        return self.table[int(self.rows[index])]
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the names in order, as they are below the given path."""
+        return hashlib.sha256(self.keys.tobytes()).hexdigest()
+
+    @classmethod
+    def load_or_list(
+        cls,
+        images: str | os.PathLike[str],
+        cache: Path | None = None,
+        *,
+        resume: bool = False,
+        exclude: Path | None = None,
+    ) -> "ImageIndex":
+        """Find the images of a folder, a shard, a list or a pattern.
+
+        Args:
+            images: what `list_images` takes, one of it.
+            cache: file to store the list in; None stores nothing.
+            resume: whether a list stored there is used, so that a resumed run trains on the same
+                images; else they are listed again.
+            exclude: a folder below `images` to skip, such as that of the run.
+        """
+        text = os.fspath(images)
+        if resume and cache is not None and (stored := _load_index(cache, absolute(text))):
+            return stored
+        found = list_images([images], exclude)
+        problems = tuple(f"{found.table[row].name}: {text}" for row, text in found.problems.items())
+        rows = np.setdiff1d(found.rows, np.fromiter(found.problems, np.int64))
+        if not len(rows):
+            raise DataError(f"no image was found in {text}: {problems[0]}")
+        keys = _keys_below(found.table, rows, _root(text))
+        index = cls(found.table, rows, keys, problems, found.others)
+        if cache is not None:
+            with contextlib.suppress(OSError):  # only costs the next run the time to list again
+                _save_index(cache, index, absolute(text))
+        return index
 
 
-def one_line(error: Exception) -> str:
-    """Why an input was skipped, on one line."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words.encode("utf-8", "replace").decode()  # names may hold what is no text
+def split_train_val(index: ImageIndex, num_val: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split into training and validation images.
+
+    Names decide, not positions: an image stays on its side when the folder moves, is listed in
+    another order or, nearly always, grows. At most a tenth is held out, and at least one image of
+    two or more.
+
+    Returns:
+        Training images in increasing order; validation images in random order, so that the first
+        few represent all of them.
+    """
+    if num_val < 0:
+        raise DataError(f"{num_val} validation images are invalid; use 0 or more.")
+    most = max(len(index) // MAX_VAL_PART, 1) if len(index) > 1 else 0
+    order = np.argsort(index.keys, kind="stable")
+    count = min(num_val, most)
+    return np.sort(order[count:]), order[:count]
 
 
-def exists(source: ImageEntry) -> bool:
-    """Whether the file, or the tar shard, is still there."""
-    return os.path.lexists(source.shard or source.name)
+def _root(text: str) -> str:
+    """The part of names that only says where the images lie."""
+    path = absolute(text)
+    if os.path.isdir(path):  # noqa: PTH112
+        folder = path
+    elif os.path.lexists(path):
+        if path.lower().endswith(SHARDS):
+            return path + MEMBER_MARK
+        folder = os.path.dirname(path)  # noqa: PTH120
+    elif parts := split_member(text):
+        return parts[0] + MEMBER_MARK
+    else:
+        folder = os.path.dirname(text)  # noqa: PTH120
+        while glob.has_magic(folder):
+            folder = os.path.dirname(folder)  # noqa: PTH120
+    return os.path.join(absolute(folder), "")  # noqa: PTH118
+
+
+def _keys_below(table: ImageTable, rows: NDArray[np.int64], root: str) -> NDArray[np.uint64]:
+    """The `key` of each name without the root."""
+    names, start = table.names.tobytes(), os.fsencode(root)
+    begins = np.concatenate(([0], table.ends[:-1]))[rows]
+    keys = (
+        key(names[begin:end].removeprefix(start))
+        for begin, end in zip(begins.tolist(), table.ends[rows].tolist(), strict=True)
+    )
+    return np.fromiter(keys, np.uint64, count=len(rows))
+
+
+def _save_index(path: Path, index: ImageIndex, images: str) -> None:
+    """Store an index."""
+    arrays = {part.name: getattr(index.table, part.name) for part in fields(index.table)}
+    metadata = {
+        "format": FORMAT, "images": images, "problems": list(index.problems), "others": index.others
+    }  # fmt: skip
+    save_tensors(path, {**arrays, "rows": index.rows, "index_keys": index.keys}, metadata)
+
+
+def _load_index(path: Path, images: str) -> ImageIndex | None:
+    """Load a stored index; None if it is missing, damaged or of other images."""
+    try:
+        tensors, metadata = load_tensors(path)
+    except OSError:
+        return None
+    if (metadata.get("format"), metadata.get("images")) != (FORMAT, images):
+        return None
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+    rows, keys = arrays.pop("rows"), arrays.pop("index_keys")
+    problems: list[str] = metadata["problems"]
+    return ImageIndex(ImageTable(**arrays), rows, keys, tuple(problems), metadata["others"])

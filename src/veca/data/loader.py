@@ -36,9 +36,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from veca.data.augment import ViewConfig, center_view, inner_view, min_side, training_view
-from veca.data.image_index import ImageIndex
 from veca.data.images import DataError, DecodedImage, ImageError, WorkerError, decode
-from veca.data.listing import one_line, open_image
+from veca.data.listing import ImageIndex, one_line, open_image
 
 AHEAD = 2
 """Answers that each worker has ready or under way."""

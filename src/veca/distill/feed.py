@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.data.image_index import ImageIndex
 from veca.data.images import DataError
+from veca.data.listing import ImageIndex
 from veca.data.loader import Batch, BatchSpec, batches, sample_order
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.margin import Margin

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from veca.data.image_index import ImageIndex, held_out, image_index
+from veca.data.listing import ImageIndex, split_train_val
 from veca.data.loader import BatchSpec, batches, sample_order
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.feed import Pictures, Unreadable
@@ -59,12 +59,17 @@ def find_pictures(config: DistillConfig, place: Place) -> Pictures:
     workers = place.workers
     if not workers.is_main:
         workers.barrier()
-    index = image_index(config.images, place.folder.index("training"), exclude=place.folder.path)
-    training, validation = held_out(index, config.validation_images)
+    resume = place.resuming or not workers.is_main  # other ranks read the list of rank 0
+    index = ImageIndex.load_or_list(
+        config.images, place.folder.index("training"), resume=resume, exclude=place.folder.path
+    )
+    training, validation = split_train_val(index, config.validation_images)
     validation_index = index
     if config.validation is not None:
         training = np.arange(len(index))
-        validation_index = image_index(config.validation, place.folder.index("validation"))
+        validation_index = ImageIndex.load_or_list(
+            config.validation, place.folder.index("validation"), resume=resume
+        )
         everything = np.arange(len(validation_index))
         validation = _some(validation_index, everything, config.validation_images)
         training = _without(index, training, validation_index, validation, place.say)

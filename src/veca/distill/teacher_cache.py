@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from veca.data.image_index import ImageIndex
+from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import DistillConfig, Efficiency
 from veca.distill.margin import Margin, find_margin

@@ -30,7 +30,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from veca.data.augment import ViewConfig
-from veca.data.image_index import ImageIndex
+from veca.data.listing import ImageIndex
 from veca.data.loader import Batch, BatchSpec, batches
 from veca.data.sets.dataset import Split
 from veca.probe.feature_cache import (
