@@ -1,7 +1,6 @@
 """Pictures and targets are read in order, in processes or here, and failures name the file."""
 
 import tarfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.probe.dense_scenes import farm, read_array, scene, split_of
-from veca.data.images import DataError, WorkerError
+from veca.data.images import DataError
 from veca.data.listing import TableBuilder, members
 from veca.data.sets.dataset import Split
-from veca.probe import dense_reading
 from veca.probe.dense_reading import (
     load_pair,
     load_picture,
@@ -40,20 +38,6 @@ def test_answers_come_in_order_and_failures_in_their_own_words(loaders: int) -> 
     assert list(read_all(tripled, [1, 2, 3, 4], loaders)) == [3, 6, 9, 12]
     with pytest.raises(DataError, match=r"^seven is no number to triple$"):
         list(read_all(tripled, [1, 7], loaders))
-
-
-def test_a_loader_that_was_killed_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> Iterator[tuple[int, None]]:
-        yield 3, None
-        raise WorkerError("worker 7 is gone")
-
-    monkeypatch.setattr(dense_reading, "worker_loader", killed)
-    answers = read_all(tripled, [1, 2], 2)
-    assert next(answers) == 3
-    with pytest.raises(
-        DataError, match=r"worker 7 is gone.*repeat the command with fewer --workers"
-    ):
-        next(answers)
 
 
 def test_a_pair_is_a_picture_and_its_target(split: Split) -> None:

@@ -85,6 +85,13 @@ def _run(name: str, words: Sequence[str]) -> int:
             raise
         print(f"veca: {' '.join(str(error).split())}", file=sys.stderr)
         return USER_ERROR
+    except RuntimeError as error:
+        if "DataLoader worker (pid" not in str(
+            error
+        ):  # torch raises it wherever the main thread is
+            raise
+        print(f"veca: {' '.join(str(error).split())} Use fewer workers.", file=sys.stderr)
+        return USER_ERROR
     return 0
 
 

@@ -113,10 +113,6 @@ class DataError(VecaError, ValueError):
     """A path, list, shard or dataset that cannot be used."""
 
 
-class WorkerError(VecaError, RuntimeError):
-    """A worker process that was killed from outside."""
-
-
 @runtime_checkable
 class BinaryFile(Protocol):
     """An open binary file; `typing.IO` requires methods that files in memory lack."""

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from veca.data.images import DataError, DecodedImage, WorkerError, decode
+from veca.data.images import DataError, DecodedImage, decode
 from veca.data.listing import TableBuilder, one_line, open_image
 from veca.data.loader import worker_loader
 from veca.data.sets.dataset import Split, Target
-from veca.probe.feature_cache import FEWER_WORKERS, unreadable
+from veca.probe.feature_cache import unreadable
 
 SAMPLED_TARGETS = 16
 """Targets that are looked into, to tell a set from one with other classes in the same files."""
@@ -77,16 +77,10 @@ def read_all(
 ) -> Generator[Answer, None, None]:
     """What `make` makes of every task, in order; a failure is raised here in its own words."""
     with closing(worker_loader(_Maker(make), tasks, loaders)) as answers:
-        try:
-            for answer, problem in answers:
-                if problem is not None:
-                    raise DataError(problem)
-                yield answer
-        except WorkerError as error:
-            raise DataError(
-                f"a process that decodes pictures was ended from outside ({error}), perhaps "
-                f"because memory ran out; {FEWER_WORKERS}."
-            ) from error
+        for answer, problem in answers:
+            if problem is not None:
+                raise DataError(problem)
+            yield answer
 
 
 def target_facts(split: Split) -> dict[str, Any]:

@@ -235,9 +235,6 @@ SAMPLED_PICTURES = 16
 SAMPLED_BYTES = 2**16
 """Bytes of each of them that are looked at."""
 
-FEWER_WORKERS = "repeat the command with fewer --workers; what is kept is used again"
-"""What to do when a process that decodes pictures was ended from outside."""
-
 
 def model_facts(model: FrozenModel) -> dict[str, Any]:
     """What tells a model from another, wherever it lies and whatever it is called.

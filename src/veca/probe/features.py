@@ -34,7 +34,6 @@ from veca.data.listing import ImageIndex
 from veca.data.loader import Batch, BatchSpec, batches
 from veca.data.sets.dataset import Split
 from veca.probe.feature_cache import (
-    FEWER_WORKERS,
     ArrayStore,
     Content,
     Missing,
@@ -303,7 +302,6 @@ class _Pass:
             config=self.plan.config(),
             num_workers=self.place.loaders,
             training=self.plan.views > 0,
-            what_to_do=FEWER_WORKERS,
         )
         at_once = settings_at_once(self.model, len(settings), self.place.loaders)
         with at_once as several, closing(found):

@@ -1,11 +1,16 @@
-"""Batches follow from the seed, the images and their draws, and from nothing else."""
+"""Batches follow from the seed, the images and their crops alone; workers end when they should."""
 
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-from collections.abc import Iterable, Iterator
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +21,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch.utils.data import Dataset
 
 from tests.data.pictures import encoded, write_pictures, write_shard
-from veca.data import loader as module
+from veca.data import loader
 from veca.data.augment import ViewConfig, center_view, inner_view, training_view
 from veca.data.images import DataError, decode
-from veca.data.listing import ImageIndex, open_image
-from veca.data.loader import Batch, BatchSpec, batches, sample_order
+from veca.data.listing import ImageIndex, ImageTable, open_image
+from veca.data.loader import (
+    NICENESS,
+    PREFETCH,
+    Batch,
+    BatchSpec,
+    batches,
+    has_shared_memory,
+    sample_order,
+    worker_loader,
+)
 
 SEED = 5
 
@@ -124,7 +139,7 @@ def test_an_image_that_cannot_be_read_is_replaced_by_another_and_told(
     choices = {"num_workers": workers, "training": training, "replacements": kept}
     whole, one, two = made(index, tasks, **choices)
     assert set(whole.unreadable) == {1, 2}
-    assert "cut short" in whole.unreadable[1]
+    assert "truncated" in whole.unreadable[1]
     assert "does not exist" in whole.unreadable[2]
     assert set(one.unreadable) == {1}
     others = [0, 3, 4, 5, 6, 7]
@@ -176,17 +191,13 @@ def test_some_images_that_can_be_read_are_enough(tmp_path: Path) -> None:
     assert sorted(batch.unreadable) == [1, 2, 3, 4, 5]
 
 
-def test_a_worker_that_is_killed_is_told_with_what_to_do(
-    images: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_killed_is_an_error(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(module, "decode", die)
-    with pytest.raises(DataError, match=r"ended from outside .*--resume and fewer workers\."):
+    monkeypatch.setattr(loader, "decode", die)
+    with pytest.raises(DataError, match=r"was killed .* with fewer workers"):
         made(ImageIndex.load_or_list(images), [task_of([0])], num_workers=1)
-    with pytest.raises(DataError, match=r"memory ran out; buy some\.$"):
-        made(ImageIndex.load_or_list(images), [task_of([0])], num_workers=1, what_to_do="buy some")
 
 
 def in_order(steps: int, count: int, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -226,7 +237,7 @@ def test_the_order_is_the_same_in_all_versions() -> None:
 
 @pytest.mark.parametrize(("count", "batch", "step"), [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
 def test_a_batch_that_is_none_is_refused(count: int, batch: int, step: int) -> None:
-    with pytest.raises(DataError, match="at least 1"):
+    with pytest.raises(DataError, match=">= 1"):
         sample_order(count, batch, step, 0)
 
 
@@ -249,3 +260,219 @@ def test_a_margin_that_is_not_given_is_cut_off_the_same_views(
     )
     (found,) = made(index, [task_of([0], resolution=24)], **choices)
     assert torch.equal(found.images[0], wanted)
+
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="as workers are on Linux")
+
+
+class Maker(Dataset[Any]):
+    """Does what it is told with each task."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self.make = make
+
+    def __getitem__(self, task: Any) -> Any:
+        return self.make(task)
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Whether something comes true in time."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def is_running(process: int) -> bool:
+    """Whether a process runs: one that has ended stays as a zombie until someone asks."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_answers_come_in_the_order_of_the_tasks(workers: int) -> None:
+    def make(task: int) -> int:
+        time.sleep(0.001 * (task % 3))
+        return task * task
+
+    assert list(worker_loader(Maker(make), range(20), workers)) == [task**2 for task in range(20)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tasks_are_drawn_only_a_few_ahead(workers: int) -> None:
+    drawn = []
+
+    def tasks() -> Iterator[int]:
+        for task in range(10**9):
+            drawn.append(task)
+            yield task
+
+    with closing(worker_loader(Maker(int), tasks(), workers)) as answers:
+        for _ in range(5):
+            next(answers)
+        assert len(drawn) <= 5 + PREFETCH * workers
+
+
+def test_random_numbers_and_the_signals_of_this_process_stay() -> None:
+    before = torch.random.get_rng_state(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    list(worker_loader(Maker(int), range(3), 1))
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before[1]
+
+
+@linux_only
+def test_a_worker_stands_back_and_computes_with_one_thread() -> None:
+    def make(task: int) -> tuple[int, int]:
+        return os.nice(0), torch.get_num_threads()
+
+    (found,) = worker_loader(Maker(make), range(1), 1)
+    assert found == (min(os.nice(0) + NICENESS, 19), 1)
+
+
+@linux_only
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_outlives_a_signal_to_the_whole_job(number: int) -> None:
+    def make(task: int) -> int:
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)
+        return task
+
+    assert list(worker_loader(Maker(make), range(2), 1)) == [0, 1]
+
+
+@linux_only
+def test_a_worker_ends_when_its_parent_says_so() -> None:
+    with closing(worker_loader(Maker(lambda task: os.getpid()), range(2), 1)) as answers:
+        worker = next(answers)
+        os.kill(worker, signal.SIGTERM)
+        assert until(lambda: not is_running(worker))
+
+
+@linux_only
+def test_workers_end_when_nobody_wants_more() -> None:
+    answers = worker_loader(Maker(lambda task: os.getpid()), range(10**9), 2)
+    workers = {next(answers) for _ in range(6)}
+    answers.close()
+    assert until(lambda: not any(is_running(worker) for worker in workers))
+    assert not multiprocessing.active_children()
+
+
+def kill_at(place: int) -> Callable[[int], int]:
+    """A worker that is killed at one of its tasks."""
+
+    def make(task: int) -> int:
+        if task == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task
+
+    return make
+
+
+def test_a_worker_that_is_killed_is_told() -> None:
+    with pytest.raises(DataError, match="fewer workers"):
+        list(worker_loader(Maker(kill_at(0)), range(2), 1))
+
+
+def test_a_fault_of_ours_is_none_of_a_worker_that_was_ended() -> None:
+    def make(task: int) -> int:
+        raise RuntimeError("a fault")
+
+    for workers in (0, 1):
+        with pytest.raises(RuntimeError, match="a fault") as raised:
+            list(worker_loader(Maker(make), range(1), workers))
+        assert not isinstance(raised.value, DataError)
+
+
+def test_a_thread_can_load_too() -> None:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.extend(worker_loader(Maker(int), range(3), 1)))
+    thread.start()
+    thread.join()
+    assert found == [0, 1, 2]
+
+
+@linux_only
+def test_a_process_ends_when_it_finds_itself_with_another_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    parents = iter((7, 7, 1))
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(loader, "WATCH_SECONDS", 0.01)
+    loader._follow_parent(7)
+    assert ended == [0]
+    assert not list(parents)
+
+
+def test_little_shared_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_shared_memory(0, 2)
+    monkeypatch.setattr(loader, "SHARED_MEMORY", "/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=140))
+    assert has_shared_memory(9, 2)
+    assert not has_shared_memory(10, 2)  # seven batches, twice
+    monkeypatch.setattr(loader, "SHARED_MEMORY", "/nowhere")
+    assert has_shared_memory(2**60, 2)
+
+
+LEFT: list[Any] = []
+"""What a process still holds when it ends."""
+
+
+def leave_workers(told: Connection, kills_itself: bool) -> None:
+    """Start workers, tell who they are, and go while they still have work."""
+    answers = worker_loader(Maker(lambda task: os.getpid()), iter(int, 1), 2)
+    LEFT.append(answers)
+    told.send([next(answers), next(answers)])
+    if kills_itself:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@linux_only
+@pytest.mark.parametrize("kills_itself", [True, False])
+def test_no_worker_is_left_when_a_process_is_killed_or_leaves_in_the_middle(
+    kills_itself: bool,
+) -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=leave_workers, args=(theirs, kills_itself))
+    process.start()
+    workers = ours.recv()
+    assert len(set(workers)) == 2
+    process.join(30)
+    assert process.exitcode == (-signal.SIGKILL if kills_itself else 0)
+    assert until(lambda: not any(is_running(worker) for worker in workers))
+
+
+def own_memory() -> int:
+    """Bytes of this process that it shares with no other."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private"))
+
+
+@linux_only
+def test_workers_share_the_names_of_all_images() -> None:
+    count = 200_000
+    names = [f"/some/folder/of/images/{number:07}.jpg".encode() for number in range(count)]
+    numbers = np.arange(count)
+    table = ImageTable(
+        names=np.frombuffer(b"".join(names), np.uint8),
+        ends=(numbers + 1) * len(names[0]),
+        sizes=numbers,
+        starts=numbers,
+        shard_lengths=np.zeros_like(numbers),
+        keys=numbers.astype(np.uint64),
+    )
+    index = ImageIndex(table, numbers, table.keys)
+
+    def make(task: int) -> tuple[int, int]:
+        index[0]
+        before = own_memory()
+        length = sum(len(index[number].name) for number in range(0, count, 20))  # on every page
+        return length, own_memory() - before
+
+    for length, growth in worker_loader(Maker(make), range(2), 1):
+        assert length == count // 20 * len(names[0])
+        assert growth < 1_000_000  # the names alone are seven times as much
