@@ -193,16 +193,6 @@ def decode(
             return _decode(name, image, max_pixels)
 
 
-def read_size(source: EncodedSource) -> tuple[int, int]:
-    """Width and height of the upright image, from the header alone."""
-    with strict_pillow(MAX_PIXELS), opened(source) as (_, image):
-        width, height = image.size
-        if image.format == "TIFF":  # Pillow turns these by itself
-            return width, height
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-        return (height, width) if orientation in {5, 6, 7, 8} else (width, height)
-
-
 @contextmanager
 def opened(source: object) -> Iterator[tuple[str, ImageFile.ImageFile]]:
     """Read the header of a path, bytes or a binary file; yields its name in errors and the image.

@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -28,7 +28,7 @@ from torch.utils.data import Dataset
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA, checked_budget, checked_units
-from veca.data.images import ImageError, WorkerError, decode
+from veca.data.images import ImageError, decode
 from veca.data.listing import (
     UNKNOWN,
     ImageEntry,
@@ -431,7 +431,7 @@ class _Run:
         with cpu_threads(num_workers), contextlib.closing(stream):
             for task in tasks:
                 mine = itertools.islice(stream, math.ceil(len(task.rows) / self.batch_size))
-                self._write(task, self._rows(itertools.chain.from_iterable(_worded(mine))))
+                self._write(task, self._rows(itertools.chain.from_iterable(mine)))
 
     def _rows(self, images: Iterable[PreparedImage | ImageRow]) -> list[ImageRow]:
         """Embed the images of a shard in batches of one grid; rows come in the order of images."""
@@ -488,19 +488,6 @@ class _Run:
                 f"{done:,} images embedded so far are intact: free some space, then run the same "
                 "command again."
             ) from error
-
-
-def _worded(
-    decoded: Iterator[list[PreparedImage | ImageRow]],
-) -> Iterator[list[PreparedImage | ImageRow]]:
-    """Decoded images; the death of a worker is an error that says what to do."""
-    try:
-        yield from decoded
-    except WorkerError as error:
-        raise CollectionError(
-            f"a decoding process was killed ({error}), perhaps because memory ran out; finished "
-            "shards are intact: run the same command again with fewer workers."
-        ) from error
 
 
 def _shard_rows(embedder: Embedder) -> int:

@@ -15,7 +15,7 @@ from tests.data.sets.dense_layouts import (
     write_picture,
 )
 from tests.rules import ROOT
-from veca.data.images import read_size
+from veca.data.images import decode
 from veca.data.sets.dataset import DatasetChecks, DatasetError, DepthRange, LabeledDataset
 from veca.data.sets.folders import (
     ANIMALS_SCORED,
@@ -147,7 +147,7 @@ def test_the_animals_are_whole_and_their_masks_fit_their_pictures() -> None:
     assert (found.name, len(train), len(val)) == ("voc2012_animals", 400, 200)
     assert found.eval_classes == (0, 8, 10, 12, 13, 15, 17)
     for index in range(0, 200, 20):
-        width, height = read_size(val.image(index).name)
+        height, width = decode(val.image(index).name).sides
         assert val.target(index).shape == (height, width)
 
 
