@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -47,77 +48,76 @@ Share = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hin
 
 def embed(words: Sequence[str]) -> None:
     """Run `veca embed` with these arguments."""
-    command = command_line("embed", words)
-
-    def run(  # noqa: PLR0913 - the flags of the command
-        paths: Paths,
-        /,
-        *,
-        model: Annotated[str, tyro.conf.arg(metavar="M")],
-        out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-        budget: Budget = None,
-        patches: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-        ffn: Share = None,
-        size: int = EmbedConfig.size,
-        fit: Fit = EmbedConfig.fit,
-        precision: Precision = EmbedConfig.precision,
-        dtype: StoredType = EmbedConfig.dtype,
-        batch: int = 16,
-        workers: int = 2,
-        device: str = "auto",
-    ) -> None:
-        """Embed images.
-
-        Args:
-            paths: images, folders, .tar files, .txt or .lst lists, patterns in quotes
-            model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
-            out: folder of the collection, new or to be continued
-            budget: number of cores
-            patches: store patch maps as well
-            ffn: share of the hidden units, for models with nested feed-forward layers
-            size: short side of a prepared image in pixels; with --fit pad the long side
-            fit: how sides become multiples of the patch size
-            precision: what the model computes in; auto is the precision of an existing collection,
-                otherwise bf16 where the device computes it natively, else fp32
-            dtype: type of the stored features
-            batch: images of equal size that go through the model together, at most
-            workers: processes that decode images; 0 decodes in the main process
-            device: auto, cpu, cuda, cuda:1
-        """
-        config = EmbedConfig(
-            budget=budget,
-            ffn=ffn,
-            size=size,
-            fit=fit,
-            precision=precision,
-            dtype=dtype,
-            patches=patches,
-        )
-        try:
-            summary = embed_images(
-                paths,
-                model,
-                out,
-                config,
-                num_workers=workers,
-                batch_size=batch,
-                device=device,
-                command=command,
-                show_progress=True,
-            )
-        except KeyboardInterrupt:
-            print("Finished shards are kept; repeat the command to continue.", file=sys.stderr)
-            raise
-        print("\n".join(_summary_lines(summary, out)))
-
-    tyro.cli(run, prog="veca embed", description=EMBED, args=words)
+    job = tyro.cli(_embed_job, prog="veca embed", description=EMBED, args=words)
+    try:
+        summary = job(command=command_line("embed", words), show_progress=True)
+    except KeyboardInterrupt:
+        print("Finished shards are kept; repeat the command to continue.", file=sys.stderr)
+        raise
+    print("\n".join(_summary_lines(summary)))
 
 
-def _summary_lines(summary: EmbedSummary, out: Path) -> list[str]:
+def _embed_job(  # noqa: PLR0913 - the flags of the command
+    paths: Paths,
+    /,
+    *,
+    model: Annotated[str, tyro.conf.arg(metavar="M")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    budget: Budget = None,
+    patches: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    ffn: Share = None,
+    size: int = EmbedConfig.size,
+    fit: Fit = EmbedConfig.fit,
+    precision: Precision = EmbedConfig.precision,
+    dtype: StoredType = EmbedConfig.dtype,
+    batch: int = 16,
+    workers: int = 2,
+    device: str = "auto",
+) -> Callable[..., EmbedSummary]:
+    """What the flags ask for.
+
+    Args:
+        paths: images, folders, .tar files, .txt or .lst lists, patterns in quotes
+        model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
+        out: folder of the collection, new or to be continued
+        budget: number of cores
+        patches: store patch maps as well
+        ffn: share of the hidden units, for models with nested feed-forward layers
+        size: short side of a prepared image in pixels; with --fit pad the long side
+        fit: how sides become multiples of the patch size
+        precision: what the model computes in; auto is the precision of an existing collection,
+            otherwise bf16 where the device computes it natively, else fp32
+        dtype: type of the stored features
+        batch: images of equal size that go through the model together, at most
+        workers: processes that decode images; 0 decodes in the main process
+        device: auto, cpu, cuda, cuda:1
+    """
+    config = EmbedConfig(
+        budget=budget,
+        ffn=ffn,
+        size=size,
+        fit=fit,
+        precision=precision,
+        dtype=dtype,
+        patches=patches,
+    )
+    return partial(
+        embed_images,
+        paths,
+        model,
+        out,
+        config,
+        num_workers=workers,
+        batch_size=batch,
+        device=device,
+    )
+
+
+def _summary_lines(summary: EmbedSummary) -> list[str]:
     """What a run did, in sentences."""
     settings = summary.meta.settings
     stored = (
-        f"{out} has {summary.images:,} features of {summary.meta.width} channels "
+        f"{summary.folder} has {summary.images:,} features of {summary.meta.width} channels "
         f"({settings['dtype']}, computed in {settings['precision']})"
     )
     done = summary.embedded + summary.failed

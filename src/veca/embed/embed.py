@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -123,6 +123,8 @@ class EmbedConfig:
 
 class EmbedSummary(NamedTuple):
     """What a run did, and what the collection is now."""
+
+    folder: Path
 
     embedded: int
     """Images that this run embedded, those that have changed included."""
@@ -334,38 +336,18 @@ def embed_images(  # noqa: PLR0913 - the public entry point
     embedder = Embedder(model, _continued(config or EmbedConfig(), folder), device)
     if embedder.meta.untrained:
         logger.warning("warning: the model is untrained; its features are not meaningful")
-
     make_folder(folder)
     with lock_folder(folder):
-        writer = CollectionWriter(folder, embedder.meta, command)
-        for problem in writer.damaged:
-            logger.warning("warning: %s", problem)
-        tasks, changed = _plan(images, writer, _shard_rows(embedder))
-        todo = sum(len(task.rows) for task in tasks)
-        total = len(images.rows)
-        with progress(total, "images", done=total - todo, shown=show_progress) as tracker:
-            run = _Run(
-                images=images,
-                embedder=embedder,
-                writer=writer,
-                source=_source_folder(paths),
-                batch_size=batch_size,
-                tracker=tracker,
-            )
-            run.embed(tasks, num_workers)
-    summary = EmbedSummary(
-        embedded=todo - run.failed,
-        changed=changed,
-        failed=run.failed,
-        errors=run.errors,
-        ignored=images.others,
-        images=sum(shard.images for shard in writer.shards.values()),
-        unreadable=sum(shard.failures for shard in writer.shards.values()),
-        seconds=time.monotonic() - started,
-        meta=embedder.meta,
-    )
-    _check_any(summary, writer)
-    return summary
+        run = _Run(
+            images=images,
+            embedder=embedder,
+            writer=CollectionWriter(folder, embedder.meta, command),
+            source=_source_folder(paths),
+            batch_size=batch_size,
+            num_workers=num_workers,
+        )
+        run.embed(show_progress)
+    return run.summary(time.monotonic() - started)
 
 
 class ShardTask(NamedTuple):
@@ -410,28 +392,62 @@ class _Run:
     writer: CollectionWriter
     source: str
     batch_size: int
-    tracker: Tracker
+    num_workers: int
+    embedded: int = 0
+    changed: int = 0
     failed: int = 0
     errors: list[str] = field(default_factory=list)
 
-    def embed(self, tasks: Sequence[ShardTask], num_workers: int) -> None:
-        """Write the shard of every task; images are decoded ahead."""
+    def embed(self, show_progress: bool) -> None:
+        """Write every shard that is missing, damaged or out of date; images are decoded ahead."""
+        for problem in self.writer.damaged:
+            logger.warning("warning: %s", problem)
+        tasks, self.changed = _plan(self.images, self.writer, _shard_rows(self.embedder))
         if not tasks:
             return
-        patch_size = self.embedder.model.config.patch_size
-        decoder = ImageDecoder(
-            self.images.table, self.images.problems, self.embedder.config, patch_size
-        )
         chunks = (
             task.rows[start : start + self.batch_size]
             for task in tasks
             for start in range(0, len(task.rows), self.batch_size)
         )
-        stream = worker_loader(decoder, chunks, num_workers)
-        with cpu_threads(num_workers), contextlib.closing(stream):
+        decoder = ImageDecoder(
+            self.images.table,
+            self.images.problems,
+            self.embedder.config,
+            self.embedder.model.config.patch_size,
+        )
+        total = len(self.images.rows)
+        done = total - sum(len(task.rows) for task in tasks)
+        stream = worker_loader(decoder, chunks, self.num_workers)
+        bar = progress(total, "images", done=done, shown=show_progress)
+        with cpu_threads(self.num_workers), contextlib.closing(stream), bar as tracker:
             for task in tasks:
                 mine = itertools.islice(stream, math.ceil(len(task.rows) / self.batch_size))
-                self._write(task, self._rows(itertools.chain.from_iterable(mine)))
+                images = _counted(itertools.chain.from_iterable(mine), tracker)
+                self._write(task, self._rows(images))
+
+    def summary(self, seconds: float) -> EmbedSummary:
+        """What was done; an error if the collection has no feature at all."""
+        shards = self.writer.shards.values()
+        found = EmbedSummary(
+            folder=self.writer.folder,
+            embedded=self.embedded,
+            changed=self.changed,
+            failed=self.failed,
+            errors=self.errors,
+            ignored=self.images.others,
+            images=sum(shard.images for shard in shards),
+            unreadable=sum(shard.failures for shard in shards),
+            seconds=seconds,
+            meta=self.writer.meta,
+        )
+        if not found.images:
+            rows = itertools.chain.from_iterable(shard.rows() for shard in shards)
+            raise CollectionError(
+                f"none of the {found.unreadable:,} images could be read; the first error: "
+                f"{next(row.error for row in rows)}"
+            )
+        return found
 
     def _rows(self, images: Iterable[PreparedImage | ImageRow]) -> list[ImageRow]:
         """Embed the images of a shard in batches of one grid; rows come in the order of images."""
@@ -441,7 +457,6 @@ class _Run:
         for place, image in enumerate(images):
             if isinstance(image, ImageRow):
                 rows[place] = image
-                self.tracker.advance()
                 continue
             bucket = buckets[image.geometry.grid]
             bucket[place] = image
@@ -458,7 +473,6 @@ class _Run:
     def _embed_bucket(self, bucket: Mapping[int, PreparedImage], rows: dict[int, ImageRow]) -> int:
         """Embed a batch into `rows`, and return the bytes of its pixels."""
         rows |= zip(bucket, self.embedder(list(bucket.values())), strict=True)
-        self.tracker.advance(len(bucket))
         return sum(image.pixels.nbytes for image in bucket.values())
 
     def _batch_of(self, grid: tuple[int, int]) -> int:
@@ -470,6 +484,7 @@ class _Run:
     def _write(self, task: ShardTask, rows: list[ImageRow]) -> None:
         """Write a shard; of an existing one, other rows stay."""
         errors = [row.error for row in rows if row.error is not None]
+        self.embedded += len(rows) - len(errors)
         self.failed += len(errors)
         self.errors += errors[: MAX_ERRORS - len(self.errors)]
         source = self.source
@@ -488,6 +503,15 @@ class _Run:
                 f"{done:,} images embedded so far are intact: free some space, then run the same "
                 "command again."
             ) from error
+
+
+def _counted(
+    images: Iterator[PreparedImage | ImageRow], tracker: Tracker
+) -> Iterator[PreparedImage | ImageRow]:
+    """The same images, counted as progress when the next one is asked for."""
+    for image in images:
+        yield image
+        tracker.advance()
 
 
 def _shard_rows(embedder: Embedder) -> int:
@@ -517,13 +541,3 @@ def _source_folder(paths: Sequence[str | os.PathLike[str]]) -> str:
             path = os.path.dirname(path)  # noqa: PTH120, PLW2901
         folders.append(path)
     return os.path.commonpath(folders)
-
-
-def _check_any(summary: EmbedSummary, writer: CollectionWriter) -> None:
-    """Refuse to call it a success if no image could be read."""
-    if not summary.images:
-        rows = itertools.chain.from_iterable(shard.rows() for shard in writer.shards.values())
-        raise CollectionError(
-            f"none of the {summary.unreadable:,} images could be read; the first error: "
-            f"{next(row.error for row in rows)}"
-        )
