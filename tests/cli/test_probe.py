@@ -84,7 +84,7 @@ def plotless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def report(out: str = "out") -> list[dict[str, Any]]:
     """The rows of a report, without what another run may change."""
     rows = json.loads(Path(out, "report.json").read_text("utf-8"))
-    return [{**row, "milliseconds": None, "command": None} for row in rows]
+    return [{**row, "milliseconds": None, "command": None, "date": ""} for row in rows]
 
 
 def test_a_folder_becomes_a_report_with_heads(
@@ -110,7 +110,7 @@ def test_a_folder_becomes_a_report_with_heads(
     assert {row["command"] for row in rows} == {f"veca {' '.join(words)}"}
     assert all(row["milliseconds"] > 0 for row in rows)
     assert {path.name for path in (folder / "out").iterdir()} == {
-        ".lock", "report.json", "report.md", "report.png", "heads", "cases", "features"
+        ".lock", "report.json", "report.md", "report.png", "heads", "per_image", "features"
     }  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_a_report_becomes_quality_json_beside_the_weights_which_info_tells_of(
     assert main(["info", "model"]) == 0
     assert "is of the weights" in capsys.readouterr().out
     assert main([*words, "--out", "model/quality.json"]) == 2
-    assert "hold no number of model" in capsys.readouterr().err
+    assert "have no number of model" in capsys.readouterr().err
 
 
 def test_budgets_that_were_never_trained_and_several_resolutions_stand_beside_full_attention(
@@ -290,7 +290,7 @@ def test_a_folder_that_cannot_be_used_is_told(
 ) -> None:
     (plotless / "out").write_text("")
     assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 2
-    assert "no report can be written into out (File exists)" in capsys.readouterr().err
+    assert "--out out is a file; give a folder." in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")

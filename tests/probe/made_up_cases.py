@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.probe.made_up_rows import row
-from veca.probe.bootstrap import Comparison, case_facts, compare
+from veca.probe.bootstrap import compare_to_baseline, save_per_image
 from veca.probe.metrics import (
     PER_PICTURE,
     depth_metrics,
@@ -19,19 +19,12 @@ from veca.probe.metrics import (
     unions,
 )
 from veca.probe.rows import Row
-from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.tensors import tensor_pieces
+from veca.runtime.files import make_folder
 
 CLASSES = ("field", "barn", "pond", "never", "unscored")
 SCORED = (0, 1, 2, 3)
 """The last class is in unions of the others only, and nothing is of the one before."""
 
-
-MISSING = (
-    "the model: no cases on disk belong to it: they are lost, of other pictures or weights, or of "
-    "an older version"
-)
-"""Why a number is left out."""
 
 TWIN: dict[str, Any] = {
     "model": "runs/twin", "role": "baseline", "weights": "e" * 64, "budget": None,
@@ -50,7 +43,7 @@ def write_cases(
     """Cases as a run writes them, under a name that says nothing."""
     make_folder(folder)
     path = folder / f"{name or len(list(folder.iterdir()))}.safetensors"
-    write_atomic(path, tensor_pieces(cases, case_facts(of, scored)))
+    save_per_image(path, cases, of, scored)
     return path
 
 
@@ -135,7 +128,7 @@ def every_task(folder: Path) -> list[Row]:
     return rows
 
 
-def against(rows: Sequence[Row], cases: Path, rounds: int = 400) -> Comparison:
+def against(rows: Sequence[Row], cases: Path, rounds: int = 400) -> dict[str, Any]:
     """The comparison with the only baseline."""
-    (found,) = compare(rows, cases, rounds)
+    (found,) = compare_to_baseline(rows, cases, rounds)
     return found

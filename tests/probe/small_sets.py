@@ -113,4 +113,4 @@ def use_quick_protocols(patch: pytest.MonkeyPatch) -> None:
 def timeless(rows: list[Row]) -> list[dict[str, Any]]:
     """Rows without what another run may change."""
     kept = [row.as_json() for row in rows]
-    return [{**row, "milliseconds": None, "command": ""} for row in kept]
+    return [{**row, "milliseconds": None, "command": "", "date": ""} for row in kept]

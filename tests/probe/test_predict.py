@@ -1,6 +1,5 @@
 """Saved heads predict what was measured, damage to them is refused, and names do not clash."""
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -13,7 +12,6 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.probe.dense_scenes import ALL, CLASSES, SMALL_DEPTH, ColorModel, place_in, ramps
@@ -56,7 +54,7 @@ from veca.probe.rows import Role, Setting, row_from_json
 from veca.probe.run import Evaluator
 from veca.probe.shown_features import Showing
 from veca.probe.suite import Job
-from veca.runtime.tensors import load_tensors, save_tensors
+from veca.runtime.tensors import load_tensors, open_tensors, save_tensors
 
 CPU = torch.device("cpu")
 
@@ -78,7 +76,7 @@ def fitted(folder: Path, data: Path, task: str, **changes: Any) -> tuple[Evaluat
 
 def cases_of(head: Path) -> dict[str, torch.Tensor]:
     """The per-image results of a head."""
-    return load_file(head.parents[1] / "cases" / head.name)
+    return load_file(head.parents[1] / "per_image" / head.name)
 
 
 def pictures_of(data: LabeledDataset) -> list[DecodedImage]:
@@ -426,11 +424,10 @@ def test_a_result_is_written_under_what_it_is(tmp_path: Path) -> None:
     assert (head.task, head.data, head.classes) == ("logistic", "colors", ("blue", "green", "red"))
     assert (head.model, head.weights, head.setting) == ("tiny", "cells", Setting(8, 0.5))
     assert (head.resolution, head.seed, head.metrics) == (64, 3, {"top1": 50.0})
-    assert load_file(tmp_path / "cases" / name)["correct"].all()
-    with safe_open(tmp_path / "cases" / name, "pt") as file:
-        facts = file.metadata()
-    assert row_from_json(json.loads(facts["row"])) == row(command="a 'b'")
-    assert json.loads(facts["scored"]) == [0, 2]
+    assert load_file(tmp_path / "per_image" / name)["correct"].all()
+    with open_tensors(tmp_path / "per_image" / name) as file:
+        assert row_from_json(file.metadata["row"]) == row(command="a 'b'")
+        assert file.metadata["eval_classes"] == [0, 2]
     again = keep_result(found_in(tmp_path, metrics={"top1": 60.0}), origin(), tmp_path)
     assert again == path
     assert load_head(path).metrics == {"top1": 60.0}
@@ -439,7 +436,7 @@ def test_a_result_is_written_under_what_it_is(tmp_path: Path) -> None:
 
 def test_without_a_head_only_per_image_results_are_written(tmp_path: Path) -> None:
     assert keep_result(found_in(tmp_path, head=None), origin(), tmp_path) is None
-    assert len(list((tmp_path / "cases").iterdir())) == 1
+    assert len(list((tmp_path / "per_image").iterdir())) == 1
     assert not (tmp_path / "heads").exists()
 
 

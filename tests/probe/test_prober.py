@@ -22,10 +22,10 @@ from tests.probe.small_sets import (
 )
 from veca.data.sets.dataset import DatasetError
 from veca.probe import run as module
-from veca.probe.bootstrap import KeptCases
+from veca.probe.bootstrap import PerImageFiles
 from veca.probe.models import ProbeModelError
 from veca.probe.predict import load_head
-from veca.probe.rows import TASKS, Setting, averages, merge_rows
+from veca.probe.rows import TASKS, Setting, mean_over_seeds, merge_rows
 from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Evaluator, usual_protocol
 from veca.probe.suite import Job
 from veca.runtime import VERSION
@@ -147,7 +147,7 @@ def test_heads_and_cases_lie_below_the_folder_of_the_run(tmp_path: Path) -> None
     assert folder.parent == tmp_path / "out" / "heads"
     head = load_head(folder)
     assert head.metrics == {row.metric: row.value for row in rows}
-    cases = load_file(tmp_path / "out" / "cases" / f"{folder.name}.safetensors")
+    cases = load_file(tmp_path / "out" / "per_image" / folder.name)
     assert 100 * float(cases["correct"].double().mean()) == pytest.approx(head.metrics["top1"])
     without, _ = prepared(tmp_path / "other", out=None)
     assert timeless(without.rows(job("logistic", budgets=(2,)))) == timeless(rows)
@@ -160,12 +160,14 @@ def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Pa
     prober.sets["v2", False] = color_set(tmp_path, name="v2", train=None, uses_head_of="colors")
     asked = job("logistic", baseline=("twin",), budgets=(2, 8), also=("v2",))
     rows = prober.rows(asked, (0, 1))
-    cases = KeptCases(tmp_path / "out" / "cases")
-    leading = [one for one in averages(rows) if one.row.metric == "top1"]
+    files = PerImageFiles(tmp_path / "out" / "per_image")
+    leading = [one for one in mean_over_seeds(rows) if one.row.metric == "top1"]
     assert len(leading) == 3 * 2  # settings and sets
     for one in leading:
         assert one.seeds == (0, 1)
-        assert cases.statistic(one).whole == pytest.approx(one.mean)
+        found = files.load(one)
+        assert found is not None
+        assert found.value == pytest.approx(one.mean)
 
 
 def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(

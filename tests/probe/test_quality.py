@@ -28,7 +28,7 @@ from veca.probe.quality import (
     report_files,
     write_quality,
 )
-from veca.probe.report import write_report
+from veca.probe.report import ReportError, write_report
 from veca.probe.rows import Row
 
 
@@ -101,7 +101,9 @@ def test_seeds_may_be_spread_over_reports_and_a_later_report_replaces_a_number(
     paths = []
     for seed in (0, 1):
         folder = tmp_path / str(seed)
-        write_report([class_row(folder / "cases", right_of(seed), **LOGISTIC, seed=seed)], folder)
+        write_report(
+            [class_row(folder / "per_image", right_of(seed), **LOGISTIC, seed=seed)], folder
+        )
         paths.append(folder / "report.json")
     (found,) = quality(*_with_cases(paths)).rows
     assert found.seeds == (0, 1)
@@ -141,7 +143,7 @@ def test_two_numbers_for_one_measurement_are_refused() -> None:
 
 
 def test_a_report_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QualityError, match=r"none\.json cannot be read"):
+    with pytest.raises(ReportError, match=r"none\.json cannot be read"):
         report_files([tmp_path / "none.json"])
     with pytest.raises(QualityError, match="no report was given"):
         report_files([])

@@ -1,15 +1,426 @@
-"""A report lies in its folder as rows, words and a picture, and keeps what was there before."""
+"""Rows, their means over seeds, and the files of a report."""
 
 import json
+import math
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.probe.made_up_cases import class_row, right_of
-from tests.probe.made_up_rows import baseline, depth_rows, knn_rows, row
-from veca.probe.report import ReportError, read_report, write_report
-from veca.probe.rows import Row
+from tests.probe.made_up_rows import DIGEST, baseline, depth_rows, knn_rows, row, teacher
+from veca.probe.report import (
+    ReportError,
+    format_mean,
+    markdown_table,
+    published_rows,
+    read_report,
+    report_markdown,
+    report_tables,
+    retention,
+    section_table,
+    write_report,
+)
+from veca.probe.rows import (
+    Row,
+    RowError,
+    Setting,
+    mean_over_seeds,
+    merge_rows,
+    primary_metric,
+    reference_of,
+    row_from_json,
+    sections,
+)
+from veca.runtime import VERSION
+
+WANTED = {
+    "task", "model", "data", "budget", "resolution", "metric", "value", "seed", "weights", "split",
+    "counts", "protocol", "feature", "version", "command", "milliseconds", "gflops", "partial",
+    "role", "ffn", "unit", "chosen", "patches_per_core", "trained", "data_sha256",
+    "data_facts", "protocol_sha256", "precision", "date",
+}  # fmt: skip
+
+
+def test_a_row_carries_what_a_published_number_must_carry() -> None:
+    found = row().as_json()
+    assert set(found) == WANTED
+    assert found["version"] == VERSION
+    assert teacher().as_json()["budget"] is None
+
+
+@pytest.mark.parametrize(
+    "written",
+    [row(ffn=0.5, partial=("10 pictures are missing.",), chosen={"rate": 0.1}), teacher()],
+)
+def test_a_row_comes_back_from_json_as_it_was(written: Row) -> None:
+    read = row_from_json(json.loads(json.dumps(written.as_json())))
+    assert read == written
+
+
+def test_whole_numbers_of_a_hand_written_file_are_read_as_numbers() -> None:
+    read = row_from_json(row().as_json() | {"value": 61, "ffn": 1})
+    assert (read.value, read.ffn) == (61.0, 1.0)
+    assert isinstance(read.value, float)
+    assert isinstance(read.ffn, float)
+
+
+def test_times_hyperparameters_and_commands_do_not_make_another_number() -> None:
+    again = replace(
+        row(), value=1.0, milliseconds=3.0, gflops=2.0, chosen={"rate": 1.0}, command="again",
+        version="9", patches_per_core=1.0, date="2026-05-12T10:00:00+00:00",
+    )  # fmt: skip
+    assert again.identity() == row().identity()
+
+
+def test_a_row_that_tells_what_it_was_fitted_on_replaces_one_that_does_not() -> None:
+    counts = {"train": 888, "test": 444, "fitted": 799}
+    new = row(counts=counts)
+    assert new.identity() == row().identity()
+    assert merge_rows([row()], [new]) == [new]
+    assert new.as_json()["counts"] == counts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "linear"}, {"model": "other"}, {"role": "baseline"}, {"weights": None},
+        {"data": "other"}, {"split": "test"}, {"counts": {"train": 1, "test": 444}},
+        {"budget": 16}, {"ffn": 0.5}, {"resolution": 160}, {"metric": "top1_k10"}, {"seed": 1},
+        {"protocol": "other"}, {"feature": "patch-mean"}, {"partial": ("some are missing.",)},
+        {"trained": False}, {"data_sha256": "1"}, {"unit": ""},
+    ],
+)  # fmt: skip
+def test_all_else_makes_another_number(change: dict[str, Any]) -> None:
+    assert replace(row(), **change).identity() != row().identity()
+
+
+def test_new_rows_replace_old_ones_of_the_same_number_in_their_place() -> None:
+    old = [row(budget=8), row(budget=64), teacher()]
+    new = [row(budget=64, value=99.0), baseline()]
+    assert merge_rows(old, new) == [old[0], new[0], old[2], new[1]]
+
+
+def test_seeds_are_other_numbers_unless_they_are_set_apart() -> None:
+    assert row(seed=1).identity() != row().identity()
+    assert row(seed=1).identity("seed") == row().identity("seed")
+
+
+def test_rows_of_older_versions_are_read() -> None:
+    old = {**baseline().as_json(), "role": "control"}
+    del old["date"]
+    assert row_from_json(old) == baseline()
+    assert old["role"] == "control"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(RowError, match=r"top1_k20 of runs/tiny on pets is (nan|inf)"):
+        row(value=value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([], "must be an object"),
+        ({"task": "knn"}, "lacks .*'data'"),
+        (row().as_json() | {"color": 1}, "unknown fields .*'color'"),
+        (row().as_json() | {"task": "dance"}, "task of a row is 'dance'; it must be one of"),
+        (row().as_json() | {"unit": "km"}, "unit of a row is 'km'; it must be one of '%', 'm', ''"),
+    ],
+)
+def test_what_is_no_row_is_refused_with_the_fields_that_are_wrong(wrong: Any, words: str) -> None:
+    with pytest.raises(RowError, match=words):
+        row_from_json(wrong)
+
+
+def test_more_is_better_only_for_what_is_right() -> None:
+    assert row().more_is_better
+    assert not row(unit="m").more_is_better
+    assert not row(unit="").more_is_better
+
+
+def test_the_setting_of_a_row_is_that_of_its_model() -> None:
+    assert row(ffn=0.5).setting == Setting(8, 0.5)
+    assert teacher().setting == Setting()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "first"),
+    [
+        (["top1_k10", "top1_k20", "top1_k100"], "top1_k20"),
+        (["top1_k10"], "top1_k10"),
+        (["top1", "top5", "map"], "map"),
+        (["aacc", "iou/cat", "miou"], "miou"),
+        (["abs_rel", "rmse_pooled", "rmse"], "rmse"),
+    ],
+)
+def test_a_table_is_led_by_the_metric_that_its_set_is_known_by(
+    metrics: list[str], first: str
+) -> None:
+    assert primary_metric(metrics) == first
+
+
+def test_rows_that_differ_in_their_seed_become_one_number() -> None:
+    values = [60.0, 61.5, 64.0]
+    rows = [row(seed=seed, value=value) for seed, value in enumerate(values)]
+    (found,) = mean_over_seeds(rows)
+    assert found.mean == pytest.approx(np.mean(values))
+    assert found.std == pytest.approx(np.std(values, ddof=1))
+    assert found.seeds == (0, 1, 2)
+
+
+def test_one_seed_has_no_spread() -> None:
+    (found,) = mean_over_seeds([row(seed=3)])
+    assert (found.mean, found.std, found.seeds) == (60.0, None, (3,))
+    assert format_mean(found) == "60.00"
+
+
+def test_other_budgets_models_and_metrics_stay_apart() -> None:
+    found = mean_over_seeds(knn_rows())
+    assert len(found) == 4 * 3 + 2
+    assert all(item.seeds == (0, 1, 2) for item in found)
+
+
+def test_times_are_the_median_of_the_seeds_that_were_timed() -> None:
+    times = [3.0, None, 9.0, 4.0]
+    (found,) = mean_over_seeds(
+        [row(seed=seed, milliseconds=time) for seed, time in enumerate(times)]
+    )
+    assert found.milliseconds == 4.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([row(value=80.0), row(value=82.0, seed=1)], "81.00 ± 1.41"),
+        ([row(value=0.3705, unit="m")], "0.3705"),
+    ],
+)
+def test_numbers_have_the_digits_that_papers_print(rows: list[Row], told: str) -> None:
+    assert format_mean(mean_over_seeds(rows)[0]) == told
+
+
+def test_a_reference_is_taken_at_the_same_resolution_and_budget() -> None:
+    mine = mean_over_seeds([row(budget=8), row(budget=64, resolution=160)])
+    candidates = mean_over_seeds(
+        [baseline(budget=budget, resolution=side) for budget in (8, 64) for side in (128, 160)]
+    )
+    for item in mine:
+        found = reference_of(item, candidates)
+        assert found is not None
+        assert found.row.setting == item.row.setting
+        assert found.row.resolution == item.row.resolution
+
+
+def test_a_reference_without_budgets_serves_for_all_at_its_resolution() -> None:
+    rows = depth_rows()
+    found = mean_over_seeds(rows)
+    teachers = [item for item in found if item.row.role == "teacher"]
+    for item in found[:4]:
+        reference = reference_of(item, teachers)
+        assert reference is not None
+        assert reference.row.resolution == item.row.resolution
+
+
+def test_a_reference_with_shares_but_without_budgets_is_taken_at_the_same_share() -> None:
+    twins = mean_over_seeds([baseline(budget=None, ffn=share) for share in (0.25, 0.5, None)])
+    for item in mean_over_seeds(
+        [row(budget=b, ffn=share) for b in (8, 64) for share in (0.25, None)]
+    ):
+        found = reference_of(item, twins)
+        assert found is not None
+        assert found.row.ffn == item.row.ffn
+    (other,) = mean_over_seeds([row(ffn=0.75)])
+    assert reference_of(other, twins) is None
+
+
+def test_a_reference_with_budgets_but_without_shares_is_taken_at_the_same_budget() -> None:
+    (mine,) = mean_over_seeds([row(budget=8, ffn=0.5)])
+    found = reference_of(mine, mean_over_seeds([baseline(budget=8), baseline(budget=64)]))
+    assert found is not None
+    assert found.row.setting == (8, None)
+
+
+def test_a_reference_at_one_other_resolution_serves_too() -> None:
+    (mine,), (reference,) = mean_over_seeds([row()]), mean_over_seeds([teacher(resolution=256)])
+    assert reference_of(mine, [reference]) is reference
+
+
+def test_where_it_is_not_clear_which_number_is_meant_there_is_no_reference() -> None:
+    (mine,) = mean_over_seeds([row(budget=16)])
+    assert reference_of(mine, mean_over_seeds([baseline(budget=8), baseline(budget=64)])) is None
+    assert reference_of(mine, mean_over_seeds([teacher(metric="top1_k10")])) is None
+
+
+@pytest.mark.parametrize(
+    ("mine", "reference", "told"),
+    [
+        (row(value=79.99), teacher(value=81.93), "97.6 %"),
+        (row(value=0.433, unit="m"), teacher(value=0.3705, unit="m"), "x1.169"),
+        (row(value=1.0), teacher(value=0.0), "-"),
+        (row(), None, "-"),
+    ],
+)
+def test_shares_are_percent_and_errors_are_ratios(
+    mine: Row, reference: Row | None, told: str
+) -> None:
+    other = None if reference is None else mean_over_seeds([reference])[0]
+    assert retention(mean_over_seeds([mine])[0], other) == told
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line of a table."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def table(rows: list[Row]) -> list[list[str]]:
+    """The leading table of rows that make one section, with its titles."""
+    (section,) = sections(rows)
+    title, _, *lines = section_table(section)
+    return [cells(title), *map(cells, lines)]
+
+
+def test_one_table_over_budgets_has_teacher_and_baseline_beside() -> None:
+    assert table(knn_rows()) == [
+        ["model", "budget", "px", "top1_k20, %", "of efficientnet-lite2 (teacher)",
+         "of runs/baseline (baseline)", "ms", "GFLOPs", "patches/core"],
+        ["runs/tiny", "8", "128", "60.00 ± 1.00", "75.0 %", "111.1 %", "2.00", "0.80", "8.00"],
+        ["runs/tiny", "16", "128", "64.00 ± 1.00", "80.0 %", "110.3 %", "4.00", "1.60", "4.00"],
+        ["runs/tiny", "32", "128", "66.00 ± 1.00", "82.5 %", "110.0 %", "8.00", "3.20", "2.00"],
+        ["runs/tiny", "64", "128", "67.00 ± 1.00", "83.8 %", "109.8 %", "16.0", "6.40", "1.00"],
+        ["efficientnet-lite2 (teacher)", "-", "128", "80.00 ± 0.00", "-", "-", "31.0", "1.70",
+         "-"],
+        ["runs/baseline (baseline)", "8", "128", "54.00 ± 0.50", "67.5 %", "-", "2.00", "0.80",
+         "8.00"],
+        ["runs/baseline (baseline)", "16", "128", "58.00 ± 0.50", "72.5 %", "-", "4.00", "1.60",
+         "4.00"],
+        ["runs/baseline (baseline)", "32", "128", "60.00 ± 0.50", "75.0 %", "-", "8.00", "3.20",
+         "2.00"],
+        ["runs/baseline (baseline)", "64", "128", "61.00 ± 0.50", "76.2 %", "-", "16.0", "6.40",
+         "1.00"],
+    ]  # fmt: skip
+
+
+def test_errors_are_told_as_ratios_at_their_own_resolution() -> None:
+    title, *lines = table(depth_rows())
+    assert title == ["model", "budget", "px", "rmse, m", "of efficientnet-lite2 (teacher)"]
+    assert [line[1:] for line in lines] == [
+        ["8", "256", "0.5150", "x1.226"],
+        ["64", "256", "0.4600", "x1.095"],
+        ["8", "512", "0.5000", "x1.250"],
+        ["64", "512", "0.4400", "x1.100"],
+        ["-", "256", "0.4200", "-"],
+        ["-", "512", "0.4000", "-"],
+    ]
+
+
+def test_other_metrics_follow_with_their_share_of_the_teacher() -> None:
+    text = report_markdown(knn_rows(), None)
+    after = text.split("Other metrics; in brackets: of efficientnet-lite2 (teacher).")[1]
+    title, _, first = after.strip().splitlines()[:3]
+    assert cells(title) == ["model", "budget", "px", "top1_k10, %"]
+    assert cells(first) == ["runs/tiny", "8", "128", "58.00 ± 1.00 (74.4 %)"]
+
+
+def test_a_metric_that_a_model_was_not_measured_by_is_a_dash() -> None:
+    rows = [*knn_rows(), row(metric="top1_k100", value=50.0)]
+    line = next(line for line in report_markdown(rows, None).splitlines() if "50.00" in line)
+    assert cells(line) == ["runs/tiny", "8", "128", "58.00 ± 1.00 (74.4 %)", "50.00"]
+    line = next(line for line in report_markdown(rows, None).splitlines() if "62.00 ±" in line)
+    assert cells(line)[-1] == "-"
+
+
+def test_numbers_of_single_classes_have_a_line_each() -> None:
+    facts: dict[str, Any] = {"task": "segmentation", "data": "voc"}
+    rows = [
+        row(**facts, metric="miou", value=50.0),
+        row(**facts, metric="iou/cat", value=60.0),
+        row(**facts, metric="iou/dog", value=40.0),
+        row(**facts, metric="iou/dog", value=45.0, budget=64, ffn=0.5),
+    ]
+    text = report_markdown(rows, None)
+    lines = [cells(line) for line in text.splitlines() if line.startswith("| iou/")]
+    assert lines == [["iou/cat", "60.00", "-"], ["iou/dog", "40.00", "45.00"]]
+    assert "runs/tiny, 64 cores, ffn 0.5, 128 px" in text
+    assert "Other metrics" not in text
+
+
+def test_very_many_classes_are_left_to_the_json_file() -> None:
+    rows = [row(task="segmentation", metric=f"iou/{n}", value=1.0) for n in range(150)]
+    text = report_markdown([row(task="segmentation", metric="miou"), *rows], None)
+    assert "The 150 numbers for classes and sizes are in report.json." in text
+    assert "iou/7" not in text
+
+
+def test_every_task_set_protocol_and_feature_has_a_table_of_its_own() -> None:
+    rows = [row(), row(task="logistic"), row(data="cars"), row(protocol="p"), row(feature="f"),
+            row(counts={"train": 1, "test": 1}), row(budget=64), row(seed=1)]  # fmt: skip
+    assert len(sections(rows)) == 6
+
+
+def test_partial_sets_say_so_loudly_and_what_is_missing() -> None:
+    text = report_markdown([row(partial=("Class cat has 3 pictures instead of 100.",))], None)
+    assert "(PARTIAL)" in text
+    assert "not comparable" in text
+    assert "- Class cat has 3 pictures instead of 100." in text
+    assert "PARTIAL" not in report_markdown([row()], None)
+
+
+def test_models_of_one_name_are_told_apart_by_their_weights() -> None:
+    (section,) = sections([row(), row(weights="a" * 64), teacher(), baseline(trained=False)])
+    assert [section.name(who) for who in section.models] == [
+        "runs/tiny @01234567",
+        "runs/tiny @aaaaaaaa",
+        "efficientnet-lite2 (teacher)",
+        "runs/baseline, untrained (baseline)",
+    ]
+
+
+def test_the_page_carries_what_a_published_number_must_carry() -> None:
+    text = report_markdown(knn_rows(), None)
+    for words in (
+        DIGEST, "val", "888 train", "444 test", "seeds: 0, 1, 2", "dinov2", "feature image",
+        "veca probe knn pets --model runs/tiny --out out", "veca 0.",
+    ):  # fmt: skip
+        assert words in text
+    assert text.count("veca probe knn") == 1
+
+
+def test_a_model_alone_needs_no_reference() -> None:
+    title, line = table([teacher(role="model")])
+    assert title == ["model", "px", "top1_k20, %"]
+    assert line == ["efficientnet-lite2", "128", "60.00"]
+
+
+def test_a_line_that_lacks_the_leading_metric_stands_only_with_the_others() -> None:
+    rows = [row(), row(budget=64, metric="top1_k10")]
+    assert len(table(rows)) == 2
+    assert re.search(r"\| runs/tiny \| +64 \|", report_markdown(rows, None))
+
+
+def test_a_terminal_gets_the_leading_tables_alone() -> None:
+    rows = [*knn_rows(), *depth_rows()]
+    found = report_tables(rows)
+    tables = [[section.title, "", *section_table(section)] for section in sections(rows)]
+    assert found == "\n\n".join("\n".join(lines) for lines in tables)
+    assert found.count("rmse, m") == 1
+    assert "top1_k10" not in found
+    assert not report_tables([])
+
+
+def test_a_table_says_what_is_scored_and_on_what_was_chosen() -> None:
+    facts = {"train_list": "all of it", "scored": ["cat", "dog"]}
+    text = report_markdown([row(data_facts=facts, chosen={"on": "the reported part"})], None)
+    assert "Data set: train list: all of it; scored: cat, dog." in text
+    assert "Hyperparameters were selected on the reported part." in text
+    plain = report_markdown([row()], None)
+    assert "Data set:" not in plain
+    assert "selected on" not in plain
 
 
 def test_report_json_is_a_list_of_rows(tmp_path: Path) -> None:
@@ -63,7 +474,7 @@ def test_with_a_baseline_the_page_begins_with_the_comparison_that_a_file_has_too
     tmp_path: Path,
 ) -> None:
     twin = {"role": "baseline", "model": "runs/twin", "weights": "e" * 64, "budget": None}
-    cases = tmp_path / "cases"
+    cases = tmp_path / "per_image"
     rows = [class_row(cases, right_of(0)), class_row(cases, right_of(1), **twin)]
     written = write_report(rows, tmp_path, lambda rows: b"png")
     text = (tmp_path / "report.md").read_text("utf-8")
@@ -81,10 +492,6 @@ def test_a_comparison_that_no_longer_belongs_to_the_rows_does_not_stay(tmp_path:
     (tmp_path / "comparison.json").write_text("old")
     write_report([row()], tmp_path)
     assert not (tmp_path / "comparison.json").exists()
-    write_report([baseline()], tmp_path)
-    text = (tmp_path / "report.md").read_text("utf-8")
-    assert "- knn on pets, top1_k20, 1 line: the model: no cases on disk belong to it" in text
-    assert json.loads((tmp_path / "comparison.json").read_text("utf-8"))[0]["lines"] == []
 
 
 def test_a_folder_without_a_report_has_no_rows(tmp_path: Path) -> None:
@@ -96,7 +503,7 @@ def test_a_folder_without_a_report_has_no_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no JSON"),
+        ("{", "cannot be read"),
         ("{}", "is no list of rows"),
         ('[{"task": "knn"}]', "row 0 of .*report.json cannot be read: a row lacks"),
     ],
@@ -108,3 +515,26 @@ def test_a_file_that_is_no_report_is_refused_and_left_alone(
     with pytest.raises(ReportError, match=words):
         write_report([row()], tmp_path)
     assert (tmp_path / "report.json").read_text("utf-8") == content
+
+
+def test_columns_of_dashes_are_dropped_and_names_cannot_break_a_table() -> None:
+    lines = [["a|b", "-", "1"], ["c\nd", "-", "-"]]
+    assert list(markdown_table(["name", "empty", "x"], lines)) == [
+        "| name |   x |", "| ---- | --: |", "| a\\|b |   1 |", "| c d  |   - |"
+    ]  # fmt: skip
+
+
+def test_published_numbers_of_the_same_data_set_follow_in_tables_of_their_own() -> None:
+    measured = row(task="depth", data="nyu-v2", metric="rmse", unit="m", value=0.5)
+    text = report_markdown([measured])
+    assert text.index("## depth on nyu-v2") < text.index("## Published: depth on nyu-v2")
+    assert "Not measured here: Tables 1, 2" in text
+    found = published_rows([measured])
+    assert {one.role for one in found} == {"published"}
+    assert {one.protocol for one in found} == {"of Table 1", "of Table S.12", "of Table S.16"}
+    (clip,) = [one for one in found if one.model == "CLIP-B/16"]
+    assert (clip.value, clip.unit, clip.resolution) == (0.6176, "m", 512)
+    stuff = row(task="segmentation", data="coco-stuff", metric="miou")
+    assert {one.model for one in published_rows([stuff])} >= {"DINOv3-S (?)", "VECA-S+ (?)"}
+    assert not published_rows([replace(measured, partial=("9 of 10",))])
+    assert not published_rows([row()])

@@ -21,10 +21,9 @@ from safetensors.torch import load_file, save_file
 
 import veca
 from veca.distill.publish import ADAPTORS_NAME, today
-from veca.probe.bootstrap import CASES_FOLDER, compare
+from veca.probe.bootstrap import PER_IMAGE_FOLDER, compare_to_baseline
 from veca.probe.quality import QUALITY_NAME, quality_of, report_files, write_quality
-from veca.probe.report import comparison_lines, read_report
-from veca.probe.report_text import report_tables
+from veca.probe.report import comparison_lines, read_report, report_tables
 from veca.probe.rows import Row
 from veca.weights.checkpoint import describe
 
@@ -116,7 +115,7 @@ def results_of(folder: Path, name: str, digest: str) -> str:
             )
     lines = [
         line.replace("## ", "### ")
-        for one in compare(rows, folder / CASES_FOLDER)
+        for one in compare_to_baseline(rows, folder / PER_IMAGE_FOLDER)
         for line in comparison_lines(one)
     ]
     times, words = timed(rows, folder)

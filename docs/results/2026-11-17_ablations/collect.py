@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from veca.probe.report import read_report
-from veca.probe.rows import headline
+from veca.probe.rows import primary_metric
 
 RUNS, KEPT = Path("build/ablations"), Path(__file__).parent
 
@@ -72,7 +72,7 @@ def probed(run: Path) -> dict[str, dict[str, float]]:
     rows = read_report(run / "probes")
     for row in rows:
         same = [r.metric for r in rows if (r.task, r.data) == (row.task, row.data)]
-        if row.metric == headline(same):
+        if row.metric == primary_metric(same):
             found.setdefault(str(row.budget), {})[f"{row.task} {row.data}"] = row.value
     return found
 

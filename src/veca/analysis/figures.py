@@ -18,8 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from veca.analysis.benchmark import Contender, Row
-from veca.probe.report_text import Section, Who, sections
-from veca.probe.rows import Average
+from veca.probe.rows import ModelKey, Section, SeedMean, sections
 from veca.probe.rows import Row as ProbeRow
 from veca.runtime.timing import Quartiles
 
@@ -337,7 +336,7 @@ def quality_panels(rows: Sequence[ProbeRow]) -> list[QualityPanel]:
     found = []
     for section in sections(rows):
         metric = section.metrics[0]
-        leading = [item for item in section.averages if item.row.metric == metric]
+        leading = [item for item in section.means if item.row.metric == metric]
         if any(item.row.budget is not None for item in leading):
             found.append(_panel(section, leading))
     return found
@@ -349,7 +348,7 @@ def plot_quality(rows: Sequence[ProbeRow]) -> bytes | None:
     return draw_quality(panels) if panels else None
 
 
-def _panel(section: Section, leading: Sequence[Average]) -> QualityPanel:
+def _panel(section: Section, leading: Sequence[SeedMean]) -> QualityPanel:
     """The leading metric of a section as lines and levels."""
     row = leading[0].row
     better = "more is better" if row.more_is_better else "less is better"
@@ -364,12 +363,12 @@ def _panel(section: Section, leading: Sequence[Average]) -> QualityPanel:
     )
 
 
-def _lines(section: Section, leading: Sequence[Average]) -> list[Line]:
+def _lines(section: Section, leading: Sequence[SeedMean]) -> list[Line]:
     """A line for each model, resolution and share; the place of a level is not a number."""
-    groups: dict[tuple[Who, int, float | None, bool], list[Average]] = {}
+    groups: dict[tuple[ModelKey, int, float | None, bool], list[SeedMean]] = {}
     for item in leading:
         row = item.row
-        key = (Who.of(row), row.resolution, row.ffn, row.budget is None)
+        key = (ModelKey.of(row), row.resolution, row.ffn, row.budget is None)
         groups.setdefault(key, []).append(item)
     several = {
         who: [len({key[part] for key in groups if key[0] == who}) > 1 for part in (1, 2)]
@@ -384,7 +383,7 @@ def _lines(section: Section, leading: Sequence[Average]) -> list[Line]:
         ends = f", {side} px" if sides_differ else ""
         ends += f", ffn {share:g}" if shares_differ and share is not None else ""
         points = sorted(items, key=lambda item: item.row.budget or 0)
-        spreads = [item.deviation or 0.0 for item in points]
+        spreads = [item.std or 0.0 for item in points]
         found.append(
             Line(
                 label=f"{shortened(section.name(who))}{ends}",

@@ -15,8 +15,7 @@ from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.features import Place
 from veca.probe.quality import quality_of, report_files, write_quality
-from veca.probe.report import COMPARISON_NAME, Draw, write_report
-from veca.probe.report_text import report_tables
+from veca.probe.report import COMPARISON_NAME, Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Task
 from veca.probe.run import Evaluator
 from veca.probe.suite import Job, Outcome, Runner, read_suite, run_suite
@@ -289,6 +288,8 @@ def _prober(out: Path, how: How, workers: Ranks, command: str) -> Evaluator:
 @contextmanager
 def _alone_in(out: Path, workers: Ranks) -> Iterator[None]:
     """Keep other runs out of the folder of a report; what fails, fails in all processes."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; give a folder.")
     with workers.locked(out):
         try:
             yield

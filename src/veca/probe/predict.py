@@ -15,13 +15,12 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_
 
 import torch
 from jaxtyping import Float, UInt8
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veca.data.augment import ViewConfig, center_view, min_side
 from veca.data.images import DecodedImage, ImageError
 from veca.data.listing import absolute
-from veca.probe.bootstrap import CASES_FOLDER, case_facts
+from veca.probe.bootstrap import PER_IMAGE_FOLDER, save_per_image
 from veca.probe.dense import head_from
 from veca.probe.depth import predict_depth_map
 from veca.probe.depth_scale import DepthScale
@@ -36,8 +35,7 @@ from veca.probe.shown_features import Kind, Showing, observe_shown
 from veca.probe.sliding_window import argmax_pixels
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
-from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.tensors import load_tensors, save_tensors, tensor_pieces
+from veca.runtime.tensors import load_tensors, open_tensors, save_tensors
 
 HEADS_FOLDER = "heads"
 SUFFIX = ".safetensors"
@@ -301,12 +299,9 @@ def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
     """Write the per-image results and, if there is one, the head; return the file of the head."""
     measured = found.measured
     owner = _owner(found, origin)
-    name = _free_name(_name(found, origin), owner, out / CASES_FOLDER)
-    metadata = {"data": measured.data.name, "sha256": origin.pictures, "owner": owner}
-    if origin.row is not None:
-        metadata |= case_facts(origin.row, measured.data.eval_classes)
-    make_folder(out / CASES_FOLDER)
-    write_atomic(_cases(out / CASES_FOLDER, name), tensor_pieces(measured.cases, metadata))
+    name = _free_name(_name(found, origin), owner, out / PER_IMAGE_FOLDER)
+    path = out / PER_IMAGE_FOLDER / f"{name}{SUFFIX}"
+    save_per_image(path, measured.cases, origin.row, measured.data.eval_classes, owner)
     if measured.head is None:
         return None
     head = SavedHead(
@@ -356,16 +351,11 @@ def _owner(found: Found, origin: Origin) -> str:
 def _free_name(name: str, owner: str, folder: Path) -> str:
     """The name, with a hash if another model or data set has it."""
     try:
-        with safe_open(_cases(folder, name), "pt") as file:
-            taken = (file.metadata() or {}).get("owner", owner) != owner
-    except (OSError, SafetensorError):  # none, or damaged
+        with open_tensors(folder / f"{name}{SUFFIX}") as file:
+            taken = file.metadata.get("owner", owner) != owner
+    except OSError:  # none, or damaged
         taken = False
     return f"{name}-{owner[:8]}" if taken else name
-
-
-def _cases(folder: Path, name: str) -> Path:
-    """The per-image file of a name."""
-    return folder / f"{name}{SUFFIX}"
 
 
 class Prediction(NamedTuple):

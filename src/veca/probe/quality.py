@@ -1,7 +1,7 @@
-"""What a model was measured to be worth, for programs: `quality.json` beside its weights.
+"""All measurements of one model for programs: `quality.json` beside its weights.
 
-It is made of reports of `veca probe`, of the rows with the hash of these weights in whatever role
-and under whatever name they were measured. Numbers of single classes stay in the reports.
+It is made from reports of `veca probe`: of the rows with the hash of these weights, in whatever
+role and under whatever name they were measured. Numbers of single classes stay in the reports.
 """
 
 import dataclasses
@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from veca.probe.bootstrap import CASES_FOLDER, LEVEL, ROUNDS, CasesError, Draws, KeptCases
-from veca.probe.report import JSON_NAME, rows_from_json
-from veca.probe.rows import Average, Row, averages, merge_rows
+from veca.probe.bootstrap import PER_IMAGE_FOLDER, ROUNDS, quantiles, resample_all
+from veca.probe.report import JSON_NAME, read_rows
+from veca.probe.rows import Row, SeedMean, mean_over_seeds, merge_rows
 from veca.runtime import VecaError
 from veca.runtime.files import dumps_strict, write_atomic
 
@@ -25,15 +23,15 @@ QUALITY_NAME = "quality.json"
 FORMAT = 1
 
 DIGITS = 6
-"""After the point: more than any number is sure of, so that files stay small."""
+"""After the point: beyond the precision of any number, so that files stay small."""
 
 KEYS = ("task", "data", "split", "protocol", "feature", "metric", "unit", "resolution", "budget",
         "ffn")  # fmt: skip
-"""Fields of a row of a report that tell a measurement from others."""
+"""Fields of a row that identify a measurement."""
 
 
 class QualityError(VecaError, ValueError):
-    """A file or reports that say nothing of a model: what was got, what is allowed, what to do."""
+    """An invalid file, or reports without numbers of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ class QualityRow:
     """Mean over seeds."""
 
     interval: tuple[float, float] | None
-    """95 % over other test images, of the mean over seeds; None where no cases tell."""
+    """95 % over other test images, of the mean over seeds; None without per-image results."""
 
     seeds: tuple[int, ...]
 
@@ -69,7 +67,7 @@ class QualityRow:
     higher_is_better: bool
 
     partial: bool
-    """Whether the set was not whole, so that the value must not be compared with others."""
+    """Whether the data set was incomplete, so that the value must not be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,63 +80,57 @@ class Quality:
     weights_sha256: str
 
     date: str
-    """Of the file, such as 2026-05-12."""
+    """When the file was written, such as 2026-05-12."""
 
     commands: tuple[str, ...]
-    """By which the numbers were measured."""
+    """Commands that measured the numbers."""
 
     rows: tuple[QualityRow, ...]
 
 
 def report_files(paths: Sequence[Path]) -> tuple[list[Row], list[Path]]:
-    """The rows of reports, the later of the same number, and the folders of their cases.
+    """The rows of reports, the later one of each number, and the folders of per-image results.
 
-    A path is a `report.json`, or the folder that holds it.
+    A path is a `report.json`, or the folder that contains it.
     """
     if not paths:
-        raise QualityError(f"no report was given; give one {JSON_NAME} of veca probe or several.")
+        raise QualityError(f"no report was given; give at least one {JSON_NAME} of veca probe.")
     rows: list[Row] = []
     files = [path / JSON_NAME if path.is_dir() else path for path in paths]
     for path in files:
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise QualityError(
-                f"{path} cannot be read ({error}); give the {JSON_NAME} that veca probe wrote."
-            ) from error
-        rows = merge_rows(rows, rows_from_json(text, str(path)))
-    return rows, [path.parent / CASES_FOLDER for path in files]
+        rows = merge_rows(rows, read_rows(path))
+    return rows, [path.parent / PER_IMAGE_FOLDER for path in files]
 
 
-def quality_of(  # noqa: PLR0913 - what the file tells besides its rows
+def quality_of(  # noqa: PLR0913 - what the file has besides its rows
     rows: Sequence[Row],
-    cases: Sequence[Path],
+    folders: Sequence[Path],
     *,
     model: str,
     weights: str,
     date: str,
     rounds: int = ROUNDS,
 ) -> Quality:
-    """The measurements of the weights with this hash; `cases` are folders of cases of the rows."""
+    """The measurements of the weights with this hash; `folders` hold their per-image results."""
     own = [replace(row, role="model", model=model) for row in rows if row.weights == weights]
     if not own:
         known = dict.fromkeys(f"{row.model} ({(row.weights or 'no hash')[:16]})" for row in rows)
         raise QualityError(
-            f"the reports hold no number of {model}, whose weights are {weights[:16]}, but numbers "
-            f"of {', '.join(known) or 'nothing'}; measure it with veca probe, or name one of those."
+            f"the reports have no number of {model} with weights {weights[:16]}, but of "
+            f"{', '.join(known) or 'nothing'}; measure it with veca probe, or name one of those."
         )
-    whole = [row for row in own if "/" not in row.metric]
-    measured = averages(merge_rows([], whole))
-    intervals = _intervals(measured, Draws(KeptCases(*cases), rounds))
+    measured = mean_over_seeds(merge_rows([], [row for row in own if "/" not in row.metric]))
+    resampled = resample_all(measured, folders, rounds)
     found: dict[tuple[Any, ...], QualityRow] = {}
-    for one, interval in zip(measured, intervals, strict=True):
-        row = _quality_row(one, interval)
-        place = _place(row)
-        if place in found:
+    for item in measured:
+        drawn = resampled(item)
+        ends = None if drawn is None else quantiles(drawn.draws)
+        row = _quality_row(item, ends)
+        if (place := _place(row)) in found:
             raise QualityError(
-                f"the reports hold two numbers for {row.metric} of {row.task} on {row.data} at "
-                f"{row.resolution} px, budget {row.budget}, of other images or another form of "
-                f"the protocol {row.protocol}; give reports that measure it once."
+                f"the reports have two numbers for {row.metric} of {row.task} on {row.data} at "
+                f"{row.resolution} px, budget {row.budget}, on other images or with other values "
+                f"of the protocol {row.protocol}; give reports that measure it once."
             )
         found[place] = row
     return Quality(
@@ -150,36 +142,34 @@ def quality_of(  # noqa: PLR0913 - what the file tells besides its rows
     )
 
 
-def quality_as_json(quality: Quality) -> str:
-    """The text of the file: equal measurements give equal bytes, a row a line."""
-    head = {"format": FORMAT} | {
-        item.name: getattr(quality, item.name) for item in dataclasses.fields(quality)
-    }
-    head |= {"commands": list(quality.commands), "rows": []}
-    lines = [f'"{name}":{dumps_strict(value, name)}' for name, value in head.items()]
-    rows = [dumps_strict(_row_as_json(row), "row") for row in quality.rows]
-    lines[-1] = '"rows":[\n' + ",\n".join(rows) + "\n]"
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 def write_quality(quality: Quality, path: Path) -> None:
-    """Write the file in one step."""
+    """Write the file atomically."""
     write_atomic(path, [quality_as_json(quality).encode()])
 
 
+def quality_as_json(quality: Quality) -> str:
+    """The text of the file: equal measurements give equal bytes, a row a line."""
+    head = {"format": FORMAT, **vars(quality), "commands": list(quality.commands)}
+    del head["rows"]
+    lines = [f'"{name}":{dumps_strict(value, name)}' for name, value in head.items()]
+    rows = [dumps_strict(_row_as_json(row), "row") for row in quality.rows]
+    text = ",\n".join([*lines, '"rows":[\n' + ",\n".join(rows) + "\n]"])
+    return f"{{\n{text}\n}}\n"
+
+
 def read_quality(path: Path, weights: str | None = None) -> Quality:
-    """The measurements in a file; `weights` is the hash of the model that they must be of."""
+    """The measurements in a file; `weights` is the expected hash of the model."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise QualityError(
-            f"{path} cannot be read ({error}); write it anew with veca probe quality."
+            f"{path} cannot be read ({error}); write it again with veca probe quality."
         ) from error
     found = _checked(content, _FILE, str(path))
     if found.pop("format") != FORMAT:
         raise QualityError(
             f"{path} has the format {content['format']}, but this version of veca reads {FORMAT}; "
-            "write it anew with veca probe quality."
+            "write it again with veca probe quality."
         )
     rows = [
         QualityRow(**_checked(row, _ROW, f"row {number} of {path}"))
@@ -189,51 +179,26 @@ def read_quality(path: Path, weights: str | None = None) -> Quality:
     if weights is not None and quality.weights_sha256 != weights:
         raise QualityError(
             f"{path} is of the weights {quality.weights_sha256[:16]}, but the model has "
-            f"{weights[:16]}; measure the model and write it anew with veca probe quality."
+            f"{weights[:16]}; measure the model and write it again with veca probe quality."
         )
     return quality
 
 
-def _intervals(measured: Sequence[Average], draws: Draws) -> list[tuple[float, float] | None]:
-    """Where each mean over seeds may lie for other test images."""
-    known = [_has_cases(one, draws) for one in measured]
-    draws.draw()
-    pairs = zip(measured, known, strict=True)
-    return [_interval(draws[one]) if drawn else None for one, drawn in pairs]
-
-
-def _has_cases(one: Average, draws: Draws) -> bool:
-    """Take a number in to be drawn again, where its cases are there."""
-    try:
-        draws.add(one)
-    except CasesError:
-        return False
-    return True
-
-
-def _interval(drawn: np.ndarray) -> tuple[float, float] | None:
-    """The middle of what was drawn; None where a draw has no number."""
-    if not np.isfinite(drawn).all():
-        return None
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return round(float(low), DIGITS), round(float(high), DIGITS)
-
-
-def _quality_row(one: Average, interval: tuple[float, float] | None) -> QualityRow:
+def _quality_row(item: SeedMean, ends: tuple[float, float] | None) -> QualityRow:
     """A mean as it stands in the file."""
     return QualityRow(
-        **{name: getattr(one.row, name) for name in KEYS},
-        value=round(one.mean, DIGITS),
-        interval=interval,
-        seeds=one.seeds,
-        count=one.row.counts["test"],
-        higher_is_better=one.row.more_is_better,
-        partial=bool(one.row.partial),
+        **{name: getattr(item.row, name) for name in KEYS},
+        value=round(item.mean, DIGITS),
+        interval=None if ends is None else (round(ends[0], DIGITS), round(ends[1], DIGITS)),
+        seeds=item.seeds,
+        count=item.row.counts["test"],
+        higher_is_better=item.row.more_is_better,
+        partial=bool(item.row.partial),
     )
 
 
 def _place(row: QualityRow) -> tuple[Any, ...]:
-    """What tells a measurement from others, and where it stands: the whole model comes last."""
+    """What identifies a measurement, and its sort key: the whole model comes last."""
     values = (getattr(row, name) for name in KEYS)
     return tuple(math.inf if value is None else value for value in values)
 
@@ -253,13 +218,13 @@ def _checked(value: object, rules: Mapping[str, Rule], where: str) -> dict[str, 
     if not isinstance(value, dict) or value.keys() != rules.keys():
         got = sorted(value) if isinstance(value, dict) else type(value).__name__
         raise QualityError(
-            f"{where} has {got}; it must be an object with {', '.join(rules)}: write it anew with "
+            f"{where} has {got}; it must be an object with {', '.join(rules)}: write it again with "
             "veca probe quality."
         )
     for name, (fits, allowed) in rules.items():
         if not fits(value[name]):
             raise QualityError(
-                f"{where}: {name} is {value[name]!r}; it must be {allowed}: write it anew with "
+                f"{where}: {name} is {value[name]!r}; it must be {allowed}: write it again with "
                 "veca probe quality."
             )
     return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}

@@ -1,13 +1,12 @@
-"""Results of an evaluation: one row for each number.
+"""Results of an evaluation: rows, their means over seeds, and sections that may be compared.
 
-How much of an elastic model a feature was computed with.
-
-One number of a report, with all that it takes to know what it is and to get it again.
-
-Rows of several seeds as one number with its spread, and how much of another model's it is.
+A row is one number with everything needed to interpret and reproduce it; `report.json` is a list of
+rows. Rows that differ in their seed only become one `SeedMean`; those of one task, data set,
+protocol and feature form a `Section`, a table of the report.
 """
 
 import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from veca.runtime import VERSION, VecaError
 from veca.runtime.device import ResolvedPrecision
-from veca.runtime.files import dumps_strict
 
 
 class Setting(NamedTuple):
-    """Cores and share of the hidden units; both None for a model without such a choice."""
+    """Cores and share of the hidden units; None for a model without that choice."""
 
     budget: int | None = None
 
@@ -28,7 +26,7 @@ class Setting(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Short and fit for a file name: 'c8', 'c64-f0.5', 'whole'."""
+        """Short and safe in a file name: 'c8', 'c64-f0.5', 'whole'."""
         parts = [f"c{self.budget}"] if self.budget is not None else []
         parts += [f"f{self.ffn:g}"] if self.ffn is not None else []
         return "-".join(parts) or "whole"
@@ -37,25 +35,26 @@ class Setting(NamedTuple):
 Task = Literal["linear", "knn", "logistic", "dense-knn", "segmentation", "depth"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
-Role = Literal["model", "teacher", "baseline"]
-"""What a model is compared as; a baseline is a full-attention model of the same size."""
+Role = Literal["model", "teacher", "baseline", "published"]
+"""A baseline is a full-attention model of the same size; published numbers are those of a paper."""
 
 FORMER_ROLES = {"control": "baseline"}
 """Roles by the names that reports of older versions have."""
 
 Unit = Literal["%", "m", ""]
-"""Percent of what was told right, of which more is better; anything else is an error, of which less
-is better: meters, or a bare number."""
+"""Percent of correct predictions, where higher is better; anything else is an error, where lower is
+better: meters, or a bare number."""
 
-MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command")
-"""Fields that do not say which number it is: results, and how they were got."""
+MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command",
+            "date")  # fmt: skip
+"""Fields that do not identify a number: results, and how and when they were measured."""
 
-HEADLINES = ("map_k20", "top1_k20", "map", "top1", "miou", "rmse")
-"""Metrics that a set is known by; of those measured the first one leads its table."""
+PRIMARY_METRICS = ("map_k20", "top1_k20", "map", "top1", "miou", "rmse")
+"""The first of these that was measured leads a table."""
 
 
 class RowError(VecaError, ValueError):
-    """A row that cannot be: what was got, what is allowed, what to do."""
+    """An invalid row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +67,13 @@ class Row:
     """As it was asked for."""
 
     data: str
-    """Name of the set."""
+    """Name of the data set."""
 
     budget: int | None = None
-    """Cores that were used; None for a model without such a choice."""
+    """Cores that were used; None for a model without this choice."""
 
     resolution: int
-    """Pixels, of the side or the short side of what the model saw."""
+    """Pixels of the side or the short side of what the model saw."""
 
     metric: str
     """Such as top1_k20, miou, rmse."""
@@ -88,97 +87,108 @@ class Row:
     role: Role = "model"
 
     weights: str | None = None
-    """SHA-256 of what decides the features; None where nothing can tell."""
+    """SHA-256 of the weights; None where unknown."""
 
     trained: bool = True
-    """Whether the weights are more than random numbers."""
+    """False for random weights."""
 
     ffn: float | None = None
-    """Share of the hidden units; None for all of them, and for a model without such a choice."""
+    """Share of the hidden units; None for all of them, and for a model without this choice."""
 
     precision: ResolvedPrecision = "fp32"
-    """What the backbone computed with; rows of before there was a choice are fp32."""
+    """Precision of the backbone; older rows were all fp32."""
 
     split: str
-    """The part of the set that the number is measured on."""
+    """The split that the number was measured on."""
 
     counts: Mapping[str, int]
-    """Pictures of each part that was used, by 'train' and 'test'; for classes 'fitted' has how many
-    the head was fitted on, less than 'train' where some were put aside."""
+    """Images of each split that was used, by 'train' and 'test'; for classes 'fitted' is the number
+    of images that the head was fitted on, less than 'train' where some were held out."""
 
     data_sha256: str | None = None
-    """Over names and sizes of those pictures."""
+    """Over names and sizes of those images."""
 
     data_facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else is to be known of the set: which list was used, which classes are scored."""
+    """More about the data set: which list was used, which classes are evaluated."""
 
     protocol: str
 
     protocol_sha256: str | None = None
-    """Over every number of the protocol: a name may stand for others in another version."""
+    """Over every number of the protocol: a name may have other values in another version."""
 
     feature: str
-    """What of the model's output the head sees."""
+    """Which output of the model the head sees."""
 
     partial: Sequence[str] = ()
-    """Sentences on what the set lacks; not empty means that the number must not be compared."""
+    """Sentences on what the data set lacks; if any, the number must not be compared."""
 
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """What was selected, such as a rate, and 'on' which pictures: on the reported part it is a mild
-    optimism."""
+    """What was selected, such as a learning rate, and 'on' which images: selecting on the reported
+    split is slightly optimistic."""
 
     patches_per_core: float | None = None
 
     milliseconds: float | None = None
-    """Of one picture through the backbone, alone in its batch."""
+    """Of one image through the backbone, with batch size 1."""
 
     gflops: float | None = None
-    """Of one picture through the backbone."""
+    """Of one image through the backbone."""
 
     command: str = ""
 
     version: str = VERSION
 
+    date: str = ""
+    """When it was measured, in ISO 8601 (UTC); empty in rows of older versions."""
+
     def __post_init__(self) -> None:
-        """Refuse numbers that no reader of JSON or of a table could use."""
+        """Refuse a value that neither JSON nor a table can hold."""
         if not math.isfinite(self.value):
             raise RowError(
-                f"{self.metric} of {self.model} on {self.data} is {self.value}, which is no "
-                "number to report; look for features or targets that are not finite."
+                f"{self.metric} of {self.model} on {self.data} is {self.value}; a value must be "
+                "finite: look for features or targets that are not."
             )
 
     @property
     def setting(self) -> Setting:
-        """How much of the model was used."""
+        """Budget and share of the hidden units."""
         return Setting(self.budget, self.ffn)
 
     @property
     def more_is_better(self) -> bool:
-        """Whether the metric tells what is right; else it is an error."""
+        """Whether the metric counts correct predictions; otherwise it is an error."""
         return self.unit == "%"
 
-    def identity(self, *apart: str) -> str:
-        """Text that is the same for rows of one number, however often measured.
+    def identity(self, *ignored: str) -> str:
+        """Text that is equal for repeated measurements of one number.
 
-        Fields named in `apart` are left out too, such as the seed to find rows to average.
+        Fields in `ignored` are left out too, such as the seed to find rows to average.
         """
-        left_out = {*MEASURED, *apart}
-        kept = {name: value for name, value in self.as_json().items() if name not in left_out}
-        kept.get("counts", {}).pop(
-            "fitted", None
-        )  # follows from protocol and parts; older rows lack it
-        return dumps_strict(kept, "row")
+        left_out = {*MEASURED, *ignored}
+        found = {name: value for name, value in self.as_json().items() if name not in left_out}
+        if "counts" in found:  # `fitted` follows from protocol and splits; older rows lack it
+            found["counts"].pop("fitted", None)
+        return json.dumps(found, sort_keys=True)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as plain values, its fields in their order here."""
+        """The row as plain values, its fields in this order."""
         found = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         for name in ("counts", "chosen", "data_facts"):
             found[name] = dict(found[name])
         return found | {"partial": list(self.partial)}
 
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "task": TASKS,
+    "role": get_args(Role),
+    "unit": get_args(Unit),
+    "precision": get_args(ResolvedPrecision),
+}
+_NUMBERS = ("value", "ffn", "patches_per_core", "milliseconds", "gflops")
+
+
 def row_from_json(value: object) -> Row:
-    """The row that was written so."""
+    """The row of `Row.as_json`, of this version or an older one."""
     if not isinstance(value, dict):
         raise RowError(f"a row is {type(value).__name__}; it must be an object with named fields.")
     known = {item.name: item for item in dataclasses.fields(Row)}
@@ -193,46 +203,35 @@ def row_from_json(value: object) -> Row:
             f"a row lacks {missing} and has the unknown fields {sorted(value.keys() - known)}; "
             "it was written by another version of veca: measure again into another folder."
         )
-    if value.get("role") in FORMER_ROLES:
-        value = value | {"role": FORMER_ROLES[value["role"]]}
+    found: dict[str, Any] = {
+        name: tuple(item) if name == "partial" else item for name, item in value.items()
+    }
+    found["role"] = FORMER_ROLES.get(found.get("role", "model"), found.get("role", "model"))
     for name, allowed in _CHOICES.items():
-        if value.get(name, allowed[0]) not in allowed:
+        if found.get(name, allowed[0]) not in allowed:
             raise RowError(
-                f"{name} of a row is {value[name]!r}; it must be one of "
+                f"{name} of a row is {found[name]!r}; it must be one of "
                 f"{', '.join(map(repr, allowed))}."
             )
-    return Row(**{name: _read(name, item) for name, item in value.items()})
+    for name in _NUMBERS:  # JSON may write 1.0 as 1
+        if isinstance(found.get(name), int) and not isinstance(found[name], bool):
+            found[name] = float(found[name])
+    return Row(**found)
 
 
 def merge_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """Old rows, each replaced where there is a new one of the same identity, then what is new."""
+    """Old rows, each replaced if a new one has its identity, then the remaining new ones."""
     found = {row.identity(): row for row in old}
     found.update((row.identity(), row) for row in new)
     return list(found.values())
 
 
-def headline(metrics: Sequence[str]) -> str:
+def primary_metric(metrics: Sequence[str]) -> str:
     """The metric that leads a table of these."""
-    return next((name for name in HEADLINES if name in metrics), metrics[0])
+    return next((name for name in PRIMARY_METRICS if name in metrics), metrics[0])
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "task": TASKS,
-    "role": get_args(Role),
-    "unit": get_args(Unit),
-    "precision": get_args(ResolvedPrecision),
-}
-_NUMBERS = ("value", "ffn", "patches_per_core", "milliseconds", "gflops")
-
-
-def _read(name: str, value: Any) -> Any:  # noqa: ANN401 - what JSON holds
-    """A field as its type wants it; JSON may tell 1.0 as 1."""
-    if name in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return tuple(value) if name == "partial" else value
-
-
-class Average(NamedTuple):
+class SeedMean(NamedTuple):
     """One number over seeds."""
 
     row: Row
@@ -240,7 +239,7 @@ class Average(NamedTuple):
 
     mean: float
 
-    deviation: float | None
+    std: float | None
     """Standard deviation of a sample, over n - 1; None for one seed."""
 
     seeds: tuple[int, ...]
@@ -249,23 +248,35 @@ class Average(NamedTuple):
     """Median over the seeds that were timed."""
 
 
-def averages(rows: Sequence[Row]) -> list[Average]:
-    """Rows that differ in nothing but their seed become one; in the order of their first rows."""
+def mean_over_seeds(rows: Sequence[Row]) -> list[SeedMean]:
+    """Rows that differ in their seed only become one; in the order of their first rows."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.identity("seed"), []).append(row)
-    return [_average(group) for group in groups.values()]
+    return [_mean(group) for group in groups.values()]
 
 
-def reference_of(average: Average, candidates: Sequence[Average]) -> Average | None:
+def _mean(rows: Sequence[Row]) -> SeedMean:
+    """The rows of one number; each seed counts once."""
+    values = {row.seed: row.value for row in rows}
+    times = [row.milliseconds for row in rows if row.milliseconds is not None]
+    return SeedMean(
+        row=rows[0],
+        mean=statistics.fmean(values.values()),
+        std=statistics.stdev(values.values()) if len(values) > 1 else None,
+        seeds=tuple(sorted(values)),
+        milliseconds=statistics.median(times) if times else None,
+    )
+
+
+def reference_of(item: SeedMean, candidates: Sequence[SeedMean]) -> SeedMean | None:
     """The number of a reference model that a number is compared with.
 
-    It is the one in the same precision, at the same resolution, budget and share where there is
-    one, or else at the same one of these: a twin with shares but without budgets is taken at the
-    same share. A reference without such a choice, or that was measured in one way only, serves for
-    all; None where it is not clear.
+    It has the same precision, resolution, budget and share of hidden units, as far as the reference
+    was measured with these: a twin with shares but without budgets is compared at the same share,
+    and a reference that was measured in one way only is used for all. None if it is ambiguous.
     """
-    row = average.row
+    row = item.row
     found = [other for other in candidates if other.row.metric == row.metric]
     for name in ("precision", "resolution", "setting", "budget", "ffn"):
         own = getattr(row, name)
@@ -273,29 +284,82 @@ def reference_of(average: Average, candidates: Sequence[Average]) -> Average | N
     return found[0] if len(found) == 1 else None
 
 
-def retention(average: Average, reference: Average | None) -> str:
-    """Mean over mean: '97.6 %' of what is right, 'x1.03' of an error; '-' where there is none."""
-    if reference is None or reference.mean == 0:
-        return "-"
-    ratio = average.mean / reference.mean
-    return f"{100 * ratio:.1f} %" if average.row.more_is_better else f"x{ratio:.3f}"
+class ModelKey(NamedTuple):
+    """A model in a role; weights distinguish models of one name."""
+
+    role: Role
+    model: str
+    weights: str | None
+    trained: bool
+
+    @classmethod
+    def of(cls, row: Row) -> "ModelKey":
+        """The model of a row."""
+        return cls(row.role, row.model, row.weights, row.trained)
 
 
-def number(average: Average) -> str:
-    """Mean and spread with the digits that papers print: two of percent, four of errors."""
-    digits = 2 if average.row.more_is_better else 4
-    told = f"{average.mean:.{digits}f}"
-    return told if average.deviation is None else f"{told} ± {average.deviation:.{digits}f}"
+@dataclass(frozen=True)
+class Section:
+    """Numbers that may be compared: one task, data set, protocol and feature."""
+
+    means: Sequence[SeedMean]
+
+    @property
+    def row(self) -> Row:
+        """One of the rows, for what they share."""
+        return self.means[0].row
+
+    @property
+    def title(self) -> str:
+        """What the table is about."""
+        row = self.row
+        found = f"{row.task} on {row.data}, protocol {row.protocol}, feature {row.feature}"
+        return f"{found} (PARTIAL)" if row.partial else found
+
+    @property
+    def metrics(self) -> list[str]:
+        """Every metric, the primary one first."""
+        found = list(dict.fromkeys(item.row.metric for item in self.means))
+        first = primary_metric(found)
+        return [first, *(name for name in found if name != first)]
+
+    @property
+    def models(self) -> list[ModelKey]:
+        """Models, then teachers, baselines and published ones."""
+        found = dict.fromkeys(ModelKey.of(item.row) for item in self.means)
+        return sorted(found, key=lambda key: get_args(Role).index(key.role))
+
+    @property
+    def lines(self) -> list[list[SeedMean]]:
+        """All metrics of each model, resolution, budget and share, in the order of a table."""
+        groups: dict[str, list[SeedMean]] = {}
+        for item in self.means:
+            groups.setdefault(item.row.identity("seed", "metric", "unit"), []).append(item)
+        models = self.models
+        return sorted(groups.values(), key=lambda line: table_order(models, line[0].row))
+
+    def name(self, key: ModelKey) -> str:
+        """The name of a model with role and, if needed, its weights."""
+        twins = [other for other in self.models if other[:2] == key[:2]]
+        name = f"{key.model} @{(key.weights or 'none')[:8]}" if len(twins) > 1 else key.model
+        name = f"{name}, untrained" if not key.trained else name
+        return f"{name} ({key.role})" if key.role != "model" else name
 
 
-def _average(rows: Sequence[Row]) -> Average:
-    """The rows of one number; each seed counts once."""
-    values = {row.seed: row.value for row in rows}
-    times = [row.milliseconds for row in rows if row.milliseconds is not None]
-    return Average(
-        row=rows[0],
-        mean=statistics.fmean(values.values()),
-        deviation=statistics.stdev(values.values()) if len(values) > 1 else None,
-        seeds=tuple(sorted(values)),
-        milliseconds=statistics.median(times) if times else None,
-    )
+def sections(rows: Sequence[Row]) -> list[Section]:
+    """The tables of a report, in the order of their first rows."""
+    own = (
+        "seed", "model", "role", "weights", "trained", "budget", "ffn", "resolution", "metric",
+        "unit",
+    )  # fmt: skip
+    groups: dict[str, list[SeedMean]] = {}
+    for item in mean_over_seeds(rows):
+        groups.setdefault(item.row.identity(*own), []).append(item)
+    return [Section(group) for group in groups.values()]
+
+
+def table_order(models: Sequence[ModelKey], row: Row) -> tuple[int, int, float, float]:
+    """Sort key of a line: by model, resolution, budget and share; the whole model comes last."""
+    budget = math.inf if row.budget is None else float(row.budget)
+    ffn = math.inf if row.ffn is None else row.ffn
+    return models.index(ModelKey.of(row)), row.resolution, budget, ffn

@@ -15,6 +15,7 @@ not after the models before it. Heads and cases are written as they are found (`
 the report is written by who calls (`report.py`).
 """
 
+import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -543,6 +544,7 @@ class Evaluator:
                 chosen={**measured.chosen, **({} if part is None else {"on": part})},
                 patches_per_core=patches / budget if budget else None,
                 command=self.command,
+                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )
             for metric, value in measured.metrics.items()
         ]

@@ -36,8 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from veca.probe.report import rows_as_json, rows_from_json
-from veca.probe.rows import TASKS, Row, Task, merge_rows
+from veca.probe.rows import TASKS, Row, Task, merge_rows, row_from_json
 from veca.runtime import VERSION, VecaError
 from veca.runtime.distributed import Ranks
 from veca.runtime.files import dumps_strict, make_folder, write_atomic
@@ -343,9 +342,9 @@ def _done(path: Path, tell: Callable[[str], None]) -> list[dict[str, Any]] | Non
         return None
 
 
-def _rows(values: object) -> list[Row]:
+def _rows(values: Sequence[object]) -> list[Row]:
     """Rows that were written before."""
-    return rows_from_json(json.dumps(values), "the record of a job")
+    return [row_from_json(value) for value in values]
 
 
 def _run(job: Job, path: Path, runner: Runner, outcome: Outcome) -> None:
@@ -361,6 +360,7 @@ def _run(job: Job, path: Path, runner: Runner, outcome: Outcome) -> None:
     if runner.workers.is_main:
         make_folder(path.parent)
         head = dumps_strict(job.as_json(), "job")
-        write_atomic(path, [f'{{"job": {head},\n"rows": {rows_as_json(rows)}}}\n'.encode()])
+        text = dumps_strict([row.as_json() for row in rows], "rows")
+        write_atomic(path, [f'{{"job": {head},\n"rows": {text}}}\n'.encode()])
     outcome.ran.append(job)
     outcome.rows[:] = merge_rows(outcome.rows, rows)
