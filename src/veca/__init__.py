@@ -11,8 +11,8 @@ from veca.runtime import VERSION
 if TYPE_CHECKING:
     from veca.backbone.config import SIZES as SIZES
     from veca.backbone.config import BackboneConfig as BackboneConfig
-    from veca.backbone.features import Features as Features
     from veca.backbone.model import VECA as VECA
+    from veca.backbone.model import Features as Features
     from veca.backbone.model import build as build
     from veca.data.images import ImageError as ImageError
     from veca.data.transforms import prepare as prepare
@@ -29,7 +29,7 @@ _HOMES = {
     "SIZES": "veca.backbone.config",
     "VECA": "veca.backbone.model",
     "BackboneConfig": "veca.backbone.config",
-    "Features": "veca.backbone.features",
+    "Features": "veca.backbone.model",
     "ImageError": "veca.data.images",
     "Provenance": "veca.weights.card",
     "WeightsError": "veca.weights.format",

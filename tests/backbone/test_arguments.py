@@ -8,12 +8,12 @@ import torch
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import (
-    checked_budget,
-    checked_form,
-    checked_grid,
-    checked_layers,
-    checked_units,
-    grid_of,
+    check_budget,
+    check_ffn,
+    check_form,
+    check_images,
+    check_layers,
+    patch_grid,
 )
 
 CONFIG = BackboneConfig(width=192, heads=3, ffn_shares=(0.5, 1.0))
@@ -22,37 +22,37 @@ CONFIG = BackboneConfig(width=192, heads=3, ffn_shares=(0.5, 1.0))
 @pytest.mark.parametrize("budget", [0, -1, 65])
 def test_a_budget_beyond_the_bank_is_refused_with_the_range_that_works(budget: int) -> None:
     with pytest.raises(ValueError, match=r"outside 1\.\.64"):
-        checked_budget(CONFIG, budget)
+        check_budget(CONFIG, budget)
 
 
 @pytest.mark.compiled  # without the shape hook, which would refuse these first
 @pytest.mark.parametrize("budget", [8.0, "8", True])
 def test_a_budget_that_is_no_whole_number_is_refused(budget: Any) -> None:
     with pytest.raises(ValueError, match=r"outside 1\.\.64"):
-        checked_budget(CONFIG, budget)
+        check_budget(CONFIG, budget)
 
 
 def test_no_budget_means_every_core() -> None:
-    assert checked_budget(CONFIG, None) == 64
+    assert check_budget(CONFIG, None) == 64
 
 
 def test_a_full_attention_model_takes_no_budget() -> None:
     full = BackboneConfig(attention="full", prefix_tokens=5)
-    assert checked_budget(full, None) == 5
+    assert check_budget(full, None) == 5
     with pytest.raises(ValueError, match="pass budget=None"):
-        checked_budget(full, 1)
+        check_budget(full, 1)
 
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.01])
 def test_a_share_outside_its_range_is_refused_with_the_shares_of_the_model(share: float) -> None:
     with pytest.raises(ValueError, match=r"outside \(0, 1\]; .* 0.5, 1.0"):
-        checked_units(CONFIG, share)
+        check_ffn(CONFIG, share)
 
 
 def test_a_model_with_whole_feedforward_parts_says_how_to_get_nested_ones() -> None:
     with pytest.raises(ValueError, match=r"ffn_shares=\(0.25, 0.5, 1.0\)"):
-        checked_units(BackboneConfig(), 0.5)
-    assert checked_units(BackboneConfig(), 1.0) == 2048
+        check_ffn(BackboneConfig(), 0.5)
+    assert check_ffn(BackboneConfig(), 1.0) == 2048
 
 
 @pytest.mark.parametrize(
@@ -62,49 +62,49 @@ def test_a_size_that_does_not_fit_is_answered_with_the_two_nearest(
     side: int, below: int, above: int
 ) -> None:
     for name, height, width in (("height", side, 32), ("width", 32, side)):
-        words = rf"{name}={side} .* nearest that fit are {below} and {above}"
+        words = rf"{name}={side} .* image to {below} or {above}"
         with pytest.raises(ValueError, match=words):
-            grid_of(CONFIG, height, width)
+            patch_grid(CONFIG, height, width)
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 4, 32, 32), (32, 32)])
 def test_images_of_another_shape_are_refused_with_the_shape_needed(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"\(B, 3, height, width\)"):
-        checked_grid(CONFIG, torch.zeros(shape))
+        check_images(CONFIG, torch.zeros(shape))
 
 
 def test_images_of_whole_numbers_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"torch.uint8 .* veca.preprocess"):
-        checked_grid(CONFIG, torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"torch.uint8, .* veca.preprocess"):
+        check_images(CONFIG, torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
 
 
 @pytest.mark.compiled  # without the shape hook, which would refuse these first
 def test_whole_numbers_of_other_libraries_are_taken() -> None:
-    assert checked_budget(CONFIG, np.int64(8)) == 8  # type: ignore[arg-type]
-    assert checked_layers(CONFIG, [np.int32(3)]) == (3,)  # type: ignore[list-item]
+    assert check_budget(CONFIG, np.int64(8)) == 8  # type: ignore[arg-type]
+    check_layers(CONFIG, [np.int32(3)])  # type: ignore[list-item]
 
 
 @pytest.mark.compiled
 def test_an_array_is_refused_with_the_way_to_a_tensor() -> None:
     with pytest.raises(ValueError, match=r"images is a ndarray, .* veca.preprocess"):
-        checked_grid(CONFIG, np.zeros((1, 3, 32, 32)))  # type: ignore[arg-type]
+        check_images(CONFIG, np.zeros((1, 3, 32, 32)))  # type: ignore[arg-type]
 
 
 @pytest.mark.compiled
 def test_a_share_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"outside \(0, 1\]"):
-        checked_units(CONFIG, "a")  # type: ignore[arg-type]
+        check_ffn(CONFIG, "a")  # type: ignore[arg-type]
 
 
 @pytest.mark.compiled
 def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
-    checked_form("folded")
-    with pytest.raises(ValueError, match="'bogus' is not known; use 'auto', 'plain', 'folded'"):
-        checked_form("bogus")  # type: ignore[arg-type]
+    check_form("folded")
+    with pytest.raises(ValueError, match="'bogus' is unknown; use 'auto', 'plain', 'folded'"):
+        check_form("bogus")  # type: ignore[arg-type]
 
 
 def test_layers_count_from_zero() -> None:
-    assert checked_layers(CONFIG, [11, 0]) == (11, 0)
+    check_layers(CONFIG, [11, 0])
     for layer in (-1, 12):
         with pytest.raises(ValueError, match=r"outside 0\.\.11"):
-            checked_layers(CONFIG, [layer])
+            check_layers(CONFIG, [layer])

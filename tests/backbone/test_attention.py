@@ -1,4 +1,4 @@
-"""Both forms of attention against dense attention under the core-periphery mask."""
+"""Both forms of attention against dense attention under a mask, and maps against the formula."""
 
 import copy
 import math
@@ -8,10 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from veca.backbone.attention import Attention, CorePeripheryAttention, FullAttention, attend
+from veca.backbone.attention import (
+    Attention,
+    CorePeripheryAttention,
+    FullAttention,
+    Layout,
+    attend,
+    contribution_shares,
+)
 from veca.backbone.config import BackboneConfig
 from veca.backbone.cost import folds
-from veca.backbone.rope import Periods, Rope, apply_rope, frequencies, patch_centers, rope_at
+from veca.backbone.rope import Periods, apply_rope, frequencies, patch_centers, rope_at
 
 CONFIG = BackboneConfig(width=32, heads=2, budgets=(4, 8))
 GRID = (3, 5)
@@ -22,9 +29,7 @@ class Case(NamedTuple):
     """Inputs of one attention."""
 
     tokens: Tensor
-    budget: int
-    core_rope: Rope
-    patch_rope: Rope
+    layout: Layout
 
 
 def case(budget: int, dtype: torch.dtype = torch.float64, batch: int = 2) -> Case:
@@ -34,7 +39,7 @@ def case(budget: int, dtype: torch.dtype = torch.float64, batch: int = 2) -> Cas
     core_points = torch.rand(batch, budget, 2, dtype=dtype) * 2 - 1
     tokens = torch.randn(batch, budget + PATCHES, CONFIG.width, dtype=dtype)
     patch_rope = rope_at(patch_centers(GRID, device, dtype), turns)
-    return Case(tokens, budget, rope_at(core_points, turns), patch_rope)
+    return Case(tokens, Layout(budget, GRID, rope_at(core_points, turns), patch_rope))
 
 
 def attention(kind: type[Attention], dtype: torch.dtype = torch.float64) -> Attention:
@@ -47,7 +52,7 @@ def attention(kind: type[Attention], dtype: torch.dtype = torch.float64) -> Atte
 
 def dense(module: Attention, inputs: Case, *, patches_meet: bool) -> Tensor:
     """All tokens against all tokens, forbidden pairs set to minus infinity: slow and obvious."""
-    tokens, budget, core_rope, patch_rope = inputs
+    tokens, (budget, _, core_rope, patch_rope, _) = inputs
     count = tokens.shape[1]
     query, key, value = (
         part(tokens).unflatten(2, (CONFIG.heads, -1))
@@ -99,7 +104,7 @@ def test_gradients_equal_those_of_dense_attention_under_the_mask(
         return list(torch.autograd.grad((output * torch.randn_like(output)).sum(), wanted))
 
     ours, theirs = (inputs.tokens.clone().requires_grad_() for _ in range(2))
-    actual = gradients(module, getattr(module, form)(ours, *inputs[1:]).tokens, ours)
+    actual = gradients(module, getattr(module, form)(ours, inputs.layout).tokens, ours)
     expected = gradients(
         oracle, dense(oracle, inputs._replace(tokens=theirs), patches_meet=False), theirs
     )
@@ -120,7 +125,7 @@ def test_a_patch_is_blind_to_other_patches_and_to_itself_within_one_attention() 
     tokens = inputs.tokens.clone()
     tokens[:, 5] += 1.0  # the fourth patch changes; only its own question can change its answer
     for form in (module.plain, module.folded):
-        before, after = form(*inputs).tokens, form(tokens, *inputs[1:]).tokens
+        before, after = form(*inputs).tokens, form(tokens, inputs.layout).tokens
         others = [2, 3, 4, *range(6, 2 + PATCHES)]
         torch.testing.assert_close(after[:, others], before[:, others])
         assert not torch.allclose(after[:, :2], before[:, :2])
@@ -128,7 +133,7 @@ def test_a_patch_is_blind_to_other_patches_and_to_itself_within_one_attention() 
     # With nothing to ask, a patch gets the mean of the core values whatever it holds.
     nn.init.zeros_(module.query.weight)
     nn.init.zeros_(module.query.bias)
-    after, before = module(tokens, *inputs[1:]).tokens, module(*inputs).tokens
+    after, before = module(tokens, inputs.layout).tokens, module(*inputs).tokens
     torch.testing.assert_close(after[:, 5], before[:, 5])
 
 
@@ -147,7 +152,7 @@ def test_reads_are_the_center_of_mass_of_what_cores_take_from_patches(
     inputs = case(budget)
     module = attention(CorePeripheryAttention)
     points = patch_centers(GRID, torch.device("cpu"), torch.float64)
-    mixed = getattr(module, form)(*inputs, points)
+    mixed = getattr(module, form)(inputs.tokens, inputs.layout._replace(patch_points=points))
     torch.testing.assert_close(mixed.tokens, getattr(module, form)(*inputs).tokens)
 
     taken = module.core_weights(*inputs)[..., budget:].mean(dim=1)  # over heads
@@ -191,7 +196,7 @@ def test_a_replaced_projection_is_really_called() -> None:
 def test_attention_in_bf16_is_that_of_fp32_rounded_whoever_computes_it(
     scale: float | None, largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veca.backbone.attention.LARGEST_MAP", largest)
+    monkeypatch.setattr("veca.backbone.attention.MAX_MAP_SIZE", largest)
     query, key, value = torch.randn(2, 2, 5, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
     exact = attend(query, key, value, scale)
     torch.testing.assert_close(
@@ -199,3 +204,26 @@ def test_attention_in_bf16_is_that_of_fp32_rounded_whoever_computes_it(
     )
     rounded = attend(query.bfloat16(), key.bfloat16(), value.bfloat16(), scale)
     torch.testing.assert_close(rounded.float(), exact, atol=0.03, rtol=0.03)
+
+
+def test_shares_are_the_norms_of_what_each_token_adds_to_each_core() -> None:
+    torch.manual_seed(0)
+    config = BackboneConfig(width=24, heads=3, budgets=(4,))
+    attention = CorePeripheryAttention(config)
+    tokens = torch.randn(2, 9, 24)
+    weights = torch.rand(2, 3, 4, 9).softmax(-1)
+    shares = contribution_shares(attention, tokens, weights)
+
+    values = attention.value(tokens)
+    for b in range(2):
+        for i in range(4):
+            norms = []
+            for j in range(9):
+                added = torch.zeros(24)
+                for h in range(3):
+                    channels = slice(h * 8, h * 8 + 8)
+                    through = attention.output.weight[:, channels] @ values[b, j, channels]
+                    added += weights[b, h, i, j] * through
+                norms.append(added.norm().item())
+            expected = [norm / sum(norms) for norm in norms]
+            assert shares[b, i].tolist() == pytest.approx(expected, rel=1e-4)

@@ -38,7 +38,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> None:
     torch._dynamo.reset()
-    rotary.cached_patch_turn.cache_clear()
+    rotary.cached_patch_rope.cache_clear()
 
 
 @pytest.mark.parametrize("form", ["plain", "folded"])
@@ -70,7 +70,7 @@ def test_gradients_of_the_compiled_model_are_those_of_the_eager_one(training: bo
 
 def test_compiling_fills_no_cache() -> None:
     torch.compile(model(), backend="eager", fullgraph=True)(images(1, 8, 8))
-    assert rotary.cached_patch_turn.cache_info().currsize == 0
+    assert rotary.cached_patch_rope.cache_info().currsize == 0
 
 
 def test_one_dynamic_graph_serves_other_sizes() -> None:

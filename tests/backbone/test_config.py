@@ -1,32 +1,35 @@
-"""A configuration either can be built or says why not."""
+"""Configurations: fields and their checks, named sizes, and models built from them."""
 
 import dataclasses
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from veca.backbone.config import BackboneConfig
+import veca
+from veca.backbone.config import SIZES, BackboneConfig
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"width": 100}, "multiple of 48"),
-        ({"layers": 0}, "layers got 0"),
-        ({"in_channels": True}, "in_channels got True"),
-        ({"budgets": ()}, "must be core counts that rise"),
-        ({"budgets": (8, 8)}, "must be core counts that rise"),
-        ({"budgets": (16, 8)}, "must be core counts that rise"),
-        ({"budgets": (0, 8)}, "budgets got 0"),
+        ({"layers": 0}, "layers=0 must be"),
+        ({"in_channels": True}, "in_channels=True must be"),
+        ({"budgets": ()}, "must be increasing core counts"),
+        ({"budgets": (8, 8)}, "must be increasing core counts"),
+        ({"budgets": (16, 8)}, "must be increasing core counts"),
+        ({"budgets": (0, 8)}, "budgets=0 must be"),
         ({"ffn_shares": ()}, "end with 1.0"),
         ({"ffn_shares": (0.5,)}, "end with 1.0"),
         ({"ffn_shares": (0.0, 1.0)}, "end with 1.0"),
         ({"ffn_shares": (1.0, 0.5)}, "end with 1.0"),
-        ({"ffn_ratio": 0.0001}, "no number of hidden units"),
-        ({"ffn_ratio": float("nan")}, "no number of hidden units"),
-        ({"ffn_ratio": 1e308}, "no number of hidden units"),
+        ({"ffn_ratio": 0.0001}, "no valid number of hidden units"),
+        ({"ffn_ratio": float("nan")}, "no valid number of hidden units"),
+        ({"ffn_ratio": 1e308}, "no valid number of hidden units"),
         ({"attention": "full", "budgets": (4, 8)}, "set prefix_tokens instead"),
-        ({"prefix_tokens": 5}, "only used with attention='full'"),
+        ({"prefix_tokens": 5}, "only for attention='full'"),
         ({"rotary_base": 0.0}, "above 0"),
         ({"rotary_still": 1.5}, "within"),
         ({"coordinate_shift": -0.1}, "0 or more"),
@@ -65,13 +68,13 @@ def test_a_configuration_cannot_change_after_it_was_checked() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"heads": 2.0}, "heads got 2.0"),
-        ({"budgets": (2.5,)}, "budgets got 2.5"),
+        ({"heads": 2.0}, "heads=2.0 must be"),
+        ({"budgets": (2.5,)}, "budgets=2.5 must be"),
         ({"ffn_shares": ("a", 1.0)}, "end with 1.0"),
-        ({"budgets": [4, 8]}, "a tuple is needed"),
-        ({"budgets": 8}, "a tuple is needed"),
-        ({"ffn_ratio": "a"}, "a number is needed"),
-        ({"rotary_still": None}, "a number is needed"),
+        ({"budgets": [4, 8]}, "must be a tuple"),
+        ({"budgets": 8}, "must be a tuple"),
+        ({"ffn_ratio": "a"}, "must be a number"),
+        ({"rotary_still": None}, "must be a number"),
         ({"attention": "linear"}, "'core-periphery' or 'full'"),
     ],
 )
@@ -80,3 +83,62 @@ def test_a_field_of_the_wrong_kind_is_refused_with_what_is_right(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         BackboneConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters"),
+    [
+        ("tiny", 5_526_881),
+        ("small", 21_628_961),
+        ("small-plus", 28_719_137),
+        ("base", 85_725_089),
+        ("large", 303_195_301),
+    ],
+)
+def test_a_size_has_the_parameters_that_the_paper_states(size: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = veca.build(size)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert model.cost(256, 256).parameters == parameters
+
+
+def test_the_table_of_sizes_cannot_be_changed_by_accident() -> None:
+    with pytest.raises(TypeError):
+        SIZES["huge"] = SIZES["large"]  # type: ignore[index]
+
+
+def test_overridden_fields_are_really_used() -> None:
+    model = veca.build(
+        "tiny", layers=3, width=64, heads=4, ffn_ratio=2.0, patch_size=8, in_channels=5,
+        budgets=(2, 7), ffn_shares=(0.5, 1.0),
+    )  # fmt: skip
+    assert len(model.blocks) == 3
+    assert model.patch_embedding.weight.shape == (64, 5, 8, 8)
+    assert [len(chunk) for chunk in model.core_bank.tokens] == [2, 5]
+    assert model.block_of(0).feedforward.hidden == 128
+    features = model(torch.randn(1, 5, 16, 24), budget=3, ffn=0.5)
+    assert features.cores.shape == (1, 3, 64)
+    assert features.grid == (2, 3)
+
+
+def test_an_unknown_size_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'huge' is unknown; use one of tiny, small"):
+        veca.build("huge")
+
+
+def test_an_unknown_field_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"depth cannot be overridden; .* layers, width"):
+        veca.build("tiny", depth=3)
+
+
+def test_lists_become_tuples_so_that_configurations_stay_comparable() -> None:
+    assert veca.build("tiny", layers=1, budgets=[2, 4]).config.budgets == (2, 4)
+
+
+def test_one_seed_builds_one_model() -> None:
+    def weights(seed: int) -> list[nn.Parameter]:
+        torch.manual_seed(seed)
+        return list(veca.build("tiny", layers=1).parameters())
+
+    assert all(map(torch.equal, weights(0), weights(0)))
+    assert not all(map(torch.equal, weights(0), weights(1)))

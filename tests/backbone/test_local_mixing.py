@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import veca
+from veca.backbone.attention import Layout
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA, LocalMixing
+from veca.backbone.rope import rope_at
 
 CONFIG = BackboneConfig(
     layers=3, width=32, heads=2, patch_size=4, budgets=(2, 4, 8), local_kernel=3
@@ -61,10 +63,10 @@ def test_the_convolution_equals_sums_over_neighbors_by_hand(
     mixing = LocalMixing(BackboneConfig(width=8, heads=1, local_kernel=kernel))
     torch.nn.init.normal_(mixing.weight)
     tokens = torch.randn(2, budget + rows * columns, 8)
+    nowhere = rope_at(torch.zeros(1, 2), torch.zeros(2))
+    layout = Layout(budget, (rows, columns), nowhere, nowhere)
     expected = mixed_by_hand(mixing.weight.detach(), tokens, budget, (rows, columns))
-    torch.testing.assert_close(
-        mixing(tokens, budget, (rows, columns)), expected, atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(mixing(tokens, layout), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_an_untrained_convolution_changes_nothing() -> None:
@@ -106,11 +108,11 @@ def test_intermediates_end_with_what_the_model_answers(fields: dict[str, Any]) -
 def test_maps_show_the_tokens_that_attention_reads() -> None:
     made = model(layers=1)
     block = made.block_of(0)
-    state = made.enter(images(), 4)
+    state = made.tokenize(images(), 4)
     tokens = block.attention_norm(
         mixed_by_hand(block.local_mixing.weight.detach(), state.tokens, 4, state.grid)  # type: ignore[union-attr]
     )
-    weights = block.attention.core_weights(tokens, 4, state.core_rope, state.patch_rope)
+    weights = block.attention.core_weights(tokens, state.layout)
     expected = weights[..., 4:].unflatten(-1, state.grid)
     torch.testing.assert_close(
         made.attention_maps(images(), 0, budget=4), expected, atol=1e-6, rtol=1e-5

@@ -1,4 +1,4 @@
-"""The model as a whole: who hears whom, what nests in what, and what comes out."""
+"""The model as a whole: which tokens read which, what nests, and what comes out."""
 
 import copy
 from typing import Any
@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import veca
 from veca.backbone import rope as rotary
+from veca.backbone.attention import Layout
 from veca.backbone.config import BackboneConfig
-from veca.backbone.features import Features
-from veca.backbone.model import VECA
+from veca.backbone.model import VECA, Features
 
 TINY = BackboneConfig(
     layers=3, width=32, heads=2, patch_size=4, budgets=(2, 4, 8), ffn_shares=(0.25, 0.5, 1.0)
@@ -213,9 +213,9 @@ def test_attention_maps_are_what_the_cores_take_from_the_patches() -> None:
     points = built.core_paths(images(), 5)[1]
     periods = rotary.Periods(16, 100.0, 0.125)
     turns = rotary.frequencies(periods, tokens.device, torch.float32)
-    patch_rope = rotary.cached_patch_turn((3, 5), periods, tokens.device, torch.float32)
+    patch_rope = rotary.cached_patch_rope((3, 5), periods, tokens.device, torch.float32)
     expected = built.block_of(1).attention.core_weights(
-        tokens, 5, rotary.rope_at(points, turns), patch_rope
+        tokens, Layout(5, (3, 5), rotary.rope_at(points, turns), patch_rope)
     )
     torch.testing.assert_close(maps.flatten(3), expected[..., 5:])
     assert (maps.sum((-1, -2)) < 1).all()  # the rest went to cores
@@ -265,7 +265,7 @@ def test_a_model_cast_to_half_keeps_its_positions_in_single_precision() -> None:
     features = built(images(), 4)
     assert features.patches.dtype == torch.bfloat16
     assert features.core_points.dtype == torch.float32
-    turn, exact = built.enter(images(), 4).patch_rope, model().enter(images(), 4).patch_rope
+    turn, exact = built.tokenize(images(), 4).patch_rope, model().tokenize(images(), 4).patch_rope
     assert torch.equal(turn.cosines, exact.cosines)
     assert turn.cosines.dtype == torch.float32
 
@@ -289,9 +289,9 @@ def test_autocast_leaves_the_residual_stream_in_single_precision_in_every_form(
     with torch.autocast("cpu", torch.bfloat16):
         for form in ("plain", "folded"):
             built.set_attention_form(form)
-            state = built.enter(images(), None)
+            state = built.tokenize(images(), built.config.cores)
             for layer in range(3):
-                state = built.advance(built.move_cores(state, layer), layer, TINY.hidden)
+                state = built.run_block(built.move_cores(state, layer), layer, TINY.hidden)
                 assert state.tokens.dtype == torch.float32
             features = built(images())
             assert {part.dtype for part in features[:3]} == {torch.float32}
@@ -328,7 +328,7 @@ def test_double_precision_is_double_throughout() -> None:
 
 
 def test_training_after_inference_at_the_same_size_works() -> None:
-    rotary.cached_patch_turn.cache_clear()
+    rotary.cached_patch_rope.cache_clear()
     built = model()
     with torch.inference_mode():
         built(images())
@@ -389,12 +389,26 @@ def test_no_tensor_strays_to_the_cpu_when_the_model_is_on_a_gpu(
 
 
 def test_faking_leaves_no_trace_in_the_cache() -> None:
-    rotary.cached_patch_turn.cache_clear()
+    rotary.cached_patch_rope.cache_clear()
     with FakeTensorMode():
         VECA(TINY).eval()(torch.randn(1, 3, 12, 20))
-    assert rotary.cached_patch_turn.cache_info().currsize == 0
+    assert rotary.cached_patch_rope.cache_info().currsize == 0
     model()(images())
 
 
 def test_the_public_name_of_the_model_is_the_model() -> None:
     assert veca.VECA is VECA
+
+
+def test_the_patch_map_is_the_patches_row_by_row() -> None:
+    patches = torch.arange(2 * 6 * 4.0).reshape(2, 6, 4)
+    features = Features(torch.zeros(2, 3, 4), patches, torch.zeros(2, 3, 2), (2, 3))
+    assert features.patch_map.shape == (2, 4, 2, 3)
+    assert torch.equal(features.patch_map[1, :, 1, 2], patches[1, 5])
+    assert torch.equal(features.patch_map[0, :, 0, 1], patches[0, 1])
+
+
+def test_the_image_feature_is_the_first_core() -> None:
+    cores = torch.randn(2, 3, 4)
+    features = Features(cores, torch.zeros(2, 6, 4), torch.zeros(2, 3, 2), (2, 3))
+    assert torch.equal(features.image, cores[:, 0])

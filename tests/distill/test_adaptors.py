@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from veca.backbone.features import Features
+from veca.backbone.model import Features
 from veca.distill.adaptors import Adaptor, AdaptorKind
 
 

@@ -36,8 +36,7 @@ from veca.analysis.machine import Machine, load_average, this_machine
 from veca.backbone.attention import CorePeripheryAttention
 from veca.backbone.config import PAPER_BUDGETS, BackboneConfig
 from veca.backbone.cost import folded_flops
-from veca.backbone.features import Features
-from veca.backbone.model import VECA, checked_budget, grid_of
+from veca.backbone.model import VECA, Features, check_budget, patch_grid
 from veca.runtime.device import (
     Precision,
     ResolvedPrecision,
@@ -113,7 +112,7 @@ class Setup:
     @property
     def patches(self) -> int:
         """Patches N of an image."""
-        rows, columns = grid_of(self.backbone, self.resolution, self.resolution)
+        rows, columns = patch_grid(self.backbone, self.resolution, self.resolution)
         return rows * columns
 
 
@@ -398,9 +397,9 @@ class BenchConfig:
         for name in ("resolutions", "budgets", "shares", "precisions"):
             _check_listed(name, getattr(self, name))
         for resolution in self.resolutions:
-            grid_of(self.backbone, resolution, resolution)
+            patch_grid(self.backbone, resolution, resolution)
         for budget in self.budgets:
-            checked_budget(self.backbone, budget)
+            check_budget(self.backbone, budget)
         if any(not 0 < share <= 1 for share in self.shares):
             raise ValueError(f"FFN shares {self.shares} must lie above 0 and not above 1.")
         _ = self.resolved

@@ -28,8 +28,7 @@ from veca.analysis.visualize import (
     pca_colors,
     regions,
 )
-from veca.backbone.features import Features
-from veca.backbone.model import VECA
+from veca.backbone.model import VECA, Features
 from veca.data.transforms import IMAGENET, prepare
 from veca.runtime.timing import Effort, measure
 

@@ -1,24 +1,18 @@
-"""Configuration of a backbone: its fields, their checks, and the named sizes.
-
-What a backbone is: the numbers that shape its weights and its computation.
-
-The sizes that have names: the paper's four, and our tiny.
-"""
+"""Configuration of a backbone: its fields, their checks, and the named sizes."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 AttentionKind = Literal["core-periphery", "full"]
-"""Who reads whom: cores in the middle (VECA), or everybody everybody (the baseline)."""
+"""Who reads whom: patches only cores (VECA), or every token every token (the baseline)."""
 
 CoreMotion = Literal["paper", "normalized", "attention"]
-"""What moves a core from layer to layer: 'paper' reads a step from the core's raw feature and
-scales it by a learned factor; 'normalized' reads it from the normalized feature, with a fixed
-factor that cannot shrink to nothing; 'attention' steps toward the center of mass of what the core
-reads."""
+"""How a core moves from layer to layer: 'paper' reads a step from its raw feature, times a learned
+factor; 'normalized' reads it from the normalized feature, times a fixed factor; 'attention' steps
+toward the center of mass of what the core reads."""
 
 PAPER_BUDGETS = (8, 16, 24, 32, 40, 48, 56, 64)
 
@@ -37,7 +31,7 @@ class BackboneConfig:
     """Attention heads H; each sees width / heads channels."""
 
     ffn_ratio: float = 2.66667
-    """Hidden units of a feed-forward part for each channel; the product is truncated."""
+    """Hidden units of a feed-forward layer per channel; the product is truncated."""
 
     patch_size: int = 16
     """Side of a square patch in pixels."""
@@ -46,58 +40,58 @@ class BackboneConfig:
     """Channels of an image."""
 
     budgets: tuple[int, ...] = PAPER_BUDGETS
-    """Core counts C to train with, rising; any 1..M can be used. The last is M, the bank."""
+    """Core counts C to train with, increasing; the last is M, the bank. Any of 1..M can be used."""
 
     ffn_shares: tuple[float, ...] = (1.0,)
-    """Shares of the hidden units to train with, rising to 1.0; (1.0,) is the paper's model."""
+    """Shares of the hidden units to train with, increasing to 1.0; (1.0,) is the paper's model."""
 
     attention: AttentionKind = "core-periphery"
-    """'full' builds the baseline: the same blocks, with every token reading every token."""
+    """'full' builds the baseline: the same blocks with full attention."""
 
     prefix_tokens: int = 1
     """Learned tokens before the patches of a 'full' model; the first is the image feature."""
 
     rotary_base: float = 100.0
-    """Ratio of the longest rotary period to the shortest one, as the authors' code has it."""
+    """Ratio of the longest rotary period to the shortest one, as in the authors' code."""
 
     rotary_still: float = 0.125
-    """Share of the rotary periods, the longest ones, that do not turn at all."""
+    """Share of the rotary periods, the longest ones, that do not rotate."""
 
     coordinate_shift: float = 0.08
-    """Largest shift of all patch coordinates along an axis in training; 0 switches it off."""
+    """Maximum shift of patch coordinates along an axis in training; 0 disables it."""
 
     coordinate_rescale: float = 2.0
-    """Largest factor by which patch coordinates are scaled in training; 1 switches it off."""
+    """Maximum factor that scales patch coordinates in training; 1 disables it."""
 
     local_kernel: int = 0
     """Side of the depthwise convolution on the patch grid before each attention, such as 3 or 5;
-    0 is the paper's model, whose patches exchange nothing locally."""
+    0 is the paper's model, which has none."""
 
     core_motion: CoreMotion = "paper"
-    """What moves the cores; of no effect in a 'full' model."""
+    """How cores move; without effect in a 'full' model."""
 
     default_budget: int | None = None
-    """Cores to use when a call names no budget; None uses all of them."""
+    """Cores to use when a call gives no budget; None uses all of them."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built, in words that say what can."""
+        """Check all fields."""
         for name in ("budgets", "ffn_shares"):
             if not isinstance(getattr(self, name), tuple):
-                raise ValueError(f"{name} got {getattr(self, name)!r}, but a tuple is needed.")
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a tuple.")
         for name in ("ffn_ratio", "rotary_base", "rotary_still", "coordinate_shift",
                      "coordinate_rescale"):  # fmt: skip
             if not isinstance(getattr(self, name), int | float):
-                raise ValueError(f"{name} got {getattr(self, name)!r}, but a number is needed.")
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a number.")
         for name in ("layers", "width", "heads", "patch_size", "in_channels", "prefix_tokens"):
             _check_count(name, getattr(self, name))
         if self.width % (4 * self.heads):
             raise ValueError(
-                f"width={self.width} does not split into {self.heads} heads of a multiple of 4 "
-                f"channels, which 2-D rotary needs; use a multiple of {4 * self.heads}."
+                f"width={self.width} with {self.heads} heads gives heads whose channels are not a "
+                f"multiple of 4, which 2-D RoPE needs; use a multiple of {4 * self.heads}."
             )
         if not 1 <= self.width * self.ffn_ratio < math.inf:
             raise ValueError(
-                f"ffn_ratio={self.ffn_ratio} gives no number of hidden units at "
+                f"ffn_ratio={self.ffn_ratio} gives no valid number of hidden units at "
                 f"width={self.width}; use a ratio such as 2.66667."
             )
         self._check_budgets()
@@ -106,39 +100,38 @@ class BackboneConfig:
         self._check_constants()
 
     def _check_budgets(self) -> None:
-        """Refuse budgets that do not nest, and fields that the kind of attention does not use."""
+        """Budgets must nest, and fields must fit the kind of attention."""
         for budget in self.budgets:
             _check_count("budgets", budget)
         if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
             raise ValueError(
-                f"budgets={self.budgets} must be core counts that rise, such as (8, 16, 32)."
+                f"budgets={self.budgets} must be increasing core counts, such as (8, 16, 32)."
             )
         if self.attention not in ("core-periphery", "full"):
             raise ValueError(
-                f"attention={self.attention!r} is not known; use 'core-periphery' or 'full'."
+                f"attention={self.attention!r} is unknown; use 'core-periphery' or 'full'."
             )
         if self.attention == "full" and self.budgets != PAPER_BUDGETS:
             raise ValueError(
-                f"budgets={self.budgets} mean nothing with attention='full', which has no cores; "
-                "leave them out and set prefix_tokens instead."
+                f"budgets={self.budgets} cannot be used with attention='full', which has no cores; "
+                "set prefix_tokens instead."
             )
         if self.attention != "full" and self.prefix_tokens != 1:
             raise ValueError(
-                f"prefix_tokens={self.prefix_tokens} is only used with attention='full'; "
-                "set budgets to change the number of cores."
+                f"prefix_tokens={self.prefix_tokens} is only for attention='full'; set budgets to "
+                "change the number of cores."
             )
 
     def _check_local_mixing(self) -> None:
-        """Refuse kernels without a center, unknown motions, and a default that is no budget."""
+        """Kernels need a center, core motion a known name, and the default must be a budget."""
         kernel, budget = self.local_kernel, self.default_budget
         if type(kernel) is not int or kernel < 0 or (kernel and kernel % 2 == 0) or kernel == 1:
             raise ValueError(
-                f"local_kernel={kernel!r} has no neighbors around a center; use 0 for none, or an "
-                "odd side such as 3 or 5."
+                f"local_kernel={kernel!r} is invalid; use 0 for none, or an odd side such as 3 or 5."
             )
         if self.core_motion not in get_args(CoreMotion):
             raise ValueError(
-                f"core_motion={self.core_motion!r} is not known; use "
+                f"core_motion={self.core_motion!r} is unknown; use "
                 f"{', '.join(map(repr, get_args(CoreMotion)))}."
             )
         if budget is None:
@@ -146,35 +139,35 @@ class BackboneConfig:
         _check_count("default_budget", budget)
         if self.attention == "full" or budget > self.cores:
             most = (
-                "None, since a full-attention model has no cores"
+                "None: a full-attention model has no cores"
                 if self.attention == "full"
                 else f"at most {self.cores}, the cores of this model"
             )
             raise ValueError(f"default_budget={budget} cannot be used; it must be {most}.")
 
     def _check_shares(self) -> None:
-        """Refuse shares that do not nest or do not end with the whole."""
+        """Shares must nest and end with 1."""
         shares = self.ffn_shares
         numbers = all(isinstance(share, int | float) for share in shares)
-        rising = numbers and list(shares) == sorted(set(shares))
-        if not shares or not rising or shares[0] <= 0 or shares[-1] != 1:
+        increasing = numbers and list(shares) == sorted(set(shares))
+        if not shares or not increasing or shares[0] <= 0 or shares[-1] != 1:
             raise ValueError(
-                f"ffn_shares={self.ffn_shares} must rise within (0, 1] and end with 1.0, "
-                "such as (0.25, 0.5, 1.0)."
+                f"ffn_shares={self.ffn_shares} must increase within (0, 1] and end with 1.0, such "
+                "as (0.25, 0.5, 1.0)."
             )
 
     def _check_constants(self) -> None:
-        """Refuse constants outside their ranges."""
+        """Constants must be in their ranges."""
         allowed = {
             "rotary_base": (self.rotary_base > 0, "above 0"),
             "rotary_still": (0 <= self.rotary_still <= 1, "within [0, 1]"),
             "coordinate_shift": (self.coordinate_shift >= 0, "0 or more"),
             "coordinate_rescale": (self.coordinate_rescale >= 1, "1 or more"),
         }
-        for name, (holds, words) in allowed.items():
+        for name, (holds, range_text) in allowed.items():
             value = getattr(self, name)
             if not holds or not math.isfinite(value):
-                raise ValueError(f"{name}={value} is not usable; it must be finite and {words}.")
+                raise ValueError(f"{name}={value} is invalid; it must be finite and {range_text}.")
 
     @property
     def cores(self) -> int:
@@ -188,18 +181,35 @@ class BackboneConfig:
 
     @property
     def hidden(self) -> int:
-        """Hidden units of a feed-forward part."""
+        """Hidden units of a feed-forward layer."""
         return int(self.width * self.ffn_ratio)
 
+    def architecture(self) -> dict[str, Any]:
+        """What two models must have in common to exchange the weights of their blocks.
+
+        Heads and rotary constants change no shape, but what the weights mean. Cores, attention and
+        local mixing may differ.
+        """
+        return {
+            "layers": self.layers,
+            "width": self.width,
+            "heads": self.heads,
+            "hidden": self.hidden,
+            "patch_size": self.patch_size,
+            "in_channels": self.in_channels,
+            "rotary_base": self.rotary_base,
+            "rotary_still": self.rotary_still,
+        }
+
     def hidden_units(self, share: float) -> int:
-        """Hidden units, counted from the first, that a share uses."""
+        """How many hidden units, counted from the first, a share uses."""
         return max(1, round(share * self.hidden))
 
 
 def _check_count(name: str, value: object) -> None:
-    """Refuse a count that is not a positive whole number."""
+    """Require a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} got {value!r}, but a count must be a whole number of 1 or more.")
+        raise ValueError(f"{name}={value!r} must be an integer of 1 or more.")
 
 
 SIZES: Mapping[str, BackboneConfig] = MappingProxyType(
@@ -211,4 +221,4 @@ SIZES: Mapping[str, BackboneConfig] = MappingProxyType(
         "large": BackboneConfig(layers=24, width=1024, heads=16),
     }
 )
-"""Name to configuration; `veca.build` takes these names."""
+"""Configurations by the names that `veca.build` takes: the paper's four, and our tiny."""

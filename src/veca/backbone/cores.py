@@ -1,6 +1,6 @@
-"""The cores: an ordered bank of learned tokens, each with a place that moves.
+"""The cores: an ordered bank of learned tokens, each with a position that moves.
 
-Training with changing budgets drops suffixes of the bank (nested dropout), so that its order means
+Training with varying budgets drops suffixes of the bank (nested dropout), so cores are ordered by
 importance and any prefix works alone.
 """
 
@@ -15,28 +15,27 @@ from torch.nn import functional as F
 from veca.backbone.config import BackboneConfig, CoreMotion
 from veca.backbone.rope import spread_points
 
-FIRST_STEP_SCALE = 0.01
-"""Cores hardly move until training finds a use for it."""
+INITIAL_STEP_SCALE = 0.01
+"""Cores hardly move until training finds a use for motion."""
 
 NORMALIZED_STEP = 0.1
-"""Factor of a step that is read from a normalized feature, whose norm is the root of the width: a
-head as it is drawn moves a core by about 0.03."""
+"""Factor of a step that is read from a normalized feature (of norm root of the width): an untrained
+head moves a core by about 0.03."""
 
-FIRST_SHARE = -2.944
-"""Log-odds of one in twenty."""
+INITIAL_SHARE_LOGIT = -2.944
+"""Logit of 1/20."""
 
-FARTHEST = 0.999
+MAX_POINT = 0.999
 """Cores that follow their attention stay within this, where atanh is finite."""
 
 
 class CoreBank(nn.Module):
     """The ordered cores and the points they start from, in chunks that follow the budgets.
 
-    A budget of the configuration uses whole chunks, so cores beyond it take no part and get no
-    gradient at all. With one parameter for the bank they would get a gradient of zero, and AdamW
-    would still decay them and move them by their momentum. Under DistributedDataParallel this needs
-    `find_unused_parameters=True`. A bank that was stored in other chunks loads, as long as it has
-    as many cores.
+    A configured budget uses whole chunks, so cores beyond it get no gradient at all. With one
+    parameter for the bank they would get a gradient of zero, and AdamW would still decay them and
+    move them by their momentum. DistributedDataParallel needs `find_unused_parameters=True` for
+    this. A bank stored in other chunks loads if it has as many cores.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -50,7 +49,7 @@ class CoreBank(nn.Module):
 
     @property
     def position_dtype(self) -> torch.dtype:
-        """Positions are computed in single precision at least, also in a model cast to half."""
+        """Positions are computed in fp32 at least, also in a model cast to half precision."""
         return torch.promote_types(self.tokens[0].dtype, torch.float32)
 
     def forward(
@@ -60,7 +59,7 @@ class CoreBank(nn.Module):
         cores = _first_rows(self.tokens, budget)
         if len(self.points):
             positions = _first_rows(self.points, budget).to(self.position_dtype)
-        else:  # prefix tokens stand at the center, where rotary turns nothing
+        else:  # prefix tokens are at the center, where RoPE is the identity
             positions = cores.new_zeros(budget, 2, dtype=self.position_dtype)
         return cores.expand(batch, -1, -1), positions.expand(batch, -1, -1)
 
@@ -78,10 +77,10 @@ class CoreBank(nn.Module):
 
 
 class CoreStep(nn.Module):
-    """The paper's motion: each core's step is read from its own raw feature.
+    """The paper's motion: each core's step is a linear function of its raw feature.
 
-    Raw features grow with training, so that the learned scale shrinks and cores stop moving
-    (docs/decisions.md); the motions below were made for that.
+    Raw features grow in training, so the learned scale shrinks and cores stop moving
+    (docs/decisions.md). The motions below avoid that.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -95,17 +94,17 @@ class CoreStep(nn.Module):
         cores: Float[Tensor, "B C D"],
         reads: Float[Tensor, "B C 2"] | None,
     ) -> Float[Tensor, "B C 2"]:
-        """Positions in the unbounded plane after a step."""
+        """Unbounded positions after the step."""
         del reads
         return positions + (self.scale * self.head(cores)).to(positions.dtype)
 
     def reset_parameters(self) -> None:
-        """Start with small steps; the head is drawn with all linear layers."""
-        nn.init.constant_(self.scale, FIRST_STEP_SCALE)
+        """Start with small steps; `VECA.reset_parameters` draws the head."""
+        nn.init.constant_(self.scale, INITIAL_STEP_SCALE)
 
 
 class NormalizedCoreStep(nn.Module):
-    """A step read from the normalized feature, with a factor that training cannot shrink."""
+    """A step read from the normalized feature, with a fixed factor."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -117,20 +116,20 @@ class NormalizedCoreStep(nn.Module):
         cores: Float[Tensor, "B C D"],
         reads: Float[Tensor, "B C 2"] | None,
     ) -> Float[Tensor, "B C 2"]:
-        """Positions in the unbounded plane after a step."""
+        """Unbounded positions after the step."""
         del reads
         step = self.head(F.layer_norm(cores, cores.shape[-1:]))
         return positions + NORMALIZED_STEP * step.to(positions.dtype)
 
     def reset_parameters(self) -> None:
-        """The head is drawn with all linear layers."""
+        """Nothing: `VECA.reset_parameters` draws the head."""
 
 
 class AttentionCoreStep(nn.Module):
     """A step toward the center of mass of what the core read in the layer before.
 
-    A share of the way, between 0 and 1 and learned for each layer, so that a core stays inside the
-    image wherever its attention is.
+    The step is a share of the way, between 0 and 1 and learned for each layer, so a core stays
+    inside the image.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -144,18 +143,18 @@ class AttentionCoreStep(nn.Module):
         cores: Float[Tensor, "B C D"],
         reads: Float[Tensor, "B C 2"] | None,
     ) -> Float[Tensor, "B C 2"]:
-        """Positions in the unbounded plane after a step."""
+        """Unbounded positions after the step."""
         del cores
         if reads is None:
             return positions
         points = positions.tanh()
         share = self.share.to(points.dtype).sigmoid()
         moved = points + share * (reads.to(points.dtype) - points)
-        return moved.clamp(-FARTHEST, FARTHEST).atanh()
+        return moved.clamp(-MAX_POINT, MAX_POINT).atanh()
 
     def reset_parameters(self) -> None:
-        """Start with a twentieth of the way: attention of an untrained layer is everywhere."""
-        nn.init.constant_(self.share, FIRST_SHARE)
+        """Start with 1/20 of the way: an untrained layer attends everywhere."""
+        nn.init.constant_(self.share, INITIAL_SHARE_LOGIT)
 
 
 CORE_STEPS: dict[CoreMotion, type[CoreStep | NormalizedCoreStep | AttentionCoreStep]] = {
@@ -163,20 +162,20 @@ CORE_STEPS: dict[CoreMotion, type[CoreStep | NormalizedCoreStep | AttentionCoreS
     "normalized": NormalizedCoreStep,
     "attention": AttentionCoreStep,
 }
-"""What moves cores, by the name in the configuration."""
+"""Core motion by its name in the configuration."""
 
 AnyCoreStep = CoreStep | NormalizedCoreStep | AttentionCoreStep
 
 
 def _first_rows(chunks: nn.ParameterList, count: int) -> Tensor:
-    """The first rows, from no more chunks than they fill."""
+    """The first rows, using no more chunks than needed."""
     starts = itertools.accumulate((len(chunk) for chunk in chunks), initial=0)
     used = [chunk for chunk, start in zip(chunks, starts, strict=False) if start < count]
     return torch.cat(used).narrow(0, 0, count)
 
 
 def _cut_into_chunks(bank: CoreBank, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Before loading, cut a bank that was stored in other chunks as this one is cut."""
+    """Before loading, regroup a bank that was stored in other chunks."""
     for name, chunks in (("tokens", bank.tokens), ("points", bank.points)):
         stem = f"{prefix}{name}."
         numbers = sorted(
@@ -187,7 +186,9 @@ def _cut_into_chunks(bank: CoreBank, state: dict[str, Any], prefix: str, *_: obj
         sizes = [len(chunk) for chunk in chunks]
         stored = [len(state[f"{stem}{number}"]) for number in numbers]
         if stored == sizes or sum(stored) != sum(sizes):
-            continue  # nothing to do, or other cores: torch names the sizes that differ
+            continue  # nothing to do, or torch reports the sizes that differ
         rows = torch.cat([state.pop(f"{stem}{number}") for number in numbers])
         for number, chunk in enumerate(rows.split(sizes)):
-            state[f"{stem}{number}"] = chunk.clone()  # may be assigned: each owns its memory
+            state[f"{stem}{number}"] = (
+                chunk.clone()
+            )  # a chunk may be assigned, so it owns its memory

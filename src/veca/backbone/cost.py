@@ -1,12 +1,8 @@
-"""Closed formulas for attention pairs, FLOPs and parameters.
+"""What a forward pass costs, in closed formulas of configuration, image size and budget.
 
-What a forward pass costs, as closed formulas of sizes, image and budget.
-
-`flops` is what the model really executes, matrix products and convolution at two operations for
-a multiplication and addition, and equals what `torch.utils.flop_counter` counts. `attention_flops`
-is one attention as the paper counts it: unfolded, projections included.
-
-What a model costs at each of its budgets, for model cards and `veca info`.
+`flops` is what the model executes, counting a multiplication and an addition as two, and equals
+what `torch.utils.flop_counter` counts. `attention_flops` is one attention as the paper counts it:
+in the plain form, projections included.
 """
 
 from typing import NamedTuple
@@ -14,13 +10,11 @@ from typing import NamedTuple
 from veca.backbone.config import BackboneConfig
 
 FOLDING_GAIN = 0.8
-"""Folding must leave at most this share of an attention's FLOPs: it also writes its weights out,
-which the fused plain form does not. Break-even measured on two CPU cores (docs/decisions.md)."""
-
+"""Folding must leave at most this share of an attention's FLOPs, because it materializes attention
+weights, which the fused plain form does not. Break-even measured on a CPU (docs/decisions.md)."""
 
 ANCHOR_CHANNELS = 8
-"""Value channels that carry anchors through fused attention: three, filled up to what kernels like.
-"""
+"""Value channels that carry anchors through fused attention: three, padded for the kernels."""
 
 
 class Cost(NamedTuple):
@@ -36,7 +30,7 @@ class Cost(NamedTuple):
     """FLOPs of the whole model in the form it runs."""
 
     parameters: int
-    """Parameters of the whole model, whatever the budget."""
+    """Parameters of the whole model, at any budget."""
 
 
 def cost(
@@ -73,7 +67,7 @@ def plain_flops(config: BackboneConfig, patches: int, cores: int) -> int:
 
 
 def folded_flops(config: BackboneConfig, patches: int, cores: int) -> int:
-    """FLOPs of one attention that projects values and outputs of the cores alone."""
+    """FLOPs of one attention that projects values and outputs of the cores only."""
     tokens, width, heads = patches + cores, config.width, config.heads
     projections = 4 * tokens * width**2 + 8 * cores * width**2
     read_by_cores = 2 * cores * tokens * width * (1 + heads)
@@ -82,10 +76,10 @@ def folded_flops(config: BackboneConfig, patches: int, cores: int) -> int:
 
 
 def folds(config: BackboneConfig, cores: int) -> bool:
-    """Whether the folded form is the cheaper one at this budget.
+    """Whether the folded form is cheaper at this budget.
 
-    A function of configuration and budget alone, so that exported models run at any size: it
-    compares what one more patch costs.
+    It compares the cost of one more patch, so that the answer does not depend on the image size,
+    and an exported model runs at any.
     """
     if config.attention == "full":
         return False
@@ -95,12 +89,12 @@ def folds(config: BackboneConfig, cores: int) -> bool:
 
 
 def _motion_flops(config: BackboneConfig, patches: int, cores: int, folded: bool) -> int:
-    """FLOPs of all that moves cores."""
+    """FLOPs of core motion."""
     if config.attention == "full":
         return 0
     if config.core_motion != "attention":
         return 4 * cores * config.width * (config.layers - 1)
-    if folded:  # weighted anchors of every head
+    if folded:  # weighted sums of anchors in every head
         return 6 * config.heads * cores * patches * config.layers
     padding = 2 * ANCHOR_CHANNELS  # of keys and of values
     return 2 * padding * config.heads * cores * (patches + cores) * config.layers
@@ -122,7 +116,7 @@ def parameters(config: BackboneConfig) -> int:
 
 
 SIDES = (256, 512)
-"""Sides of the square images that costs are told for, in pixels."""
+"""Sides in pixels of the square images in tables of costs."""
 
 
 class CostRow(NamedTuple):
@@ -132,7 +126,7 @@ class CostRow(NamedTuple):
     """None for a full-attention model."""
 
     side: int
-    """Height and width of the image: the multiple of the patch size that is nearest to the side."""
+    """Height and width of the image: the multiple of the patch size nearest to the side."""
 
     pairs: int
     """Query-key pairs that one block scores."""
@@ -148,6 +142,7 @@ def cost_rows(config: BackboneConfig) -> list[CostRow]:
 
 
 def _row(config: BackboneConfig, budget: int | None, side: int) -> CostRow:
+    """One row of the table."""
     patches = max(1, round(side / config.patch_size))
     cores = config.cores if budget is None else budget
     found = cost(

@@ -1,4 +1,4 @@
-"""The method names that timm and DINO users know."""
+"""Method names of timm and DINO, so that a VECA fits where their models do."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,18 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from veca.backbone.config import BackboneConfig
-from veca.backbone.features import Features
 
 
 class TimmMixin:
-    """What timm and DINO call the things that a backbone does."""
+    """The interface of timm and DINO backbones."""
 
     config: BackboneConfig
     checkpoint_activations: bool
     final_norm: nn.LayerNorm
     chosen_budget: Callable[..., int]
-    forward: Callable[..., Features]
-    intermediates: Callable[..., list[Features]]
+    forward: Callable[..., Any]
+    intermediates: Callable[..., list[Any]]
     named_parameters: Callable[..., Iterator[tuple[str, nn.Parameter]]]
 
     @property
@@ -33,12 +32,12 @@ class TimmMixin:
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches in a call that names no budget."""
+        """Tokens before the patches in a call without a budget."""
         return self.chosen_budget()
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        """Module, channels and pixels for each position of every layer's feature map."""
+        """Module, channels and stride of every layer's feature map."""
         return [
             {
                 "module": f"blocks.{layer}",
@@ -68,24 +67,24 @@ class TimmMixin:
         budget: int | None = None,
         ffn: float | None = None,
     ) -> Any:  # noqa: ANN401 - as timm, two kinds
-        """Patch maps of the layers `indices` (the last n, or a list), after timm's fashion.
+        """Patch maps of the layers `indices` (the last n, or a list), as in timm.
 
         A list of maps if `intermediates_only`, else the final tokens and the list.
         """
         if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt={output_fmt!r} is not known; use 'NCHW' or 'NLC'.")
-        taken = self._taken_layers(indices)
-        last = max(taken) if stop_early or intermediates_only else self.config.layers - 1
-        found = self.intermediates(x, [*taken, last], budget, ffn, norm=False)
-        *kept, final = found
+            raise ValueError(f"output_fmt={output_fmt!r} is unknown; use 'NCHW' or 'NLC'.")
+        layers = self._layer_numbers(indices)
+        last = max(layers) if stop_early or intermediates_only else self.config.layers - 1
+        found = self.intermediates(x, [*layers, last], budget, ffn, norm=False)
+        *chosen, final = found
         if norm:
-            kept = [self._normalized(features) for features in kept]
+            chosen = [self._normalized(features) for features in chosen]
         maps: list[Any] = [
             (features.patch_map if output_fmt == "NCHW" else features.patches).contiguous()
-            for features in kept
+            for features in chosen
         ]
         if return_prefix_tokens:
-            maps = [(item, features.cores) for item, features in zip(maps, kept, strict=True)]
+            maps = [(item, features.cores) for item, features in zip(maps, chosen, strict=True)]
         if intermediates_only:
             return maps
         final = self._normalized(final)
@@ -102,8 +101,8 @@ class TimmMixin:
         budget: int | None = None,
         ffn: float | None = None,
     ) -> tuple[Any, ...]:
-        """Patches of the last `n` layers (or of the layers in `n`), after DINO's fashion."""
-        found = self.intermediates(x, self._taken_layers(n), budget, ffn, norm)
+        """Patches of the last `n` layers (or of the layers in `n`), as in DINO."""
+        found = self.intermediates(x, self._layer_numbers(n), budget, ffn, norm)
         patches = [
             (features.patch_map if reshape else features.patches).contiguous() for features in found
         ]
@@ -112,43 +111,43 @@ class TimmMixin:
         return tuple((item, features.image) for item, features in zip(patches, found, strict=True))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute activations in the backward pass instead of keeping them."""
+        """Recompute activations in the backward pass instead of storing them."""
         self.checkpoint_activations = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that decay would pull out of place, beside biases and norms."""
+        """Parameters that weight decay would displace, besides biases and norms."""
         names = {name for name, _ in self.named_parameters()}
         return {name for name in names if name.startswith("core_bank.") or name.endswith(".scale")}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Patterns that sort parameters into a stem and the blocks, for layer-wise rates.
+        """Patterns that group parameters into a stem and the blocks, for layer-wise learning rates.
 
-        A core's step is read from the output of the block with the same number. As in timm's own
-        vision transformers, `coarse` changes nothing.
+        A core step belongs to the block whose output it reads. As in timm's own vision
+        transformers, `coarse` changes nothing.
         """
         return {
             "stem": r"^patch_embedding|^core_bank",
             "blocks": [(r"^(?:blocks|core_steps)\.(\d+)", None), (r"^final_norm", (99999,))],
         }
 
-    def _normalized(self, features: Features) -> Features:
+    def _normalized(self, features: Any) -> Any:  # noqa: ANN401 - Features, defined above this
         """Features after the final norm."""
         norm = self.final_norm
         return features._replace(cores=norm(features.cores), patches=norm(features.patches))
 
-    def _taken_layers(self, indices: int | Sequence[int] | None) -> list[int]:
+    def _layer_numbers(self, indices: int | Sequence[int] | None) -> list[int]:
         """Layers from 0 in the order of the network; negative ones count from the end."""
         layers = self.config.layers
         if indices is None:
             return list(range(layers))
         if isinstance(indices, int):
             if not 1 <= indices <= layers:
-                raise ValueError(f"{indices} last layers were asked for, but there are {layers}.")
+                raise ValueError(f"the last {indices} layers are not available; use 1 to {layers}.")
             return list(range(layers - indices, layers))
         outside = [index for index in indices if not -layers <= index < layers]
         if outside or not indices:
             raise ValueError(
-                f"layers {list(indices)} were asked for; give at least one of "
+                f"layers {list(indices)} are not available; give at least one of "
                 f"{-layers}..{layers - 1}."
             )
         return sorted({index % layers for index in indices})

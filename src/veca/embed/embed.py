@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from veca.backbone.config import BackboneConfig
-from veca.backbone.model import VECA, checked_budget, checked_units
+from veca.backbone.model import VECA, check_budget, check_ffn
 from veca.data.images import ImageError, decode
 from veca.data.listing import (
     UNKNOWN,
@@ -280,13 +280,13 @@ def _resolved(config: EmbedConfig, backbone: BackboneConfig, device: torch.devic
             "use a model with in_channels=3."
         )
     fitted((config.size, config.size), config.size, config.fit, backbone.patch_size)
-    checked_units(backbone, config.ffn)
+    check_ffn(backbone, config.ffn)
     budget = config.budget
     if backbone.attention != "full":
         default = backbone.default_budget or min(DEFAULT_BUDGET, backbone.cores)
-        budget = checked_budget(backbone, default if budget is None else budget)
+        budget = check_budget(backbone, default if budget is None else budget)
     elif budget is not None:
-        checked_budget(backbone, budget)
+        check_budget(backbone, budget)
     return dataclasses.replace(
         config,
         budget=budget,

@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from veca.backbone.config import SIZES
-from veca.backbone.model import VECA, checked_budget, checked_units
+from veca.backbone.model import VECA, check_budget, check_ffn
 from veca.data.transforms import IMAGENET
 from veca.probe.rows import Setting
 from veca.runtime import VecaError
@@ -326,9 +326,9 @@ class VecaModel(FrozenModel):
             raise ProbeModelError("no budget or no share is named; leave the flag out for all.")
         try:
             for budget in cores:
-                checked_budget(config, budget)
+                check_budget(config, budget)
             for share in parts:
-                checked_units(config, share)
+                check_ffn(config, share)
         except ValueError as error:
             raise ProbeModelError(f"{self.name}: {error}") from error
         found = (

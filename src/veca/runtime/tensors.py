@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -182,7 +182,7 @@ class TensorFile:
     sha256: str
     """Identifies tensors and metadata."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "TensorFile":
         return self
 
     def __exit__(

@@ -111,11 +111,6 @@ def _cleaned(value: object) -> object:
     return text.strip()
 
 
-SHAPE = ("layers", "width", "heads", "ffn_ratio", "patch_size", "in_channels", "rotary_base",
-         "rotary_still")  # fmt: skip
-"""Fields that make a size; the others say what it is trained for, and how."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What is known of a stored model without running it."""
@@ -176,7 +171,7 @@ def size_name(config: BackboneConfig) -> str | None:
     """The name of the size, whatever it is trained for; None for one that has no name."""
     for name, known in SIZES.items():
         same_bank = config.attention == "full" or config.cores == known.cores
-        if same_bank and all(getattr(config, item) == getattr(known, item) for item in SHAPE):
+        if same_bank and config.architecture() == known.architecture():
             return name
     return None
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import veca
 from veca.analysis.demo import sample_photos
 from veca.backbone.config import BackboneConfig
-from veca.backbone.features import Features
+from veca.backbone.model import Features
 from veca.probe.knn import knn
 from veca.runtime.device import resolve_precision
 
@@ -172,11 +172,11 @@ def test_the_residual_stream_positions_and_tables_stay_fp32(fields: dict[str, An
         model.precision = "bf16"
         half = model(images)
         with torch.autocast("cpu", torch.bfloat16):
-            state = model.enter(images, None)
+            state = model.tokenize(images, model.config.cores)
             for layer in range(2):
-                state = model.advance(model.move_cores(state, layer), layer, model.config.hidden)
+                state = model.run_block(model.move_cores(state, layer), layer, model.config.hidden)
                 assert state.tokens.dtype == state.core_state.dtype == torch.float32
-                assert state.patch_rope.cosines.dtype == state.core_rope.sines.dtype
+                assert state.patch_rope.cosines.dtype == state.layout.core_rope.sines.dtype
                 assert state.patch_rope.cosines.dtype == torch.float32
     for one, other in zip(half[:3], whole[:3], strict=True):
         assert one.dtype == torch.float32
@@ -192,5 +192,5 @@ def test_fp32_leaves_an_outer_autocast_alone_and_other_names_are_refused() -> No
         model.precision = "bf16"
         assert torch.equal(model(images).patches, outer.patches)
         model.precision = "auto"
-        with pytest.raises(ValueError, match="precision='auto' is not known; use 'fp32' or 'bf16'"):
+        with pytest.raises(ValueError, match="precision='auto' is unknown; use 'fp32' or 'bf16'"):
             model(images)
