@@ -461,7 +461,7 @@ def build(size: str, **overrides: Any) -> VECA:  # noqa: ANN401 - typed in Backb
         raise ValueError(
             f"{', '.join(unknown)} cannot be overridden; the fields are {', '.join(known)}."
         )
-    values = {
+    values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in overrides.items()
     }

@@ -82,7 +82,7 @@ class DamagedFileError(VecaError, OSError):
         self.path = path
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Path, str]]:
+    def __reduce__(self) -> tuple[type["DamagedFileError"], tuple[Path, str]]:
         """Arguments for pickling, since rank 0 sends its errors to the other ranks."""
         return type(self), (self.path, self.reason)
 
