@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 from tests.data.pictures import encoded, write_shard
-from tests.probe.dense_scenes import CLASSES, place_in
+from tests.probe.dense_scenes import CLASSES, context_in
 from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
 from veca.cli.main import main
 from veca.data.images import decode
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import Split
-from veca.probe.features import ViewPlan, image_features
+from veca.probe.features import CropConfig, extract_image_features
 from veca.probe.heads import LinearHead
 from veca.probe.models import PixelModel
 from veca.probe.predict import SavedHead, load_head, predict_labels, save_head
@@ -92,9 +92,9 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     table.add_file(str(path), path.stat().st_size)
     split = Split(name="test", images=table.table(), keys=("large.jpg",))
     model = PixelModel(torch.device("cpu"))
-    plan = ViewPlan(resolution=16, margin=1.0)
-    found = image_features(model, (Setting(),), split, plan, place_in(folder / "kept"))[Setting()]
-    shares = LinearHead(**tensors).probabilities(found.image)[0].tolist()
+    plan = CropConfig(resolution=16, resize_ratio=1.0)
+    found = extract_image_features(model, (Setting(),), split, plan, context_in(folder / "kept"))
+    shares = LinearHead(**tensors).probabilities(found[Setting()])[0].tolist()
     assert {one["label"]: one["score"] for one in told} == dict(
         zip(head.classes, shares, strict=True)
     )

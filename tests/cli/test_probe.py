@@ -241,10 +241,10 @@ def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn
         (["depth", "photos", *FLAGS], "photos tells classes of its pictures, but depth needs"),
         (["knn", "nowhere", *FLAGS], "nowhere is neither a folder nor NAME=FOLDER"),
         (["knn", "food101=photos", *FLAGS], "food101"),
-        (["knn", "photos", *FLAGS, "--model", "none"], "'none' is no model"),
-        (["knn", "photos", *FLAGS, "--model", "./nowhere"], "no file or folder './nowhere'; give"),
+        (["knn", "photos", *FLAGS, "--model", "none"], "'none' is not a known model"),
+        (["knn", "photos", *FLAGS, "--model", "./nowhere"], "no file or folder './nowhere'; use"),
         (["knn", "photos", *FLAGS, "--model", "model/bset"], "no file or folder 'model/bset' (the"),
-        (["knn", "photos", *FLAGS, "--teacher", "a/b/best"], "no file or folder 'a/b/best'; give"),
+        (["knn", "photos", *FLAGS, "--teacher", "a/b/best"], "no file or folder 'a/b/best'; use"),
         (["knn", "photos", *FLAGS, "--budgets", "2,x"], "--budgets got '2,x'"),
         (["knn", "photos", *FLAGS, "--budgets", "7"], "budget=7 is outside 1..6"),
         (["knn", "photos", *FLAGS, "--ffn", "a"], "--ffn got 'a'"),
@@ -314,14 +314,14 @@ def test_ctrl_c_keeps_what_was_computed(
     class Stopped(CellModel):
         """Is interrupted at its fourth look."""
 
-        def look(self, *given: Any) -> Any:
+        def forward(self, *given: Any) -> Any:
             if self.calls == 3:
                 raise KeyboardInterrupt
-            return super().look(*given)
+            return super().forward(*given)
 
     models = [Stopped(), CellModel()]
-    monkeypatch.setattr(features, "IMAGE_BLOCK", 4)
-    monkeypatch.setattr(prober, "find_probe_model", lambda name, device: models.pop(0))
+    monkeypatch.setattr(features, "IMAGE_CHUNK", 4)
+    monkeypatch.setattr(prober, "find_model", lambda name, device: models.pop(0))
     words = ["probe", "knn", "photos", *FLAGS, "--batch", "4"]
     assert main(words) == 130
     assert "Features that were computed are kept; repeat" in capsys.readouterr().err

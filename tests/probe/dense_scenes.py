@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset, Split
-from veca.probe.features import Place
-from veca.probe.models import Frozen, FrozenModel, ModelFacts
+from veca.probe.feature_cache import RunContext
+from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.protocols import (
     DepthAugment,
     DepthProtocol,
@@ -68,11 +68,11 @@ class ColorModel(FrozenModel):
     """Mean colors of cells and their squares; a small budget sees only some of these."""
 
     def __init__(self, digest: str = "colors", stride: int = 8) -> None:
-        facts = ModelFacts(
+        super().__init__(
+            device=CPU,
             name="colors",
             kind="veca",
             digest=digest,
-            licence=None,
             trained=True,
             stride=stride,
             image_width=3,
@@ -80,24 +80,23 @@ class ColorModel(FrozenModel):
             elastic=True,
             default_resolution=32,
         )
-        super().__init__(facts, CPU)
         self.asked: Counter[Setting] = Counter()
         """Images that it was asked about, at each setting."""
 
-    def look(
+    def forward(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
-    ) -> Frozen:
+    ) -> FrozenFeatures:
         self.asked[setting] += len(images)
         cells = F.adaptive_avg_pool2d(images.float() / 255, grid)
         patches = torch.cat((cells, cells.square()), 1)
         patches[:, setting.budget or 6 :] = 0
-        return Frozen(cells.mean((2, 3)), patches)
+        return FrozenFeatures(cells.mean((2, 3)), patches)
 
 
-def place_in(folder: Path, workers: Ranks = ALONE, **others: Any) -> Place:
-    """Where features are kept, in silence."""
-    given: dict[str, Any] = {"tell": lambda _: None, "loaders": 0, "shown": False, **others}
-    return Place(folder=folder, workers=workers, **given)
+def context_in(folder: Path, ranks: Ranks = ALONE, **others: Any) -> RunContext:
+    """A silent run context without worker processes."""
+    usual: dict[str, Any] = {"log": lambda _: None, "num_workers": 0, "show_progress": False}
+    return RunContext(cache=folder, ranks=ranks, **usual | others)
 
 
 def read_array(path: str) -> NDArray[Any]:

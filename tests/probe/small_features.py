@@ -16,31 +16,31 @@ from torch.nn import functional as F
 from tests.data.pictures import write_pictures
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import Split
-from veca.probe import features, shown_features
-from veca.probe.features import Place, ViewPlan
-from veca.probe.models import Frozen, FrozenModel, ModelFacts
+from veca.probe import features
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import CropConfig, InferenceConfig, Variant
+from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.rows import Setting
-from veca.probe.shown_features import Kind, Showing
 from veca.runtime.distributed import Ranks
 
 CPU = torch.device("cpu")
 ALONE = Ranks(device=CPU)
 SIDE = 16
-CENTER = ViewPlan(resolution=SIDE)
+CENTER = CropConfig(resolution=SIDE)
 SETTINGS = (Setting(2), Setting(4, 0.5), Setting(8))
-WHOLE = Showing(short=SIDE, multiple=4)
-KINDS = (Kind(SETTINGS[0]),)
+WHOLE = InferenceConfig(short_side=SIDE, stride=4)
+VARIANTS = (Variant(SETTINGS[0]),)
 
 
 class CellModel(FrozenModel):
     """Features of the colors of each cell, through random weights, another mix for each budget."""
 
     def __init__(self, *, seed: int = 0, digest: str | None = "cells", die_at: int = 0) -> None:
-        facts = ModelFacts(
+        super().__init__(
+            device=CPU,
             name="cells",
             kind="veca",
             digest=digest,
-            licence=None,
             trained=False,
             stride=4,
             image_width=5,
@@ -48,7 +48,6 @@ class CellModel(FrozenModel):
             elastic=True,
             default_resolution=SIDE,
         )
-        super().__init__(facts, CPU)
         draw = torch.Generator().manual_seed(seed)
         self.weight = torch.randn(8 + 1, 3, 6, generator=draw)
         self.asked: Counter[Setting] = Counter()
@@ -60,9 +59,9 @@ class CellModel(FrozenModel):
         self.calls = 0
         self.counting = threading.Lock()
 
-    def look(
+    def forward(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
-    ) -> Frozen:
+    ) -> FrozenFeatures:
         """Colors of cells, mixed and bent."""
         with self.counting:
             self.asked[setting] += len(images)
@@ -73,7 +72,7 @@ class CellModel(FrozenModel):
         cells = F.adaptive_avg_pool2d(images.float() / 255, grid)
         mixed = torch.einsum("bchw,cd->bdhw", cells, self.weight[setting.budget or 0])
         patches = torch.tanh(mixed * (setting.ffn or 1.0))
-        return Frozen(patches.flatten(2).amax(2)[:, :5], patches)
+        return FrozenFeatures(patches.flatten(2).amax(2)[:, :5], patches)
 
 
 def split_of(folder: Path, count: int = 11) -> Split:
@@ -90,23 +89,19 @@ def split_of(folder: Path, count: int = 11) -> Split:
     )
 
 
-def unheard(text: str) -> None:
-    """Who does not listen."""
+def context_in(folder: Path, ranks: Ranks = ALONE, **changes: Any) -> RunContext:
+    """A silent run context without worker processes."""
+    usual: dict[str, Any] = {"num_workers": 0, "batch": 4, "log": lambda _: None}
+    return RunContext(cache=folder, ranks=ranks, show_progress=False, **usual | changes)
 
 
-def place_in(folder: Path, **changes: Any) -> Place:
-    """A place without loaders and without words."""
-    usual: dict[str, Any] = {"workers": ALONE, "loaders": 0, "batch": 4, "tell": unheard}
-    return Place(folder=folder, shown=False, **(usual | changes))
+def use_small_chunks() -> None:
+    """Chunks of 4 images in this process, so that few images make several."""
+    features.IMAGE_CHUNK = features.MAP_CHUNK = 4
 
 
-def use_small_blocks() -> None:
-    """Blocks of 4 pictures in this process, so that few pictures make several."""
-    features.IMAGE_BLOCK = shown_features.PATCH_BLOCK = 4
-
-
-def blocks_in(folder: Path) -> dict[str, bytes]:
-    """The files of all stores below a folder."""
+def files_in(folder: Path) -> dict[str, bytes]:
+    """The content of all files below a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

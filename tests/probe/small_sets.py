@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import veca
-from tests.probe.dense_scenes import CLASSES, SMALL, SMALL_DEPTH, place_in, ramp, scene
+from tests.probe.dense_scenes import CLASSES, SMALL, SMALL_DEPTH, context_in, ramp, scene
 from tests.weights.models import trained_model
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import LabeledDataset, Split
@@ -93,7 +93,7 @@ def color_set(folder: Path, **changes: Any) -> LabeledDataset:
 def prober_in(folder: Path, **changes: Any) -> Evaluator:
     """A prober that is silent and takes no times."""
     usual: dict[str, Any] = {
-        "place": place_in(folder / "features"),
+        "ctx": context_in(folder / "features"),
         "out": folder / "out",
         "rounds": 0,
     }

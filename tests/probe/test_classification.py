@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.probe.dense_scenes import place_in
+from tests.probe.dense_scenes import context_in
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import COLORS, color_set, split_of
 from veca.data.images import DataError
@@ -20,7 +20,8 @@ from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe import classification
 from veca.probe.classification import ClassProbe, labels_of, run_knn, run_linear, run_logistic
-from veca.probe.features import KeptFeatures
+from veca.probe.feature_cache import FeatureCache
+from veca.probe.features import CachedFeatures
 from veca.probe.heads import LinearHead
 from veca.probe.measured import Measured
 from veca.probe.metrics import mean_average_precision, metrics
@@ -39,7 +40,7 @@ def probe_of(data: LabeledDataset, folder: Path, **changes: Any) -> ClassProbe:
         "settings": SETTINGS,
         "data": data,
         "resolution": 16,
-        "place": place_in(folder),
+        "ctx": context_in(folder),
     }
     return ClassProbe(**usual | changes)
 
@@ -105,8 +106,8 @@ def test_a_head_of_very_many_neighbors_is_not_kept_and_that_is_told(
 ) -> None:
     monkeypatch.setattr(classification, "MOST_KEPT_BYTES", 4 * 5 * 18 - 1)
     told: list[str] = []
-    place = place_in(tmp_path / "kept", tell=told.append)
-    probe = probe_of(color_set(tmp_path), tmp_path, settings=SETTINGS[:1], place=place)
+    ctx = context_in(tmp_path / "kept", log=told.append)
+    probe = probe_of(color_set(tmp_path), tmp_path, settings=SETTINGS[:1], ctx=ctx)
     assert only(run_knn(probe, KS, 0)).head is None
     assert "The head is not kept, since its 18 training vectors take more" in told[0]
 
@@ -158,16 +159,16 @@ def test_pictures_put_aside_are_not_counted_as_fitted_on(tmp_path: Path) -> None
 def watch_reading(patch: pytest.MonkeyPatch) -> list[int]:
     """How many vectors of whole parts were in memory after each that was read."""
     read, living = list[weakref.ref[Tensor]](), list[int]()
-    before = KeptFeatures.side_by_side
+    before = CachedFeatures._read
 
-    def watched(self: KeptFeatures, setting: Setting, names: Sequence[str]) -> Tensor:
-        found = before(self, setting, names)
+    def watched(self: CachedFeatures, cache: FeatureCache) -> Tensor:
+        found = before(self, cache)
         read.append(weakref.ref(found))
         gc.collect()
         living.append(sum(each() is not None for each in read))
         return found
 
-    patch.setattr(KeptFeatures, "side_by_side", watched)
+    patch.setattr(CachedFeatures, "_read", watched)
     return living
 
 
@@ -176,7 +177,6 @@ def test_each_part_has_the_vectors_of_one_setting_in_memory(
 ) -> None:
     settings = tuple(Setting(budget) for budget in range(1, 5))
     probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=settings)
-    monkeypatch.setattr(classification, "TOGETHER_BYTES", 1)
     runs: list[Callable[[], Iterable[Measured]]] = [
         lambda: run_knn(probe, KS, 0),
         lambda: run_logistic(probe, "dinov2", (0,)),
@@ -190,22 +190,6 @@ def test_each_part_has_the_vectors_of_one_setting_in_memory(
         assert len(living) >= 2 * len(settings)
         # One of the training part and one of the test part; a result holds one while it is told.
         assert max(living) <= 3
-
-
-@pytest.mark.parametrize("selection", ["held-out", "test", "test-best-step"])
-def test_heads_are_the_same_whether_settings_fit_into_memory_together_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: Any
-) -> None:
-    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=[*SETTINGS, Setting(4)])
-    rates = (1.0,) if selection == "test-best-step" else (0.1, 1.0)
-    plan = replace(QUICK, selection=selection, rates=rates, validate_every=7)
-    together = list(run_linear(probe, plan, (0, 1)))
-    monkeypatch.setattr(classification, "TOGETHER_BYTES", 2 * 18 * 5 * 4)  # of two settings
-    apart = list(run_linear(probe, plan, (0, 1)))
-    for one, other in zip(together, apart, strict=True):
-        assert (one.setting, one.seed, one.chosen) == (other.setting, other.seed, other.chosen)
-        assert one.metrics == other.metrics
-        torch.testing.assert_close(uses_head_of(one).weight, uses_head_of(other).weight)
 
 
 def test_linear_heads_of_all_settings_see_the_views_of_the_protocol(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.probe.small_sets import color_set
 from veca.probe.measured import Found, Measured, Measurement
-from veca.probe.models import find_probe_model
+from veca.probe.models import find_model
 from veca.probe.rows import Setting
 from veca.probe.run import costs_of
 from veca.runtime.device import pick_device
@@ -15,7 +15,7 @@ from veca.runtime.device import pick_device
 def found(tmp_path: Path, name: str, resolution: int, setting: Setting, seed: int = 0) -> Found:
     """A measurement without numbers."""
     data = color_set(tmp_path)
-    model = find_probe_model(name, pick_device("cpu"))
+    model = find_model(name, pick_device("cpu"))
     measured = Measured(
         setting=setting,
         seed=seed,

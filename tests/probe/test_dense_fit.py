@@ -19,8 +19,8 @@ from veca.probe.dense import (
     learning_rate,
 )
 from veca.probe.dense_losses import CrossEntropy
-from veca.probe.kept_views import DenseBatch
-from veca.probe.models import Frozen
+from veca.probe.features import DenseBatch
+from veca.probe.models import FrozenFeatures
 from veca.probe.protocols import SegmentationProtocol
 from veca.probe.rows import Setting
 
@@ -38,7 +38,7 @@ def stream(seed: int = 0) -> Iterator[DenseBatch]:
             patches = torch.randn(4, PATCH, 4, 4, generator=draw)
             patches[:, :CLASSES] += 3 * F.one_hot(targets, CLASSES).permute(0, 3, 1, 2)
             image = torch.randn(4, IMAGE, generator=draw)
-            features[setting] = Frozen(image, patches.half())
+            features[setting] = FrozenFeatures(image, patches.half())
         large = targets.repeat_interleave(8, 1).repeat_interleave(8, 2).to(torch.uint8)
         large[0, 0] = IGNORE_INDEX
         yield DenseBatch(features, large, slice(0, 4))
@@ -128,7 +128,7 @@ def test_heads_learn() -> None:
     head = fitted(protocol)[Candidate(ALL, 0.05, 80)]
     batch = next(stream(seed=5))
     image, patches = batch.features[ALL]
-    found = head.maps(Frozen(image, patches.float())).argmax(1)
+    found = head.maps(FrozenFeatures(image, patches.float())).argmax(1)
     told = batch.targets[:, 4::8, 4::8]
     assert (found == told)[told != IGNORE_INDEX].float().mean() > 0.9
 

@@ -13,18 +13,18 @@ from veca.probe.dense import (
     head_from,
     maps_of,
 )
-from veca.probe.models import Frozen
+from veca.probe.models import FrozenFeatures
 
 PATCH, IMAGE, OUTPUTS = 5, 3, 4
 
 
-def observed(pictures: int = 6, seed: int = 0) -> Frozen:
+def observed(pictures: int = 6, seed: int = 0) -> FrozenFeatures:
     draw = torch.Generator().manual_seed(seed)
     patches = torch.randn(pictures, PATCH, 3, 4, generator=draw) * 2 + 1
-    return Frozen(torch.randn(pictures, IMAGE, generator=draw) - 2, patches)
+    return FrozenFeatures(torch.randn(pictures, IMAGE, generator=draw) - 2, patches)
 
 
-def joined(seen: Frozen, append: bool) -> Tensor:
+def joined(seen: FrozenFeatures, append: bool) -> Tensor:
     """The image feature repeated at every patch, after the patch feature."""
     if not append:
         return seen.patches

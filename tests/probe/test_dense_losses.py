@@ -14,7 +14,7 @@ from veca.probe import dense_losses
 from veca.probe.dense import Maps
 from veca.probe.dense_losses import CrossEntropy, SigLoss
 from veca.probe.depth_scale import depth_scale
-from veca.probe.kept_views import DenseBatch
+from veca.probe.features import DenseBatch
 from veca.probe.protocols import DepthProtocol, SegmentationProtocol
 
 CLASSES = 4

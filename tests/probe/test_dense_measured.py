@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.probe.dense_scenes import ALL, CLASSES, FEW, ColorModel, farm, place_in, ramps
+from tests.probe.dense_scenes import ALL, CLASSES, FEW, ColorModel, context_in, farm, ramps
 from tests.probe.small_sets import use_quick_protocols
 from veca.data.sets.dataset import LabeledDataset
 from veca.probe import protocols as dense_protocols
@@ -27,7 +27,7 @@ def probe_of(data: LabeledDataset, folder: Path, **changes: Any) -> DenseProbe:
         "settings": (FEW, ALL),
         "data": data,
         "resolution": None,
-        "place": place_in(folder),
+        "ctx": context_in(folder),
     }
     return DenseProbe(**usual | changes)
 
@@ -115,7 +115,7 @@ def test_the_papers_heads_see_patches_alone_of_a_model_without_a_class_token(
     monkeypatch.setitem(dense_protocols.SEGMENTATION, "paper", quick)
     monkeypatch.setattr(dense_protocols, "PAPER_STEPS", {})
     plain, without = ColorModel(), ColorModel()
-    without.facts = replace(plain.facts, appended=False)
+    without.append_image_feature = False
     seen = {}
     for model, feature in ((plain, None), (without, None), (without, "patches+image")):
         data = farm(tmp_path)

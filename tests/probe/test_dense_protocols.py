@@ -102,7 +102,7 @@ def test_the_paper_shows_patches_of_14_pixels_pictures_of_other_sizes(
 def test_the_paper_sees_a_model_without_a_class_token_by_its_patches_alone() -> None:
     plain = ColorModel()
     without = ColorModel()
-    without.facts = replace(plain.facts, appended=False)
+    without.append_image_feature = False
     for known in (SEGMENTATION, DEPTH):
         for name in ("paper", "paper-small"):
             assert for_model(known[name], plain) == known[name]
@@ -113,7 +113,7 @@ def test_the_paper_sees_a_model_without_a_class_token_by_its_patches_alone() -> 
 
 def test_other_protocols_are_the_same_for_all_models() -> None:
     model = ColorModel(stride=14)
-    model.facts = replace(model.facts, appended=False)
+    model.append_image_feature = False
     for known in (SEGMENTATION, DEPTH):
         for name, protocol in known.items():
             assert (for_model(protocol, model) == protocol) == (not name.startswith("paper"))

@@ -16,8 +16,8 @@ from tests.probe.dense_scenes import (
     SMALL,
     SMALL_DEPTH,
     ColorModel,
+    context_in,
     farm,
-    place_in,
     ramps,
     split_of,
 )
@@ -25,7 +25,7 @@ from veca.data.images import DataError
 from veca.data.sets.dataset import LabeledDataset
 from veca.probe.dense_run import DenseRun, showing_of, training_split
 from veca.probe.depth import run_depth
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext
 from veca.probe.knn import run_dense_knn
 from veca.probe.protocols import DenseKnnProtocol, SegmentationProtocol
 from veca.probe.segmentation import SegmentationTask, run_segmentation
@@ -40,8 +40,8 @@ def data(tmp_path: Path) -> LabeledDataset:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return place_in(tmp_path / "kept")
+def ctx(tmp_path: Path) -> RunContext:
+    return context_in(tmp_path / "kept")
 
 
 class Liked(SegmentationTask):
@@ -53,9 +53,9 @@ class Liked(SegmentationTask):
         self.judged: list[tuple[str, int]] = []
         """Splits that heads were judged on, and how many."""
 
-    def judge(self, heads, split, features, place):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    def judge(self, heads, split, features, ctx):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         self.judged.append((split.name, len(heads)))
-        found = super().judge(heads, split, features, place)
+        found = super().judge(heads, split, features, ctx)
         for number, judged in enumerate(found):
             judged.number = number  # type: ignore[attr-defined]
         return found
@@ -71,11 +71,11 @@ GRID = replace(SMALL, steps=6, rates=(0.01, 0.1), checks=2, selection="held-out"
     ("favorite", "rate", "step"), [(0, 0.01, 3), (1, 0.1, 3), (2, 0.01, 6), (3, 0.1, 6)]
 )
 def test_the_paper_chooses_the_step_on_the_pictures_that_it_reports(
-    favorite: int, rate: float, step: int, data: LabeledDataset, place: Place
+    favorite: int, rate: float, step: int, data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(GRID, selection="test-best-step")
     task = Liked(data, protocol, favorite)
-    run = DenseRun(task, ColorModel(), data, protocol, place)
+    run = DenseRun(task, ColorModel(), data, protocol, ctx)
     found = run.results((ALL,), (0,))[ALL, 0]
     assert task.judged == [("val", 4)]
     assert (found.candidate.rate, found.candidate.step) == (rate, step)
@@ -83,31 +83,31 @@ def test_the_paper_chooses_the_step_on_the_pictures_that_it_reports(
 
 
 def test_rates_are_chosen_on_training_pictures_that_the_head_never_sees(
-    data: LabeledDataset, place: Place
+    data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(GRID, selection="held-out", held_out=0.3)
     task = Liked(data, protocol, 3)
-    found = DenseRun(task, ColorModel(), data, protocol, place).results((ALL,), (0,))[ALL, 0]
+    found = DenseRun(task, ColorModel(), data, protocol, ctx).results((ALL,), (0,))[ALL, 0]
     assert task.judged == [("held out of train", 4), ("val", 1)]
     assert (found.candidate.rate, found.candidate.step) == (0.1, 6)
     assert found.trained_on == 6
 
 
 def test_the_makers_own_part_is_chosen_on_where_there_is_one(
-    data: LabeledDataset, place: Place, tmp_path: Path
+    data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
     own = split_of(tmp_path / "pictures", "dev", "masks", range(80, 83))
     protocol = replace(GRID, selection="held-out")
     task = Liked(data, protocol, 0)
-    run = DenseRun(task, ColorModel(), replace(data, val=own), protocol, place)
+    run = DenseRun(task, ColorModel(), replace(data, val=own), protocol, ctx)
     assert run.results((ALL,), (0,))[ALL, 0].trained_on == 9
     assert task.judged == [("dev", 4), ("val", 1)]
 
 
-def test_nothing_is_chosen_where_nothing_should_be(data: LabeledDataset, place: Place) -> None:
+def test_nothing_is_chosen_where_nothing_should_be(data: LabeledDataset, ctx: RunContext) -> None:
     protocol = replace(SMALL, steps=6, checks=2)
     task = Liked(data, protocol, 0)
-    found = DenseRun(task, ColorModel(), data, protocol, place).results((ALL,), (0, 1))
+    found = DenseRun(task, ColorModel(), data, protocol, ctx).results((ALL,), (0, 1))
     assert task.judged == [("val", 1), ("val", 1)]
     assert {one.candidate.step for one in found.values()} == {6}
 
@@ -124,8 +124,8 @@ def test_sets_of_another_kind_or_without_a_training_part_are_refused(
 def test_pictures_are_shown_at_whole_patches() -> None:
     slide = replace(SMALL, inference="slide", resolution=45)
     showing = showing_of(ColorModel(), slide)
-    assert (showing.short, showing.stride) == (40, 27)
-    assert showing_of(ColorModel(), replace(slide, inference="whole")).stride == 0
+    assert (showing.short_side, showing.window_stride) == (40, 27)
+    assert showing_of(ColorModel(), replace(slide, inference="whole")).window_stride == 0
 
 
 TWO = """
@@ -148,14 +148,14 @@ def numbers_of(folder: Path, workers: Ranks) -> list[float]:
         farm(folder / "farm")
         ramps(folder / "ramps")
     workers.barrier()
-    place, model = place_in(folder / "kept", workers), ColorModel()
+    ctx, model = context_in(folder / "kept", workers), ColorModel()
     fields, slopes = farm(folder / "farm"), ramps(folder / "ramps")
     live = replace(SMALL, views=None, steps=20, dropout=0.1)
     near = DenseKnnProtocol(name="near", resolution=32, neighbors=(3,), bank=60)
-    kept = run_segmentation(model, (ALL,), fields, SMALL, (0,), place)[ALL, 0]
-    drawn = run_segmentation(model, (ALL,), fields, live, (0,), place)[ALL, 0]
-    depth = run_depth(model, (ALL,), slopes, SMALL_DEPTH, (0,), place)[ALL, 0]
-    voted = run_dense_knn(model, (ALL,), fields, near, (0,), place)[ALL, 0]
+    kept = run_segmentation(model, (ALL,), fields, SMALL, (0,), ctx)[ALL, 0]
+    drawn = run_segmentation(model, (ALL,), fields, live, (0,), ctx)[ALL, 0]
+    depth = run_depth(model, (ALL,), slopes, SMALL_DEPTH, (0,), ctx)[ALL, 0]
+    voted = run_dense_knn(model, (ALL,), fields, near, (0,), ctx)[ALL, 0]
     ious = [found.metrics["miou"] for found in (kept, drawn, voted)]
     return [float(kept.confusion.sum()), *ious, depth.metrics["rmse"]]
 
@@ -185,8 +185,8 @@ def test_two_processes_count_each_picture_once_and_say_what_one_says(tmp_path: P
     np.testing.assert_allclose(first[1:], alone[1:], rtol=2e-3)
 
 
-def test_settings_do_not_change_each_other(data: LabeledDataset, place: Place) -> None:
-    both = run_segmentation(ColorModel(), (FEW, ALL, ALL), data, SMALL, (0,), place)
-    alone = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place)
+def test_settings_do_not_change_each_other(data: LabeledDataset, ctx: RunContext) -> None:
+    both = run_segmentation(ColorModel(), (FEW, ALL, ALL), data, SMALL, (0,), ctx)
+    alone = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), ctx)
     assert set(both) == {(FEW, 0), (ALL, 0)}
     assert both[ALL, 0].metrics == alone[ALL, 0].metrics

@@ -9,17 +9,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColorModel, place_in, ramp, ramps
+from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColorModel, context_in, ramp, ramps
 from veca.data.images import DataError
 from veca.data.sets.dataset import DepthRange, LabeledDataset
 from veca.probe.dense import DenseHead
 from veca.probe.dense_run import Head, showing_of
 from veca.probe.depth import DepthTask, predict_depth_map, run_depth
 from veca.probe.depth_scale import DepthScale
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import Variant, extract_patch_features
 from veca.probe.metrics import PER_PICTURE, UNITS
-from veca.probe.models import Frozen
-from veca.probe.shown_features import Kind, ShownFeatures
+from veca.probe.models import FrozenFeatures
 from veca.probe.sliding_window import whole_image
 
 
@@ -29,8 +29,8 @@ def data(tmp_path: Path) -> LabeledDataset:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return place_in(tmp_path / "kept")
+def ctx(tmp_path: Path) -> RunContext:
+    return context_in(tmp_path / "kept")
 
 
 def constant_error(data: LabeledDataset) -> float:
@@ -44,10 +44,10 @@ def constant_error(data: LabeledDataset) -> float:
     "change", [{}, {"append_image_feature": True, "views": None, "loss_stride": 2}]
 )
 def test_depth_is_told_from_colors(
-    change: dict[str, object], data: LabeledDataset, place: Place
+    change: dict[str, object], data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(SMALL_DEPTH, **change)  # type: ignore[arg-type]
-    found = run_depth(ColorModel(), (FEW, ALL), data, protocol, (0,), place)
+    found = run_depth(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
     result = found[ALL, 0]
     assert set(result.metrics) == set(UNITS)
     assert result.metrics["rmse"] < 0.6 * constant_error(data)
@@ -58,16 +58,16 @@ def test_depth_is_told_from_colors(
 
 
 def test_a_seed_gives_the_same_number_again(
-    data: LabeledDataset, place: Place, tmp_path: Path
+    data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
-    first = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0, 1), place)
-    again = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0,), place_in(tmp_path / "new"))
+    first = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0, 1), ctx)
+    again = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0,), context_in(tmp_path / "new"))
     assert first[ALL, 0].metrics == again[ALL, 0].metrics
     assert first[ALL, 0].metrics != first[ALL, 1].metrics
 
 
 def test_the_best_step_is_that_with_the_smallest_error(
-    data: LabeledDataset, place: Place, monkeypatch: pytest.MonkeyPatch
+    data: LabeledDataset, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, found = DepthTask.judge, dict[int, float]()
 
@@ -79,7 +79,7 @@ def test_the_best_step_is_that_with_the_smallest_error(
 
     monkeypatch.setattr(DepthTask, "judge", each)
     protocol = replace(SMALL_DEPTH, selection="test-best-step", checks=6, rates=(3.0,))
-    best = run_depth(ColorModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    best = run_depth(ColorModel(), (ALL,), data, protocol, (0,), ctx)[ALL, 0]
     step = min(found, key=lambda one: found[one])
     assert step != 60  # or the last step would do as well
     assert best.chosen["step"] == step
@@ -87,7 +87,7 @@ def test_the_best_step_is_that_with_the_smallest_error(
 
 
 def test_a_picture_of_a_size_that_cannot_be_cut_is_named(
-    data: LabeledDataset, place: Place
+    data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(SMALL_DEPTH, steps=1)
     facts = {
@@ -97,38 +97,40 @@ def test_a_picture_of_a_size_that_cannot_be_cut_is_named(
     }
     for words, depth in facts.items():
         with pytest.raises(DataError, match=words):
-            run_depth(ColorModel(), (ALL,), replace(data, depth=depth), protocol, (0,), place)
+            run_depth(ColorModel(), (ALL,), replace(data, depth=depth), protocol, (0,), ctx)
     task = DepthTask(replace(data, depth=DepthRange(kb_crop=True)), protocol)
     shown = showing_of(ColorModel(), protocol)
-    features = ShownFeatures(ColorModel(), [Kind(ALL)], data.test, shown, place)
+    features = extract_patch_features(ColorModel(), [Variant(ALL)], data.test, shown, ctx)
     with pytest.raises(DataError, match=r"depth-50\.npy: a picture of 48 x 48 cannot be cut"):
-        task.judge([], data.test, features, place)
+        task.judge([], data.test, features, ctx)
     cut = replace(shown, kb_crop=True)
     with pytest.raises(DataError, match=r"depth-50\.png: a picture of 48 x 48 cannot be cut"):
-        ShownFeatures(ColorModel(), [Kind(ALL)], data.test, cut, place)
+        extract_patch_features(ColorModel(), [Variant(ALL)], data.test, cut, ctx)
 
 
 def test_pictures_without_depth_are_counted_and_left_out(
-    data: LabeledDataset, place: Place
+    data: LabeledDataset, ctx: RunContext
 ) -> None:
     np.save(data.test.targets[1], np.zeros((48, 48), np.float32))
     protocol = replace(SMALL_DEPTH, steps=2)
-    result = run_depth(ColorModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    result = run_depth(ColorModel(), (ALL,), data, protocol, (0,), ctx)[ALL, 0]
     assert result.counts["without_depth"] == 1
     assert np.isnan(result.errors["rmse"]).tolist() == [False, True, False, False]
     assert result.metrics["rmse"] == pytest.approx(np.nanmean(result.errors["rmse"]))
 
 
-def test_depth_of_another_size_is_refused(data: LabeledDataset, place: Place) -> None:
+def test_depth_of_another_size_is_refused(data: LabeledDataset, ctx: RunContext) -> None:
     np.save(data.test.targets[0], np.ones((4, 4), np.float32))
     with pytest.raises(DataError, match=r"depth-50\.npy has not the size of its picture"):
-        run_depth(ColorModel(), (ALL,), data, replace(SMALL_DEPTH, steps=1), (0,), place)
+        run_depth(ColorModel(), (ALL,), data, replace(SMALL_DEPTH, steps=1), (0,), ctx)
 
 
-def test_a_set_without_depth_facts_gets_the_usual_range(data: LabeledDataset, place: Place) -> None:
+def test_a_set_without_depth_facts_gets_the_usual_range(
+    data: LabeledDataset, ctx: RunContext
+) -> None:
     protocol = replace(SMALL_DEPTH, steps=2, flip_average=False)
     plain = replace(data, depth=None)
-    result = run_depth(ColorModel(), (ALL,), plain, protocol, (0,), place)[ALL, 0]
+    result = run_depth(ColorModel(), (ALL,), plain, protocol, (0,), ctx)[ALL, 0]
     assert result.facts["scale"]["most"] == DepthRange().max_depth
     assert result.facts["flip_average"] is False
 
@@ -139,10 +141,15 @@ def test_what_is_told_of_the_mirror_image_is_mirrored_back() -> None:
     layout = whole_image((16, 24), 16, 8)
     patches = torch.tensor([0.0, 1.0, 5.0]).expand(1, 1, 2, 3)
     image = torch.zeros(1, 1)
-    straight = predict_depth_map(head, scale, [(Frozen(image, patches), False)], layout)
-    mirrored = predict_depth_map(head, scale, [(Frozen(image, patches.flip(-1)), True)], layout)
+    straight = predict_depth_map(head, scale, [(FrozenFeatures(image, patches), False)], layout)
+    mirrored = predict_depth_map(
+        head, scale, [(FrozenFeatures(image, patches.flip(-1)), True)], layout
+    )
     torch.testing.assert_close(mirrored, straight)
-    both = [(Frozen(image, patches), False), (Frozen(image, patches.flip(-1)), True)]
+    both = [
+        (FrozenFeatures(image, patches), False),
+        (FrozenFeatures(image, patches.flip(-1)), True),
+    ]
     torch.testing.assert_close(predict_depth_map(head, scale, both, layout), straight)
     assert straight.shape == (16, 24)
     assert (straight.diff(dim=1) >= 0).all()

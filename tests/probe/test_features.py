@@ -1,118 +1,134 @@
-"""Features are those of the views, each picture once, whatever was kept or killed before."""
+"""Features are those of the crops, computed once, whatever the batch, workers or earlier runs."""
 
+import itertools
 import os
 import random
 import signal
+import tarfile
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
-from tests.data.pictures import saved_model
-from tests.probe.small_features import (
-    CENTER,
-    CPU,
-    SETTINGS,
-    SIDE,
-    CellModel,
-    place_in,
-    split_of,
-)
-from veca.data import loader as batches
+from tests.data.corpus import photo
+from tests.data.pictures import saved_model, small_model
+from tests.probe import dense_scenes, small_features
+from tests.probe.dense_scenes import ALL, ALONE, AUGMENT, FEW, ColorModel, scene
+from tests.probe.small_features import CENTER, CPU, SETTINGS, SIDE, CellModel, context_in
 from veca.data.augment import ViewConfig, center_view, training_view
-from veca.data.images import DataError, decode
+from veca.data.images import DataError, decode, image_from_array
+from veca.data.listing import TableBuilder, members
 from veca.data.sets.dataset import Split
 from veca.probe import features
-from veca.probe.feature_cache import StoreError
-from veca.probe.features import Place, ViewPlan, image_features
-from veca.probe.models import Frozen, find_probe_model
+from veca.probe.feature_cache import RunContext, load_target
+from veca.probe.features import (
+    CROP_AREA,
+    FEATURES,
+    CachedCrops,
+    CropConfig,
+    CropSource,
+    CropTransform,
+    DenseBatch,
+    InferenceConfig,
+    Pair,
+    Variant,
+    extract_image_features,
+    extract_patch_features,
+    extract_windows,
+    fresh_crops,
+    load_image,
+    load_pair,
+    map_settings,
+    read_in_workers,
+    select_feature,
+    share_of_batch,
+)
+from veca.probe.models import FrozenFeatures, ProbeError, VecaModel, find_model
 from veca.probe.rows import Setting
+from veca.probe.transforms import DenseCrop, segmentation_crop
+from veca.runtime.distributed import Ranks
 
-RANDOM = ViewPlan(resolution=SIDE, views=3, area=(0.3, 0.8), seed=5)
+RANDOM = CropConfig(resolution=SIDE, num_crops=3)
+EVERY = np.arange(6)
+SIDE_OF_CROPS = 32
+WHOLE = InferenceConfig(short_side=32, stride=8)
+SLIDING = replace(WHOLE, mode="slide", window_stride=20)
+VARIANTS = [Variant(FEW), Variant(ALL), Variant(ALL, flipped=True)]
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "IMAGE_BLOCK", 4)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "IMAGE_CHUNK", 4)
 
 
 @pytest.fixture
 def split(tmp_path: Path) -> Split:
-    return split_of(tmp_path / "pictures")
+    return small_features.split_of(tmp_path / "pictures")
 
 
-def center(split: Split, index: int, margin: float = 1.125) -> Tensor:
-    """The view from the middle, made without haste."""
-    return center_view(decode(split.image(index).name), SIDE, ViewConfig(margin=margin))
+@pytest.fixture
+def scenes(tmp_path: Path) -> Split:
+    return dense_scenes.split_of(tmp_path / "scenes", "train", "masks", range(6))
 
 
-def one_by_one(views: list[Tensor], setting: Setting) -> Frozen:
-    """What a model says of views, asked about each one alone."""
-    found = [CellModel().observe(view[None], setting) for view in views]
-    return Frozen(
-        torch.cat([one.image for one in found]), torch.cat([one.patches for one in found])
-    )
+@pytest.fixture
+def ctx(tmp_path: Path) -> RunContext:
+    return context_in(tmp_path / "cache")
 
 
-def test_vectors_are_those_of_the_center_views_at_each_setting(
-    split: Split, tmp_path: Path
+def one_by_one(views: list[Tensor], setting: Setting) -> FrozenFeatures:
+    """Features of views that go through the model alone."""
+    found = [CellModel().extract(view[None], setting) for view in views]
+    return FrozenFeatures(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+def test_vectors_are_those_of_the_center_crops_at_each_setting(
+    split: Split, ctx: RunContext
 ) -> None:
-    found = image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path))
-    assert found.settings == SETTINGS
+    found = extract_image_features(CellModel(), SETTINGS, split, CENTER, ctx)
+    views = [
+        center_view(decode(split.image(index).name), SIDE, ViewConfig()) for index in range(11)
+    ]
     for setting in SETTINGS:
-        vectors = found[setting]
-        wanted = one_by_one([center(split, index) for index in range(len(split))], setting)
-        torch.testing.assert_close(vectors.image, wanted.image)
-        torch.testing.assert_close(vectors.patch_mean, wanted.patches.mean((2, 3)))
+        wanted = one_by_one(views, setting)
+        for feature in FEATURES:
+            vectors = found.select(feature)[setting]
+            torch.testing.assert_close(vectors, select_feature(wanted, feature))
 
 
-def test_vectors_of_random_views_stand_view_by_view(split: Split, tmp_path: Path) -> None:
+def test_vectors_of_random_crops_are_ordered_crop_by_crop(split: Split, ctx: RunContext) -> None:
     setting = SETTINGS[0]
-    found = image_features(CellModel(), [setting], split, RANDOM, place_in(tmp_path))[setting]
-    config = ViewConfig(crop="random-resized", area=(0.3, 0.8), trivial_augment=False)
+    found = extract_image_features(CellModel(), [setting], split, RANDOM, ctx)
+    config = ViewConfig(crop="random-resized", area=CROP_AREA, trivial_augment=False)
     views = [
         training_view(
-            decode(split.image(index).name), SIDE, random.Random(f"view/5/{view}/{index}"), config
+            decode(split.image(index).name), SIDE, random.Random(f"view/0/{view}/{index}"), config
         )
         for view in range(3)
         for index in range(len(split))
     ]
-    wanted = one_by_one(views, setting)
-    torch.testing.assert_close(found.image, wanted.image)
-    torch.testing.assert_close(found.patch_mean, wanted.patches.mean((2, 3)))
+    wanted = select_feature(one_by_one(views, setting), "image+patch-mean")
+    torch.testing.assert_close(found.select("image+patch-mean")[setting], wanted)
 
 
-def test_vectors_are_read_when_they_are_asked_for_and_are_as_large_as_told(
-    split: Split, tmp_path: Path
-) -> None:
-    setting, both = SETTINGS[0], ("image", "patch_mean")
-    found = image_features(CellModel(), SETTINGS, split, RANDOM, place_in(tmp_path / "kept"))
-    wanted = found[setting]
-    vectors = found.side_by_side(setting, both)
-    assert torch.equal(vectors, torch.cat(wanted, dim=1))
-    assert found.num_bytes(setting, both) == vectors.nbytes
-    assert found.num_bytes(setting, both[:1]) == wanted.image.nbytes
-    (tmp_path / "kept").rename(tmp_path / "gone")
-    with pytest.raises(StoreError, match=r"block-00000.* cannot be read any more"):
-        found.side_by_side(setting, both)
+def test_the_vectors_of_the_last_setting_stay_in_memory(split: Split, ctx: RunContext) -> None:
+    found = extract_image_features(CellModel(), SETTINGS, split, CENTER, ctx)
+    vectors = found[SETTINGS[0]]
+    assert found[SETTINGS[0]] is vectors
+    assert found[SETTINGS[1]] is not vectors
+    assert list(found._held) == [SETTINGS[1]]
 
 
-def test_a_killed_loader_is_told_with_what_to_do_when_probing(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def die(*_: Any, **__: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    monkeypatch.setattr(batches, "decode", die)
-    with pytest.raises(DataError, match="again with fewer workers"):
-        image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path, loaders=1))
-
-
-def test_each_picture_is_decoded_once_for_all_settings_and_goes_once_through_each(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_image_is_decoded_once_for_all_settings(
+    tmp_path: Path, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[str] = []
 
@@ -120,145 +136,384 @@ def test_each_picture_is_decoded_once_for_all_settings_and_goes_once_through_eac
         decoded.append(source)
         return decode(source, **choices)
 
-    monkeypatch.setattr(batches, "decode", counting)
-    model, eight = CellModel(), split_of(tmp_path / "pictures", 8)
-    image_features(model, SETTINGS, eight, CENTER, place_in(tmp_path))
+    monkeypatch.setattr(features, "decode", counting)
+    model, eight = CellModel(), small_features.split_of(tmp_path / "pictures", 8)
+    extract_image_features(model, SETTINGS, eight, CENTER, ctx)
     assert sorted(decoded) == [eight.image(index).name for index in range(8)]
     assert model.asked == dict.fromkeys(SETTINGS, 8)
 
 
-def test_what_is_kept_is_used_again_and_a_new_setting_alone_is_computed(
-    split: Split, tmp_path: Path
-) -> None:
+def test_a_new_setting_computes_only_itself(split: Split, ctx: RunContext) -> None:
     model = CellModel()
-    kept = image_features(model, SETTINGS[:2], split, CENTER, place_in(tmp_path))
-    before = {setting: kept[setting] for setting in SETTINGS[:2]}
+    before = extract_image_features(model, SETTINGS[:2], split, CENTER, ctx)
     model.asked.clear()
-    again = image_features(model, [*SETTINGS, SETTINGS[0]], split, CENTER, place_in(tmp_path))
+    again = extract_image_features(model, [*SETTINGS, SETTINGS[0]], split, CENTER, ctx)
     assert set(model.asked) == {SETTINGS[2]}
-    for setting, wanted in before.items():
-        for found, part in zip(again[setting], wanted, strict=True):
-            assert torch.equal(found, part)
-    assert again.settings == SETTINGS
+    for setting in SETTINGS[:2]:
+        assert torch.equal(again[setting], before[setting])
 
 
 @pytest.mark.parametrize(
-    ("plan", "shared"),
+    ("crops", "shared"),
     [
-        (replace(CENTER, seed=9, area=(0.5, 0.6)), True),
         (replace(CENTER, resolution=SIDE + 3), True),
-        (replace(CENTER, margin=1), False),
+        (replace(CENTER, resize_ratio=1), False),
         (replace(CENTER, resolution=SIDE + 4), False),
-        (replace(CENTER, views=1), False),
+        (replace(CENTER, num_crops=1), False),
     ],
 )
-def test_features_are_shared_where_the_views_are_the_same_and_only_there(
-    split: Split, tmp_path: Path, plan: ViewPlan, shared: bool
+def test_features_are_shared_by_equal_crops_only(
+    split: Split, ctx: RunContext, crops: CropConfig, shared: bool
 ) -> None:
     model = CellModel()
-    image_features(model, SETTINGS[:1], split, CENTER, place_in(tmp_path))
+    extract_image_features(model, SETTINGS[:1], split, CENTER, ctx)
     model.asked.clear()
-    image_features(model, SETTINGS[:1], split, plan, place_in(tmp_path))
+    extract_image_features(model, SETTINGS[:1], split, crops, ctx)
     assert (not model.asked) == shared
 
 
-def test_seeds_give_other_random_views(split: Split, tmp_path: Path) -> None:
-    one, other = (
-        image_features(CellModel(), SETTINGS[:1], split, plan, place_in(tmp_path))[SETTINGS[0]]
-        for plan in (RANDOM, replace(RANDOM, seed=6))
-    )
-    assert not torch.equal(one.image, other.image)
-
-
-@pytest.mark.parametrize(("batch", "lots"), [(1, {1}), (3, {2}), (4, {4}), (99, {4})])
-@pytest.mark.parametrize("loaders", [0, 2])
-def test_features_depend_on_neither_batch_nor_loaders(
-    split: Split, tmp_path: Path, batch: int, lots: set[int], loaders: int
+@pytest.mark.parametrize(
+    ("crops", "batch", "group"),
+    [(CENTER, 1, 1), (CENTER, 3, 2), (CENTER, 99, 4), (RANDOM, 2, 2), (RANDOM, 7, 6)],
+)
+def test_features_depend_on_neither_batch_nor_workers(
+    split: Split, tmp_path: Path, crops: CropConfig, batch: int, group: int
 ) -> None:
     model = CellModel()
-    wanted = image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path / "one"))
-    place = place_in(tmp_path / "two", batch=batch, loaders=loaders)
-    found = image_features(model, SETTINGS, split, CENTER, place)
+    wanted = extract_image_features(CellModel(), SETTINGS, split, crops, context_in(tmp_path / "a"))
+    ctx = context_in(tmp_path / "b", batch=batch, num_workers=batch % 2)
+    found = extract_image_features(model, SETTINGS, split, crops, ctx)
     for setting in SETTINGS:
         torch.testing.assert_close(found[setting], wanted[setting], atol=1e-6, rtol=0)
-    assert model.lots == lots  # always as many, so that the last pictures are no exception
-
-
-@pytest.mark.parametrize(("batch", "lot"), [(1, 1), (2, 2), (3, 3), (7, 6), (99, 12)])
-def test_random_views_go_through_the_model_in_equal_lots(
-    split: Split, tmp_path: Path, batch: int, lot: int
-) -> None:
-    model, setting = CellModel(), SETTINGS[0]
-    wanted = image_features(CellModel(), [setting], split, RANDOM, place_in(tmp_path / "one"))
-    place = place_in(tmp_path / "two", batch=batch)
-    found = image_features(model, [setting], split, RANDOM, place)
-    torch.testing.assert_close(found[setting], wanted[setting], atol=1e-6, rtol=0)
-    assert max(model.lots) == lot
-    assert len(model.lots) == 1
+    assert model.lots == {group}  # also that of the last images
 
 
 def test_a_small_veca_gives_the_same_features_in_any_batches(split: Split, tmp_path: Path) -> None:
-    model = find_probe_model(str(saved_model(tmp_path / "model")), CPU)
-    settings, plan = model.settings((2, 4), (0.5, 1.0)), ViewPlan(resolution=40)
+    model = find_model(str(saved_model(tmp_path / "model")), CPU)
+    settings, crops = model.settings((2, 4), (0.5, 1.0)), CropConfig(resolution=40)
     one, other = (
-        image_features(model, settings, split, plan, place_in(tmp_path / str(batch), batch=batch))
-        for batch in (2, 4)
+        extract_image_features(
+            model, settings, split, crops, context_in(tmp_path / str(n), batch=n)
+        )
+        for n in (2, 4)
     )
-    assert one.settings == settings
-    assert len(settings) == 4
+    views = [center_view(decode(split.image(index).name), 32, ViewConfig()) for index in range(11)]
     for setting in settings:
         torch.testing.assert_close(one[setting], other[setting], atol=1e-5, rtol=1e-4)
-        views = [
-            center_view(decode(split.image(index).name), 32, ViewConfig()) for index in range(11)
-        ]
-        wanted = model.observe(torch.stack(views), setting)
-        torch.testing.assert_close(one[setting].image, wanted.image, atol=1e-5, rtol=1e-4)
+        wanted = model.extract(torch.stack(views), setting)
+        torch.testing.assert_close(one[setting], wanted.image, atol=1e-5, rtol=1e-4)
 
 
-def test_a_picture_that_cannot_be_read_is_an_error_that_names_it(
-    split: Split, tmp_path: Path
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_image_that_cannot_be_read_is_an_error_that_names_it(
+    split: Split, tmp_path: Path, num_workers: int
 ) -> None:
     damaged = Path(split.image(6).name)
     damaged.write_bytes(damaged.read_bytes()[:60])
+    ctx = context_in(tmp_path, num_workers=num_workers)
     with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
-        image_features(CellModel(), SETTINGS, split, CENTER, place_in(tmp_path))
+        extract_image_features(CellModel(), SETTINGS, split, CENTER, ctx)
+    with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
+        extract_patch_features(
+            CellModel(), [Variant(SETTINGS[0])], split, small_features.WHOLE, ctx
+        )
 
 
-def test_features_that_are_not_finite_are_an_error_that_names_the_picture(
-    split: Split, tmp_path: Path
+def test_features_that_are_not_finite_are_an_error_that_names_the_image(
+    split: Split, ctx: RunContext
 ) -> None:
-    class Ill(CellModel):
-        def look(self, images: Tensor, grid: tuple[int, int], setting: Setting) -> Frozen:
-            found = super().look(images, grid, setting)
+    class Broken(CellModel):
+        def forward(
+            self, images: Tensor, grid: tuple[int, int], setting: Setting
+        ) -> FrozenFeatures:
+            found = super().forward(images, grid, setting)
             if self.calls == 2:
-                found.patches[1, 0, 0, 0] = torch.nan
+                found.patches[-1, 0, 0, 0] = torch.nan
             return found
 
-    with pytest.raises(StoreError, match=r"cells gives numbers that are not finite for .*0005.png"):
-        image_features(Ill(), SETTINGS[:1], split, CENTER, place_in(tmp_path))
+    message = r"the features of .*{}\.png by cells are not finite"
+    with pytest.raises(ProbeError, match=message.format("0007")):
+        extract_image_features(Broken(), SETTINGS[:1], split, CENTER, ctx)
+    with pytest.raises(ProbeError, match=message.format("0001")):
+        extract_patch_features(Broken(), [Variant(SETTINGS[0])], split, small_features.WHOLE, ctx)
 
 
-@pytest.mark.parametrize("wrong", [{"resolution": 0}, {"views": -1}, {"margin": 0.5}])
-def test_a_plan_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="use "):
-        ViewPlan(**{"resolution": SIDE} | wrong)
+@pytest.mark.parametrize("wrong", [{"resolution": 0}, {"num_crops": -1}])
+def test_invalid_crops_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ProbeError, match="resolution must be >= 1, num_crops >= 0"):
+        CropConfig(**{"resolution": SIDE} | wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"loaders": -1}])
-def test_a_place_without_a_batch_or_with_less_than_no_loaders_is_refused(
-    tmp_path: Path, wrong: dict[str, Any]
+# Reading
+
+
+def tripled(number: int) -> int:
+    if number == 7:
+        raise ValueError("seven cannot be tripled")
+    if number == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 3 * number
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_come_in_order_and_errors_in_their_own_words(num_workers: int) -> None:
+    assert list(read_in_workers(tripled, [1, 2, 3, 4], num_workers)) == [3, 6, 9, 12]
+    with pytest.raises(DataError, match=r"^seven cannot be tripled$"):
+        list(read_in_workers(tripled, [1, 7], num_workers))
+
+
+def test_a_killed_worker_is_reported_with_what_to_do() -> None:
+    with pytest.raises(
+        DataError, match=r"was killed .*run the same command again with fewer workers"
+    ):
+        list(read_in_workers(tripled, [1, 9], 1))
+
+
+def test_a_pair_is_an_image_and_its_target(scenes: Split) -> None:
+    pixels, mask = scene(2)
+    picture, target = load_pair(scenes, 2)
+    np.testing.assert_array_equal(picture.pixels().permute(1, 2, 0).numpy(), pixels)
+    np.testing.assert_array_equal(target, mask)
+    np.save(scenes.targets[1], np.zeros((3, 4), np.uint8))
+    with pytest.raises(DataError, match=r"masks-1\.npy has 3 x 4 pixels, but its image has 48"):
+        load_pair(scenes, 1)
+    Path(scenes.targets[0]).unlink()
+    with pytest.raises(DataError, match=r"masks-0\.npy cannot be read"):
+        load_target(scenes, 0)
+
+
+def test_a_subset_has_those_images_and_targets(scenes: Split) -> None:
+    part = scenes.subset(np.array([3, 1]), "two")
+    assert (part.name, len(part)) == ("two", 2)
+    assert part.keys == (scenes.keys[3], scenes.keys[1])
+    assert part.image(0) == scenes.image(3)
+    np.testing.assert_array_equal(part.target(1), scenes.target(1))
+
+
+def test_a_subset_may_lie_in_a_tar_shard(tmp_path: Path) -> None:
+    shard = tmp_path / "shard.tar"
+    with tarfile.open(shard, "w") as tar:
+        for number in range(3):
+            path = tmp_path / f"{number}.png"
+            Image.fromarray(scene(number)[0]).save(path)
+            tar.add(path, path.name)
+    table = TableBuilder()
+    for member in members(str(shard)):
+        table.add_member(str(shard), member.name, member.num_bytes, member.start)
+    whole = Split(name="val", images=table.table(), keys=("0", "1", "2"), labels=np.arange(3))
+    part = whole.subset(np.array([2]), "one")
+    assert part.image(0) == whole.image(2)
+    assert part.labels is not None
+    assert part.labels.tolist() == [2]
+    assert load_image(part, 0).sides == scene(2)[1].shape
+
+
+# Training crops
+
+
+def crop(side: int, pair: Pair, draw: random.Random) -> DenseCrop:
+    return segmentation_crop(pair.picture, pair.target, side, draw, AUGMENT)  # type: ignore[arg-type]
+
+
+def source_of(split: Split, ctx: RunContext, model: ColorModel | None = None) -> CropSource:
+    transform = CropTransform({"side": SIDE_OF_CROPS}, partial(crop, SIDE_OF_CROPS))
+    return CropSource(model or ColorModel(), (FEW, ALL), split, transform, ctx)
+
+
+def assert_equal(one: DenseBatch, other: DenseBatch) -> None:
+    assert torch.equal(one.targets, other.targets)
+    for setting in (FEW, ALL):
+        for left, right in zip(one.features[setting], other.features[setting], strict=True):
+            assert torch.equal(left, right)
+
+
+def test_cached_features_are_those_of_the_crops_of_their_targets(
+    scenes: Split, ctx: RunContext
 ) -> None:
-    with pytest.raises(StoreError, match="a batch of 1 or more"):
-        place_in(tmp_path, **wrong)
+    model = ColorModel()
+    cached = CachedCrops(source_of(scenes, ctx, model), 3)
+    assert model.asked == {FEW: 32, ALL: 32}  # 18, padded to groups of 16
+    batch = next(cached.batches(EVERY, 5, seed=1))
+    assert batch.targets.shape == (5, SIDE_OF_CROPS, SIDE_OF_CROPS)
+    assert batch.part == slice(0, 5)
+    # Patches that are mostly barn are the reddest.
+    barn = (batch.targets == 1).float().unfold(1, 8, 8).unfold(2, 8, 8).mean((3, 4))
+    reddest = batch.features[ALL].patches[:, 0].float() - batch.features[ALL].patches[:, 1].float()
+    assert torch.corrcoef(torch.stack((barn.flatten(), reddest.flatten())))[0, 1] > 0.9
+    assert not batch.features[FEW].patches[:, 1:].any()
 
 
-def test_a_place_is_told_of_damage(split: Split, tmp_path: Path) -> None:
-    said: list[str] = []
-    place: Place = place_in(tmp_path / "kept", tell=said.append)
-    image_features(CellModel(), SETTINGS[:1], split, CENTER, place)
-    (block,) = (tmp_path / "kept").glob("*/block-00001.safetensors")
-    whole = block.read_bytes()
-    block.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    image_features(CellModel(), SETTINGS[:1], split, CENTER, place)
-    assert said == [f"{block} was changed after it was written; it is computed again."]
-    assert block.read_bytes() == whole
+def test_a_second_run_computes_no_crops_and_memory_or_disk_give_equal_batches(
+    scenes: Split, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = CachedCrops(source_of(scenes, ctx), 2)
+    monkeypatch.setattr(features, "MAX_HELD_BYTES", 0)
+    model = ColorModel()
+    again = CachedCrops(source_of(scenes, ctx, model), 2)
+    assert not model.asked
+    assert first._held
+    assert not again._held
+    pairs = zip(first.batches(EVERY, 4, 0), again.batches(EVERY, 4, 0), strict=False)
+    for one, other in itertools.islice(pairs, 4):
+        assert_equal(one, other)
+
+
+def test_every_crop_of_the_chosen_images_comes_once_per_epoch(
+    scenes: Split, ctx: RunContext
+) -> None:
+    cached, chosen = CachedCrops(source_of(scenes, ctx), 2), np.array([1, 4, 5])
+    first, second, third = itertools.islice(cached.batches(chosen, 3, seed=0), 3)
+    seen = {target.numpy().tobytes() for batch in (first, second) for target in batch.targets}
+    assert len(seen) == 6
+    assert {target.numpy().tobytes() for target in third.targets} <= seen
+    other = next(cached.batches(chosen, 3, seed=1))
+    assert not torch.equal(other.targets, first.targets)
+
+
+def test_fresh_crops_are_new_in_every_epoch_and_follow_from_the_seed(
+    scenes: Split, tmp_path: Path
+) -> None:
+    source = source_of(scenes, context_in(tmp_path))
+    first, second = fresh_crops(source, EVERY, 6, 3, 2)
+    assert not torch.equal(first.targets.sort(0)[0], second.targets.sort(0)[0])
+    workers = source_of(scenes, context_in(tmp_path, num_workers=2))
+    for one, other in zip((first, second), fresh_crops(workers, EVERY, 6, 3, 2), strict=True):
+        assert_equal(one, other)
+
+
+def test_ranks_share_a_batch_without_gaps(tmp_path: Path) -> None:
+    ranks = [Ranks(rank=rank, world_size=3, device=ALONE.device) for rank in range(3)]
+    parts = [share_of_batch(8, context_in(tmp_path, one)) for one in ranks]
+    assert [number for part in parts for number in range(8)[part]] == list(range(8))
+    with pytest.raises(DataError, match="cannot be split among 3 ranks"):
+        share_of_batch(2, context_in(tmp_path, ranks[0]))
+
+
+# Patch maps of test images
+
+
+@pytest.mark.parametrize("inference", [WHOLE, SLIDING])
+def test_cached_maps_are_those_of_the_model_to_half_precision(
+    inference: InferenceConfig, scenes: Split, ctx: RunContext
+) -> None:
+    found = extract_patch_features(ColorModel(), VARIANTS, scenes, inference, ctx)
+    for index, variant in itertools.product(range(6), VARIANTS):
+        patches, grid = found(index, variant)
+        picture = load_image(scenes, index)
+        expected, there = extract_windows(ColorModel(), picture, inference, variant)
+        assert grid == there
+        assert patches.patches.shape[0] == grid.windows
+        torch.testing.assert_close(patches.patches, expected.patches, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(patches.image, expected.image)
+
+
+def test_maps_are_clamped_to_half_precision_and_keep_their_proportions(
+    scenes: Split, ctx: RunContext
+) -> None:
+    class Loud(ColorModel):
+        def forward(self, *given: Any) -> FrozenFeatures:
+            image, patches = super().forward(*given)
+            return FrozenFeatures(image, 1e6 * patches)
+
+    found = extract_patch_features(Loud(), VARIANTS[1:2], scenes, WHOLE, ctx)
+    maps = [found(index, Variant(ALL))[0].patches for index in range(3)]
+    assert maps[0].max() == 65504.0
+    assert [one.shape[2:] for one in maps] == [(4, 6), (4, 4), (6, 4)]
+
+
+def test_chunks_of_large_maps_have_fewer_images(
+    scenes: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = 2 * 6 * 4 * 4  # half precision, channels, rows, columns of a square
+    for most, chunks in ((2**24, 1), (3 * one, 2), (one, 6), (1, 6)):
+        monkeypatch.setattr(features, "MAX_CHUNK_BYTES", most)
+        ctx = context_in(tmp_path / str(most))
+        extract_patch_features(ColorModel(), VARIANTS[:1], scenes, WHOLE, ctx)
+        assert len(list(ctx.cache.glob("*/chunk-*.safetensors"))) == chunks
+
+
+def test_mirrored_maps_are_those_of_the_mirrored_image(scenes: Split, ctx: RunContext) -> None:
+    found = extract_patch_features(ColorModel(), VARIANTS, scenes, WHOLE, ctx)
+    straight, _ = found(1, Variant(ALL))
+    mirrored, _ = found(1, Variant(ALL, flipped=True))
+    torch.testing.assert_close(mirrored.patches, straight.patches.flip(-1), rtol=1e-2, atol=1e-2)
+    assert not torch.equal(mirrored.patches, straight.patches)
+
+
+def test_maps_are_computed_once_for_each_variant(scenes: Split, ctx: RunContext) -> None:
+    model = ColorModel()
+    extract_patch_features(model, VARIANTS, scenes, WHOLE, ctx)
+    assert model.asked == {FEW: 6, ALL: 12}
+    extract_patch_features(model, VARIANTS[:2], scenes, WHOLE, ctx)
+    assert model.asked == {FEW: 6, ALL: 12}
+    extract_patch_features(model, VARIANTS[:1], scenes, replace(WHOLE, short_side=40), ctx)
+    assert model.asked == {FEW: 12, ALL: 12}
+
+
+def test_images_of_kitti_are_cropped_first() -> None:
+    picture = image_from_array(photo(375, 1242))
+    inference = replace(WHOLE, kb_crop=True)
+    _, grid = extract_windows(ColorModel(), picture, inference, Variant(ALL))
+    assert grid.original == (352, 1216)
+
+
+# Settings in parallel
+
+
+@pytest.fixture
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(features, "usable_processors", lambda: 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_results_come_in_order_and_the_slowest_setting_starts_first() -> None:
+    started: list[Setting] = []
+
+    def work(variant: Variant) -> str:
+        started.append(variant.setting)
+        return variant.setting.label
+
+    model = CellModel()
+    model.kind = "teacher"  # one after the other
+    with map_settings(model, 4, 0) as run:
+        variants = [Variant(setting) for setting in (*SETTINGS, Setting())]
+        assert run(variants, work) == ["c2", "c4-f0.5", "c8", "whole"]
+    assert started == [SETTINGS[2], SETTINGS[1], SETTINGS[0], Setting()]
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_settings_of_our_models_run_in_parallel_and_share_the_threads() -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def work(_: object) -> int:
+        both.wait()  # one alone would wait forever
+        return torch.get_num_threads()
+
+    with map_settings(CellModel(), 2, 0) as run:
+        assert run([Variant(setting) for setting in SETTINGS[:2]], work) == [1, 1]
+    assert torch.get_num_threads() == 2
+    with (
+        map_settings(CellModel(), 2, 0) as run,
+        pytest.raises(ZeroDivisionError),
+    ):
+        run([Variant(setting) for setting in SETTINGS[:2]], lambda _: 1 // 0)
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_a_model_gives_the_same_bits_alone_and_in_parallel() -> None:
+    model = VecaModel(small_model(), CPU, name="small", digest=None)
+    images, settings = torch.randint(0, 256, (4, 3, 32, 32)).byte(), model.settings(None, None)
+    torch.set_num_threads(1)
+    wanted = [model.extract(images, setting) for setting in settings]
+    torch.set_num_threads(2)
+    variants = [Variant(setting) for setting in settings]
+    with map_settings(model, 2, 0) as run:
+        for _ in range(20):
+            found = run(variants, lambda variant: model.extract(images, variant.setting))
+            for one, other in zip(found, wanted, strict=True):
+                assert torch.equal(one.patches, other.patches)
+                assert torch.equal(one.image, other.image)

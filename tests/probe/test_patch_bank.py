@@ -9,15 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.probe.dense_scenes import ALL, CLASSES, ColorModel, place_in, scene, split_of
+from tests.probe.dense_scenes import ALL, CLASSES, ColorModel, context_in, scene, split_of
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, Split
 from veca.probe import knn as patch_bank
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import InferenceConfig, PatchFeatures, Variant, extract_patch_features
 from veca.probe.knn import MemoryBank, Wanted, build_bank, class_shares, unit_patches, votes
-from veca.probe.shown_features import Kind, Showing, ShownFeatures
 
-KIND = Kind(ALL)
+KIND = Variant(ALL)
 
 
 @pytest.fixture
@@ -26,12 +26,14 @@ def split(tmp_path: Path) -> Split:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return place_in(tmp_path / "kept")
+def ctx(tmp_path: Path) -> RunContext:
+    return context_in(tmp_path / "kept")
 
 
-def features_of(split: Split, place: Place) -> ShownFeatures:
-    return ShownFeatures(ColorModel(), [KIND], split, Showing(short=32, multiple=8), place)
+def features_of(split: Split, ctx: RunContext) -> PatchFeatures:
+    return extract_patch_features(
+        ColorModel(), [KIND], split, InferenceConfig(short_side=32, stride=8), ctx
+    )
 
 
 @given(
@@ -60,9 +62,9 @@ def test_unknown_classes_are_refused() -> None:
         class_shares(np.full((4, 4), 7, np.uint8), (2, 2), 3)
 
 
-def test_a_small_bank_holds_every_patch_that_counts(split: Split, place: Place) -> None:
-    features = features_of(split, place)
-    bank = build_bank(split, features, KIND, Wanted(len(CLASSES), 10_000, 0), place)
+def test_a_small_bank_holds_every_patch_that_counts(split: Split, ctx: RunContext) -> None:
+    features = features_of(split, ctx)
+    bank = build_bank(split, features, KIND, Wanted(len(CLASSES), 10_000, 0), ctx)
     vectors, shares = [], []
     for index in range(5):
         observed, _ = features(index, KIND)
@@ -76,10 +78,10 @@ def test_a_small_bank_holds_every_patch_that_counts(split: Split, place: Place) 
     torch.testing.assert_close(bank.features.norm(dim=1), torch.ones(len(bank.features)))
 
 
-def test_a_bounded_bank_is_a_part_of_it_that_the_seed_draws(split: Split, place: Place) -> None:
-    features = features_of(split, place)
+def test_a_bounded_bank_is_a_part_of_it_that_the_seed_draws(split: Split, ctx: RunContext) -> None:
+    features = features_of(split, ctx)
     every, some, again, other = (
-        build_bank(split, features, KIND, Wanted(len(CLASSES), most, seed), place)
+        build_bank(split, features, KIND, Wanted(len(CLASSES), most, seed), ctx)
         for most, seed in ((10_000, 0), (20, 0), (20, 0), (20, 1))
     )
     assert len(some.features) == 20
@@ -89,17 +91,17 @@ def test_a_bounded_bank_is_a_part_of_it_that_the_seed_draws(split: Split, place:
     assert {tuple(row) for row in torch.cat(some, 1).tolist()} <= rows
 
 
-def test_pixels_that_do_not_count_label_nothing(split: Split, place: Place) -> None:
+def test_pixels_that_do_not_count_label_nothing(split: Split, ctx: RunContext) -> None:
     for target in split.targets:
         np.save(target, np.full(np.load(target).shape, IGNORE_INDEX, np.uint8))
     with pytest.raises(DataError, match="no pixel of train counts"):
-        build_bank(split, features_of(split, place), KIND, Wanted(4, 10, 0), place)
+        build_bank(split, features_of(split, ctx), KIND, Wanted(4, 10, 0), ctx)
 
 
-def test_a_mask_of_another_size_is_refused(split: Split, place: Place) -> None:
+def test_a_mask_of_another_size_is_refused(split: Split, ctx: RunContext) -> None:
     np.save(split.targets[2], np.zeros((4, 4), np.uint8))
     with pytest.raises(DataError, match=r"masks-2\.npy has \(4, 4\) pixels"):
-        build_bank(split, features_of(split, place), KIND, Wanted(4, 10, 0), place)
+        build_bank(split, features_of(split, ctx), KIND, Wanted(4, 10, 0), ctx)
 
 
 @pytest.mark.parametrize("at_once", [512, 3])

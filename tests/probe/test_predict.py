@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from tests.probe.dense_scenes import ALL, CLASSES, SMALL_DEPTH, ColorModel, place_in, ramps
+from tests.probe.dense_scenes import ALL, CLASSES, SMALL_DEPTH, ColorModel, context_in, ramps
 from tests.probe.made_up_rows import row
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import (
@@ -30,6 +30,7 @@ from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set
 from veca.probe.depth import run_depth
 from veca.probe.depth_scale import DepthScale
+from veca.probe.features import InferenceConfig
 from veca.probe.measured import FittedHead, Found, Measured, Measurement
 from veca.probe.metrics import confusion, counted, intersections, picture_errors
 from veca.probe.models import FrozenModel, PixelModel
@@ -52,7 +53,6 @@ from veca.probe.predict import (
 )
 from veca.probe.rows import Role, Setting, row_from_json
 from veca.probe.run import Evaluator
-from veca.probe.shown_features import Showing
 from veca.probe.suite import Job
 from veca.runtime.tensors import load_tensors, open_tensors, save_tensors
 
@@ -157,7 +157,7 @@ def test_a_kitti_head_is_saved_and_used_with_the_crop_it_was_measured_with(tmp_p
         np.save(path.with_suffix(".npy"), np.full((375, 1242), 5.0, np.float32))
     data = replace(data, depth=DepthRange(max_depth=80.0, kb_crop=True))
     quick = replace(SMALL_DEPTH, steps=2, batch=2)
-    result = run_depth(ColorModel(), (ALL,), data, quick, (0,), place_in(tmp_path / "kept"))
+    result = run_depth(ColorModel(), (ALL,), data, quick, (0,), context_in(tmp_path / "kept"))
     head = depth_head(facts=result[ALL, 0].facts, tensors=result[ALL, 0].tensors)
     save_head(head, tmp_path / "head.safetensors")
     head, picture = load_head(tmp_path / "head.safetensors"), image_from_array(numbers)
@@ -193,7 +193,7 @@ def pixel_head(**changes: Any) -> SavedHead:
 
 def dense_head(**changes: Any) -> SavedHead:
     """A segmentation head on colors."""
-    showing = asdict(Showing(short=32, multiple=8))
+    showing = asdict(InferenceConfig(short_side=32, stride=8))
     usual: dict[str, Any] = {
         "task": "segmentation",
         "model": "colors",
@@ -228,7 +228,11 @@ HEADS = {
     "segmentation": dense_head(),
     "dense-knn": dense_head(
         task="dense-knn",
-        facts={"showing": asdict(Showing(short=32, multiple=8)), "neighbors": 2, "temperature": 1},
+        facts={
+            "showing": asdict(InferenceConfig(short_side=32, stride=8)),
+            "neighbors": 2,
+            "temperature": 1,
+        },
         tensors={"features": torch.randn(9, 6).half(), "shares": torch.rand(9, 3).half()},
     ),
     "depth": depth_head(),

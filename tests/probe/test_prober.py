@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.probe.dense_scenes import ColorModel, place_in
+from tests.probe.dense_scenes import ColorModel, context_in
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import (
     color_set,
@@ -23,7 +23,7 @@ from tests.probe.small_sets import (
 from veca.data.sets.dataset import DatasetError
 from veca.probe import run as module
 from veca.probe.bootstrap import PerImageFiles
-from veca.probe.models import ProbeModelError
+from veca.probe.models import ProbeError
 from veca.probe.predict import load_head
 from veca.probe.rows import TASKS, Setting, mean_over_seeds, merge_rows
 from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Evaluator, usual_protocol
@@ -37,7 +37,7 @@ class Elastic(CellModel):
     def settings(self, budgets: Any, shares: Any) -> tuple[Setting, ...]:
         del shares
         if max(budgets or (2,)) > 8:
-            raise ProbeModelError("there are 8 cores; use fewer.")
+            raise ProbeError("there are 8 cores; use fewer.")
         return tuple(Setting(budget) for budget in budgets or (2, 8))
 
 
@@ -110,7 +110,7 @@ def test_a_job_that_is_run_again_gives_the_same_rows_without_another_look(
 
 def test_several_seeds_of_what_has_no_chance_in_it_are_one_and_that_is_told(tmp_path: Path) -> None:
     told: list[str] = []
-    prober, _ = prepared(tmp_path, place=place_in(tmp_path, tell=told.append))
+    prober, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
     assert {row.seed for row in prober.rows(job(), (3, 4))} == {3}
     assert told[0] == "knn leaves nothing to chance: seed 3 stands for all."
     assert told[1] == "knn of cells on colors at 16 px (c2, c8), protocol dinov2."
@@ -177,7 +177,7 @@ def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
     prober.models["second"] = Elastic(digest="second")
     prober.sets["masks", False] = color_set(tmp_path, kind="masks")
     wrong: list[tuple[Job, str]] = [
-        (job(teacher="nothing"), "'nothing' is no model"),
+        (job(teacher="nothing"), "'nothing' is not a known model"),
         (job(budgets=(2, 99)), "there are 8 cores"),
         (job(teacher="second", budgets=(99,)), "there are 8 cores"),
         (job(protocol="paper"), "no protocol 'paper' for this task; use dinov2"),
@@ -221,7 +221,7 @@ def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
 
 def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(tmp_path: Path) -> None:
     told: list[str] = []
-    prober, _ = prepared(tmp_path, place=place_in(tmp_path, tell=told.append))
+    prober, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
     second = color_set(tmp_path, name="v2", train=None, uses_head_of="colors", missing=("no red",))
     prober.sets["v2", True] = second
     prober.sets["colors", True] = color_set(tmp_path, missing=("10 pictures of 18",))
@@ -243,7 +243,7 @@ def test_models_are_loaded_once_and_only_so_many_stay(
         loaded.append(name)
         return Elastic(digest=name)
 
-    monkeypatch.setattr(module, "find_probe_model", find)
+    monkeypatch.setattr(module, "find_model", find)
     prober, _ = prepared(tmp_path)
     names = [f"m{number}" for number in range(MOST_MODELS + 1)]
     for name in (names[0], names[0], *names):
@@ -341,7 +341,7 @@ def test_a_run_in_bf16_says_so_and_stands_beside_one_in_fp32(tmp_path: Path) -> 
     found, facts = {}, {}
     for precision in ("fp32", "bf16"):
         prober = prober_in(tmp_path)
-        prober.place = dataclasses.replace(prober.place, precision=precision)
+        prober.ctx = dataclasses.replace(prober.ctx, precision=precision)
         found[precision] = prober.rows(wanted)
         facts[precision] = prober.facts(wanted)
         assert {row.precision for row in found[precision]} == {precision}

@@ -14,16 +14,16 @@ from tests.probe.dense_scenes import (
     FEW,
     SMALL,
     ColorModel,
+    context_in,
     farm,
-    place_in,
     scene,
 )
 from veca.data.images import DataError
 from veca.data.sets.dataset import LabeledDataset
 from veca.probe.dense import head_from
-from veca.probe.dense_reading import load_picture
 from veca.probe.dense_run import Head
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import InferenceConfig, Variant, extract_windows, load_image
 from veca.probe.metrics import confusion, mean_iou
 from veca.probe.segmentation import (
     JudgedClasses,
@@ -31,7 +31,6 @@ from veca.probe.segmentation import (
     num_classes,
     run_segmentation,
 )
-from veca.probe.shown_features import Kind, Showing, observe_shown
 from veca.probe.sliding_window import merge_windows
 
 
@@ -41,8 +40,8 @@ def data(tmp_path: Path) -> LabeledDataset:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return place_in(tmp_path / "kept")
+def ctx(tmp_path: Path) -> RunContext:
+    return context_in(tmp_path / "kept")
 
 
 @pytest.mark.parametrize(
@@ -54,10 +53,10 @@ def place(tmp_path: Path) -> Place:
     ],
 )
 def test_colors_are_told_apart_and_more_channels_tell_more(
-    change: dict[str, object], data: LabeledDataset, place: Place
+    change: dict[str, object], data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(SMALL, **change)  # type: ignore[arg-type]
-    found = run_segmentation(ColorModel(), (FEW, ALL), data, protocol, (0,), place)
+    found = run_segmentation(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
     few, every = found[FEW, 0], found[ALL, 0]
     assert every.metrics["miou"] > 75
     assert every.metrics["miou"] > few.metrics["miou"] + 5
@@ -66,13 +65,15 @@ def test_colors_are_told_apart_and_more_channels_tell_more(
     assert "iou/barn" in every.metrics
 
 
-def test_counts_are_those_of_the_head_on_each_picture(data: LabeledDataset, place: Place) -> None:
-    result = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place)[ALL, 0]
+def test_counts_are_those_of_the_head_on_each_picture(
+    data: LabeledDataset, ctx: RunContext
+) -> None:
+    result = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), ctx)[ALL, 0]
     head = head_from(result.tensors, result.facts)
-    showing = Showing(**result.facts["showing"])
+    showing = InferenceConfig(**result.facts["showing"])
     for index in range(5):
-        picture = load_picture(data.test, index)
-        observed, layout = observe_shown(ColorModel(), picture, showing, Kind(ALL))
+        picture = load_image(data.test, index)
+        observed, layout = extract_windows(ColorModel(), picture, showing, Variant(ALL))
         told = merge_windows(head.maps(observed), layout).argmax(0)
         counts = confusion(torch.from_numpy(scene(50 + index)[1]), told, len(CLASSES))
         near = (result.intersections[index] - counts.diagonal()).abs()
@@ -90,10 +91,10 @@ def test_counts_are_those_of_the_head_on_each_picture(data: LabeledDataset, plac
 
 
 def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
-    data: LabeledDataset, place: Place, tmp_path: Path
+    data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
-    first = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0, 1, 2), place)
-    again = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), place_in(tmp_path / "new"))
+    first = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0, 1, 2), ctx)
+    again = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), context_in(tmp_path / "new"))
     assert first[ALL, 0].metrics == again[ALL, 0].metrics
     assert torch.equal(first[ALL, 0].tensors["weight"], again[ALL, 0].tensors["weight"])
     values = [first[ALL, seed].metrics["miou"] for seed in (0, 1, 2)]
@@ -103,7 +104,7 @@ def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
 
 
 def test_the_best_step_is_that_with_the_highest_miou(
-    data: LabeledDataset, place: Place, monkeypatch: pytest.MonkeyPatch
+    data: LabeledDataset, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, found = SegmentationTask.judge, dict[int, float]()
 
@@ -116,26 +117,26 @@ def test_the_best_step_is_that_with_the_highest_miou(
 
     monkeypatch.setattr(SegmentationTask, "judge", each)
     protocol = replace(SMALL, selection="test-best-step", checks=6, rates=(1.0,))
-    best = run_segmentation(ColorModel(), (ALL,), data, protocol, (0,), place)[ALL, 0]
+    best = run_segmentation(ColorModel(), (ALL,), data, protocol, (0,), ctx)[ALL, 0]
     step = max(found, key=lambda one: found[one])
     assert step != 60  # or the last step would do as well
     assert best.chosen["step"] == step
     assert best.metrics["miou"] == max(found.values())
 
 
-def test_scored_classes_make_the_mean(data: LabeledDataset, place: Place) -> None:
+def test_scored_classes_make_the_mean(data: LabeledDataset, ctx: RunContext) -> None:
     protocol = replace(SMALL, steps=5)
     found = run_segmentation(
-        ColorModel(), (ALL,), replace(data, eval_classes=(0, 2)), protocol, (0,), place
+        ColorModel(), (ALL,), replace(data, eval_classes=(0, 2)), protocol, (0,), ctx
     )[ALL, 0].metrics
     assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)
     assert "iou/barn" not in found
 
 
-def test_a_mask_of_another_size_is_refused(data: LabeledDataset, place: Place) -> None:
+def test_a_mask_of_another_size_is_refused(data: LabeledDataset, ctx: RunContext) -> None:
     np.save(data.test.targets[3], np.zeros((4, 4), np.uint8))
     with pytest.raises(DataError, match=r"masks-53\.npy has \(4, 4\) pixels"):
-        run_segmentation(ColorModel(), (ALL,), data, replace(SMALL, steps=1), (0,), place)
+        run_segmentation(ColorModel(), (ALL,), data, replace(SMALL, steps=1), (0,), ctx)
 
 
 def test_masks_of_eight_bits_hold_a_limited_number_of_classes(data: LabeledDataset) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from veca.analysis.machine import load_average, this_machine
-from veca.probe.models import find_probe_model, milliseconds
+from veca.probe.models import find_model, time_models
 from veca.probe.report import read_report
 
 NAME = "times.json"
@@ -27,13 +27,13 @@ def main(folder: str) -> None:
     rows = read_report(Path(folder))
     if not rows:
         raise SystemExit(f"{folder} has no report.json; the suite's command makes it of jobs/.")
-    models = {name: find_probe_model(name, torch.device("cpu")) for name in {r.model for r in rows}}
+    models = {name: find_model(name, torch.device("cpu")) for name in {r.model for r in rows}}
     before, found = load_average(), []
     for side in sorted({row.resolution for row in rows}):
         ways = list(dict.fromkeys((r.model, r.setting) for r in rows if r.resolution == side))
         calls = [(models[name], setting) for name, setting in ways]
         for (name, setting), time in zip(
-            ways, milliseconds(calls, (side, side), ROUNDS), strict=True
+            ways, time_models(calls, (side, side), ROUNDS), strict=True
         ):
             found.append({"model": name, "resolution": side, **setting._asdict(), "ms": time})
             sys.stdout.write(f"{side} px {name} {setting.label}: {time:.1f} ms\n")

@@ -13,7 +13,7 @@ import tyro
 
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.data.sets.registry import SETS
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext
 from veca.probe.quality import quality_of, report_files, write_quality
 from veca.probe.report import COMPARISON_NAME, Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Task
@@ -250,7 +250,7 @@ def _suite(flags: SuiteFlags, command: str) -> None:
         prober = _prober(flags.out, flags.how, workers, command)
         with _alone_in(flags.out, workers):
             runner = Runner(
-                facts=prober.facts, run=prober.rows, workers=workers, tell=prober.place.tell
+                facts=prober.facts, run=prober.rows, workers=workers, tell=prober.ctx.log
             )
             outcome = run_suite(jobs, flags.out, runner)
             if workers.is_main:
@@ -273,16 +273,16 @@ def _quality(flags: QualityFlags) -> None:
 
 def _prober(out: Path, how: How, workers: Ranks, command: str) -> Evaluator:
     """What runs jobs."""
-    place = Place(
-        folder=how.features or out / "features",
-        workers=workers,
-        loaders=how.workers,
+    ctx = RunContext(
+        cache=how.features or out / "features",
+        ranks=workers,
+        num_workers=how.workers,
         batch=how.batch,
         precision=workers.broadcast_object(resolve_precision(how.precision, workers.device)),
-        tell=_tell if workers.is_main else _keep_still,
-        shown=workers.is_main,
+        log=_tell if workers.is_main else _keep_still,
+        show_progress=workers.is_main,
     )
-    return Evaluator(place=place, out=out, command=command)
+    return Evaluator(ctx=ctx, out=out, command=command)
 
 
 @contextmanager

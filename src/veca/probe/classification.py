@@ -8,7 +8,8 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import LabeledDataset, Split
-from veca.probe.features import Place, Vectors, ViewPlan, image_features
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import CachedFeatures, CropConfig, extract_image_features
 from veca.probe.heads import LinearHead
 from veca.probe.knn import knn
 from veca.probe.linear import Judges, LinearFit, fit_linear
@@ -25,9 +26,6 @@ MOST_KEPT_BYTES = 256 * 2**20
 
 SHOWN_PAIRS = 2**28
 """Comparing fewer pairs of pictures is over before anyone looks."""
-
-TOGETHER_BYTES = 2**31
-"""Training vectors of linear heads that train together, unless those of one setting take more."""
 
 INTERPOLATIONS: Mapping[str, Interpolation] = {
     "map": "11-point",
@@ -53,7 +51,7 @@ class ClassProbe:
 
     feature: Feature = "image"
 
-    place: Place
+    ctx: RunContext
 
     def __post_init__(self) -> None:
         """Refuse sets that hold no classes, or lack what is needed."""
@@ -80,11 +78,11 @@ class ClassProbe:
         """All sets that are measured."""
         return [self.data, *self.also]
 
-    def vectors(self, split: Split, margin: float, views: int = 0) -> Vectors:
+    def vectors(self, split: Split, margin: float, views: int = 0) -> CachedFeatures:
         """The chosen feature of every picture, or of views of it, for all settings."""
-        plan = ViewPlan(resolution=self.resolution, margin=margin, views=views)
-        found = image_features(self.model, self.settings, split, plan, self.place)
-        return Vectors(found, self.feature)
+        crops = CropConfig(resolution=self.resolution, resize_ratio=margin, num_crops=views)
+        found = extract_image_features(self.model, self.settings, split, crops, self.ctx)
+        return found.select(self.feature)
 
     def measured(
         self, data: LabeledDataset, setting: Setting, seed: int, protocol: str
@@ -138,7 +136,7 @@ def run_logistic(probe: ClassProbe, name: str, seeds: Sequence[int]) -> Iterator
     for seed in seeds:
         protocol = logistic_protocol(name, probe.data, seed)
         total = len(probe.settings) * len(protocol.config.strengths)
-        with progress(total, "fits", shown=probe.place.shown) as tracker:
+        with progress(total, "fits", shown=probe.ctx.show_progress) as tracker:
             for setting in probe.settings:
                 held = None
                 if own is not None and aside is not None:
@@ -186,23 +184,22 @@ def run_linear(
 def _linear_fits(
     probe: ClassProbe,
     protocol: LinearProtocol,
-    train: Vectors,
-    judges: tuple[Vectors, Tensor] | None,
+    train: CachedFeatures,
+    judges: tuple[CachedFeatures, Tensor] | None,
     seed: int,
 ) -> dict[Setting, LinearFit]:
-    """The chosen heads of all settings, in groups whose training vectors memory can hold."""
-    groups = train.groups(TOGETHER_BYTES)
-    fits: dict[Setting, LinearFit] = {}
-    with progress(protocol.steps * len(groups), "steps", shown=probe.place.shown) as tracker:
-        for group in groups:
+    """The chosen heads of all settings, one setting at a time, since their vectors are large."""
+    total, fits = protocol.steps * len(probe.settings), dict[Setting, LinearFit]()
+    with progress(total, "steps", shown=probe.ctx.show_progress) as tracker:
+        for setting in probe.settings:
             fits |= fit_linear(
-                train.together(group),
+                {setting: train[setting]},
                 labels_of(probe.train),
                 protocol,
                 seed,
                 num_classes=len(probe.data.classes),
-                judges=judges and Judges(judges[0].together(group), judges[1]),
-                device=probe.place.workers.device,
+                judges=judges and Judges({setting: judges[0][setting]}, judges[1]),
+                device=probe.ctx.ranks.device,
                 advance=tracker.advance,
             )
     return fits
@@ -286,9 +283,9 @@ def _votes(
     probe: ClassProbe, train: Tensor, labels: Tensor, test: Tensor, protocol: KnnProtocol
 ) -> dict[int, Tensor]:
     """Votes of all test pictures, of which each worker has a part counted."""
-    workers, num_classes = probe.place.workers, len(probe.data.classes)
+    workers, num_classes = probe.ctx.ranks, len(probe.data.classes)
     mine = torch.arange(workers.rank, len(test), workers.world_size)
-    shown = probe.place.shown and len(mine) * len(train) >= SHOWN_PAIRS
+    shown = probe.ctx.show_progress and len(mine) * len(train) >= SHOWN_PAIRS
     with progress(len(mine), "pictures", shown=shown) as tracker:
         found = knn(
             train, labels, test[mine], num_classes,
@@ -307,7 +304,7 @@ def _neighbor_head(
 ) -> FittedHead | None:
     """The training vectors themselves, where they are not too many."""
     if train.nbytes > MOST_KEPT_BYTES:
-        probe.place.tell(
+        probe.ctx.log(
             f"The head is not kept, since its {len(train):,} training vectors take more than "
             f"{MOST_KEPT_BYTES // 2**20} MB."
         )

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
-from veca.probe.kept_views import DenseBatch
-from veca.probe.models import Frozen
+from veca.probe.features import DenseBatch
+from veca.probe.models import FrozenFeatures
 from veca.probe.protocols import DenseProtocol
 from veca.probe.rows import Setting
 from veca.runtime.device import seed_for
@@ -120,7 +120,7 @@ class DenseHead:
     patch_width: int
     """Channels of a patch feature; the rest of D are those of the image feature."""
 
-    def maps(self, observed: Frozen) -> Float[Tensor, "b K rows columns"]:
+    def maps(self, observed: FrozenFeatures) -> Float[Tensor, "b K rows columns"]:
         """The numbers of every patch."""
         patches = torch.einsum(
             "kd,bdrc->bkrc", self.weight[:, : self.patch_width], observed.patches
@@ -173,7 +173,10 @@ class FeatureNorm:
         self._workers = workers
 
     def __call__(
-        self, observed: Frozen, append_image_feature: bool, kept: Float[Tensor, "b D"] | None
+        self,
+        observed: FrozenFeatures,
+        append_image_feature: bool,
+        kept: Float[Tensor, "b D"] | None,
     ) -> Seen:
         """The features of this worker's part of a batch.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
 from veca.probe.dense import Backward, Maps
 from veca.probe.depth_scale import DepthScale
-from veca.probe.kept_views import DenseBatch
+from veca.probe.features import DenseBatch
 from veca.probe.protocols import DepthProtocol, SegmentationProtocol
 from veca.probe.sliding_window import bilinear
 from veca.runtime.device import seed_for

@@ -16,14 +16,22 @@ from veca.data.images import DataError
 from veca.data.sets.dataset import Kind as SetKind
 from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.dense import Candidate, DenseHead, Fit, Loss, fit_heads
-from veca.probe.dense_reading import part_of
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import (
+    CachedCrops,
+    CropSource,
+    CropTransform,
+    DenseBatch,
+    InferenceConfig,
+    PatchFeatures,
+    Variant,
+    extract_patch_features,
+    fresh_crops,
+)
 from veca.probe.held_out import hold_out
-from veca.probe.kept_views import Batches, DenseBatch, KeptViews, Source, ViewRecipe, live_batches
 from veca.probe.models import FrozenModel
 from veca.probe.protocols import DenseProtocol
 from veca.probe.rows import Setting
-from veca.probe.shown_features import Kind, Showing, ShownFeatures
 
 HELD_OUT_SEED = 0
 """The same pictures are put aside for all seeds, as a part of the makers' own would be."""
@@ -52,16 +60,16 @@ class DenseTask(ABC, Generic[Judged]):
     """Whether pictures are first cut as KITTI's are."""
 
     @abstractmethod
-    def recipe(self, side: int, multiple: int) -> ViewRecipe:
+    def recipe(self, side: int, multiple: int) -> CropTransform:
         """How training views are drawn, given the short side of test pictures."""
 
     @abstractmethod
-    def loss(self, seed: int, place: Place) -> Loss:
+    def loss(self, seed: int, ctx: RunContext) -> Loss:
         """The loss of a fit."""
 
     @abstractmethod
     def judge(
-        self, heads: Sequence[Head], split: Split, features: ShownFeatures, place: Place
+        self, heads: Sequence[Head], split: Split, features: PatchFeatures, ctx: RunContext
     ) -> list[Judged]:
         """What each head is worth on a split."""
 
@@ -84,14 +92,16 @@ class Chosen(Generic[Judged]):
     """Pictures that it was fitted on."""
 
 
-def showing_of(model: FrozenModel, protocol: DenseProtocol, kb_crop: bool = False) -> Showing:
+def showing_of(
+    model: FrozenModel, protocol: DenseProtocol, kb_crop: bool = False
+) -> InferenceConfig:
     """How a protocol shows pictures to a model."""
     side = model.round_down_to_patch(protocol.resolution)
-    return Showing(
-        short=side,
-        inference=protocol.inference,
-        stride=protocol.window_stride(side) if protocol.inference == "slide" else 0,
-        multiple=model.stride,
+    return InferenceConfig(
+        short_side=side,
+        mode=protocol.inference,
+        window_stride=protocol.window_stride(side) if protocol.inference == "slide" else 0,
+        stride=model.stride,
         kb_crop=kb_crop,
     )
 
@@ -115,10 +125,10 @@ class DenseRun(Generic[Judged]):
         model: FrozenModel,
         data: LabeledDataset,
         protocol: DenseProtocol,
-        place: Place,
+        ctx: RunContext,
     ) -> None:
         self._task, self._model, self._data = task, model, data
-        self._protocol, self._place = protocol, place
+        self._protocol, self._ctx = protocol, ctx
         self._train = training_split(data, data.kind)
         self._showing = showing_of(model, protocol, task.kb_crop)
 
@@ -127,22 +137,22 @@ class DenseRun(Generic[Judged]):
     ) -> dict[tuple[Setting, int], Chosen[Judged]]:
         """Fit, choose and judge the heads of every setting and seed."""
         fitted_on, chosen_on = self._parts()
-        source = Source(
+        source = CropSource(
             self._model,
             list(dict.fromkeys(settings)),
             self._train,
-            self._task.recipe(self._showing.short, self._model.stride),
-            self._place,
+            self._task.recipe(self._showing.short_side, self._model.stride),
+            self._ctx,
         )
         views = self._protocol.views
-        kept = None if views is None else KeptViews(source, views)
+        kept = None if views is None else CachedCrops(source, views)
         found: dict[tuple[Setting, int], Chosen[Judged]] = {}
         for seed in dict.fromkeys(seeds):
-            wanted = Batches(fitted_on, self._protocol.batch, seed)
+            size, steps = self._protocol.batch, self._protocol.steps
             batches = (
-                live_batches(source, wanted, self._protocol.steps)
+                fresh_crops(source, fitted_on, size, seed, steps)
                 if kept is None
-                else kept.batches(wanted)
+                else kept.batches(fitted_on, size, seed)
             )
             heads = self._fitted(source, batches, seed)
             for candidate, judged in self._chosen(heads, chosen_on).items():
@@ -164,11 +174,11 @@ class DenseRun(Generic[Judged]):
         if self._data.val is not None:
             return every, self._data.val
         parts = hold_out(len(self._train), self._protocol.held_out, HELD_OUT_SEED)
-        aside = part_of(self._train, parts.held_out.numpy(), f"held out of {self._train.name}")
+        aside = self._train.subset(parts.held_out.numpy(), f"held out of {self._train.name}")
         return parts.kept.numpy(), aside
 
     def _fitted(
-        self, source: Source, batches: Iterator[DenseBatch], seed: int
+        self, source: CropSource, batches: Iterator[DenseBatch], seed: int
     ) -> Mapping[Candidate, DenseHead]:
         """The heads of a seed."""
         fit = Fit(
@@ -178,12 +188,12 @@ class DenseRun(Generic[Judged]):
             (self._model.patch_width, self._model.image_width),
             seed,
         )
-        self._place.tell(
+        self._ctx.log(
             f"seed {seed}: heads to fit: {len(source.settings) * len(self._protocol.rates)} "
             f"({self._protocol.name}, {self._protocol.steps:,} steps)."
         )
-        loss = self._task.loss(seed, self._place)
-        return fit_heads(fit, batches, loss, self._place.workers, self._place.shown)
+        loss = self._task.loss(seed, self._ctx)
+        return fit_heads(fit, batches, loss, self._ctx.ranks, self._ctx.show_progress)
 
     def _chosen(
         self, heads: Mapping[Candidate, DenseHead], chosen_on: Split | None
@@ -209,12 +219,12 @@ class DenseRun(Generic[Judged]):
     ) -> dict[Candidate, Judged]:
         """What heads are worth on a split."""
         kinds = [
-            Kind(setting, flipped)
+            Variant(setting, flipped)
             for setting in dict.fromkeys(one.setting for one in heads)
             for flipped in self._task.flips
         ]
-        features = ShownFeatures(self._model, kinds, split, self._showing, self._place)
+        features = extract_patch_features(self._model, kinds, split, self._showing, self._ctx)
         judged = self._task.judge(
-            [Head(one.setting, head) for one, head in heads.items()], split, features, self._place
+            [Head(one.setting, head) for one, head in heads.items()], split, features, self._ctx
         )
         return dict(zip(heads, judged, strict=True))

@@ -16,16 +16,14 @@ from veca.data.images import DataError
 from veca.data.sets.dataset import DepthRange, LabeledDataset, Split
 from veca.probe.dense import DenseHead
 from veca.probe.dense_losses import SigLoss
-from veca.probe.dense_reading import Pair, load_target, naming
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
 from veca.probe.depth_scale import DepthScale, depth_scale
-from veca.probe.features import Place
-from veca.probe.kept_views import ViewRecipe
+from veca.probe.feature_cache import RunContext, load_target
+from veca.probe.features import CropTransform, Pair, PatchFeatures, Variant, prefix_errors
 from veca.probe.metrics import PER_PICTURE, counted, depth_metrics, picture_errors
-from veca.probe.models import Frozen, FrozenModel
+from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.protocols import DepthAugment, DepthProtocol
 from veca.probe.rows import Setting
-from veca.probe.shown_features import Kind, ShownFeatures
 from veca.probe.sliding_window import WindowGrid, merge_windows
 from veca.probe.transforms import DenseCrop, crop_target, depth_crop, kitti_benchmark_crop
 
@@ -55,7 +53,10 @@ class DepthResult:
 
 
 def predict_depth_map(
-    head: DenseHead, scale: DepthScale, views: Sequence[tuple[Frozen, bool]], layout: WindowGrid
+    head: DenseHead,
+    scale: DepthScale,
+    views: Sequence[tuple[FrozenFeatures, bool]],
+    layout: WindowGrid,
 ) -> Float[Tensor, "height width"]:
     """Meters of each pixel of a picture: the mean over its views, which may be mirrored."""
     maps = []
@@ -76,7 +77,7 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
         self.flips = (False, True) if protocol.flip_average else (False,)
         self.kb_crop = self._depth.kb_crop
 
-    def recipe(self, side: int, multiple: int) -> ViewRecipe:
+    def recipe(self, side: int, multiple: int) -> CropTransform:
         """Parts of pictures at the scale of test pictures."""
         augment = self._protocol.augment
         facts = {
@@ -87,23 +88,23 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
             "nyu_crop": self._depth.nyu_crop,
             **asdict(augment),
         }
-        return ViewRecipe(facts, partial(_view, (side, multiple), augment, self._depth))
+        return CropTransform(facts, partial(_view, (side, multiple), augment, self._depth))
 
-    def loss(self, seed: int, place: Place) -> SigLoss:
+    def loss(self, seed: int, ctx: RunContext) -> SigLoss:
         """Errors of the logarithm."""
-        return SigLoss(self._protocol, self.scale, self._depth, seed, place.workers)
+        return SigLoss(self._protocol, self.scale, self._depth, seed, ctx.ranks)
 
     def judge(
-        self, heads: Sequence[Head], split: Split, features: ShownFeatures, place: Place
+        self, heads: Sequence[Head], split: Split, features: PatchFeatures, ctx: RunContext
     ) -> list[NDArray[np.float64]]:
         """The errors of every picture for every head."""
         errors = np.zeros((len(heads), len(split), len(PER_PICTURE) + 2))
-        for index in range(place.workers.rank, len(split), place.workers.world_size):
-            depth = self._target(split, index, place)
-            with naming(split.targets[index]):
+        for index in range(ctx.ranks.rank, len(split), ctx.ranks.world_size):
+            depth = self._target(split, index, ctx)
+            with prefix_errors(split.targets[index]):
                 mask = counted(depth, self._depth)
             for setting in dict.fromkeys(head.setting for head in heads):
-                shown = [(features(index, Kind(setting, flip)), flip) for flip in self.flips]
+                shown = [(features(index, Variant(setting, flip)), flip) for flip in self.flips]
                 layout = shown[0][0][1]
                 if layout.original != tuple(depth.shape):
                     raise DataError(
@@ -114,19 +115,19 @@ class DepthTask(DenseTask[NDArray[np.float64]]):
                     if head.setting == setting:
                         found = predict_depth_map(head.head, self.scale, views, layout)
                         errors[number, index] = picture_errors(found, depth, mask)
-        return list(place.workers.all_reduce(torch.from_numpy(errors)).numpy())
+        return list(ctx.ranks.all_reduce(torch.from_numpy(errors)).numpy())
 
     def goodness(self, judged: NDArray[np.float64]) -> float:
         """How small the root mean square error is, as a mean over pictures."""
         return -depth_metrics(judged)["rmse"]
 
-    def _target(self, split: Split, index: int, place: Place) -> Float[Tensor, "height width"]:
+    def _target(self, split: Split, index: int, ctx: RunContext) -> Float[Tensor, "height width"]:
         """The depth of a picture as it is used, on the workers' device."""
         depth = load_target(split, index).astype(np.float32, copy=False)
         height, width = depth.shape
-        with naming(split.targets[index]):
+        with prefix_errors(split.targets[index]):
             depth = crop_target(depth, kitti_benchmark_crop((height, width), self._depth))
-        return torch.from_numpy(np.array(depth)).to(place.workers.device)
+        return torch.from_numpy(np.array(depth)).to(ctx.ranks.device)
 
 
 def run_depth(  # noqa: PLR0913, PLR0917 - the door of a task
@@ -135,12 +136,12 @@ def run_depth(  # noqa: PLR0913, PLR0917 - the door of a task
     data: LabeledDataset,
     protocol: DepthProtocol,
     seeds: Sequence[int],
-    place: Place,
+    ctx: RunContext,
 ) -> dict[tuple[Setting, int], DepthResult]:
     """Fit a head for every setting and seed, all settings on the same batches, and judge them."""
     training_split(data, "depth")
     task = DepthTask(data, protocol)
-    run = DenseRun(task, model, data, protocol, place)
+    run = DenseRun(task, model, data, protocol, ctx)
     facts = {
         "showing": asdict(showing_of(model, protocol, task.kb_crop)),
         "scale": task.scale.facts(),

@@ -1,414 +1,696 @@
-"""Features of images, computed once.
+"""Extract features of a frozen model: vectors of images, training crops, and patch maps.
 
-Several settings of a model computed at the same time, each by a thread that waits for no other.
-
-Threads that share a product wait for the slowest of them at every step, so that two are slower than
-one as soon as a loader or anything else runs beside them. A thread with a setting to itself is not
-held up: on two processors and three budgets of tiny, 76 views a second instead of 37.
-
-The vectors that heads of classes see, by setting: on the disk, and few of them in memory.
-
-Features of a frozen model for the pictures of a split: computed once, kept on disk, shared.
-
-Every model sees the same views by the same code. A picture is decoded once for all settings that
-lack it, by worker processes, and goes through the model in batches that depend neither on what was
-kept before nor on how many processes there are: a run that was stopped, or several processes, end
-with the same bits. Another `batch`, device or number of threads may change the last ones.
+Every model sees the same crops by the same code. Worker processes decode an image once for all
+settings that lack it; settings are computed in parallel threads; `fill_cache` stores the results.
+Crops go through the model in groups of fixed size, so that features depend neither on what was
+cached before nor on the number of ranks. Another batch, device or number of threads may change
+their last bits.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+import itertools
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from veca.data.augment import ViewConfig
-from veca.data.listing import ImageIndex
-from veca.data.loader import Batch, BatchSpec, batches
-from veca.data.sets.dataset import Split
+from veca.data.augment import ViewConfig, center_view, min_side, training_view
+from veca.data.images import DataError, DecodedImage, decode
+from veca.data.listing import one_line, open_image
+from veca.data.loader import sample_order, worker_loader
+from veca.data.sets.dataset import DepthRange, Split, Target
 from veca.probe.feature_cache import (
-    ArrayStore,
-    Content,
-    Missing,
-    StoreError,
-    fill_stores,
-    model_facts,
-    picture_facts,
+    FeatureCache,
+    Group,
+    RunContext,
+    cache_key,
+    fill_cache,
+    item_name,
+    load_target,
     unreadable,
 )
-from veca.probe.models import FrozenModel
-from veca.probe.protocols import Feature
+from veca.probe.models import FrozenFeatures, FrozenModel, ProbeError
+from veca.probe.protocols import Feature, Inference
 from veca.probe.rows import Setting
-from veca.runtime.device import ResolvedPrecision, usable_processors
-from veca.runtime.distributed import Ranks
+from veca.probe.sliding_window import Sides, WindowGrid, cut_windows, slide, whole_image
+from veca.probe.transforms import DenseCrop, crop_image, kitti_benchmark_crop
+from veca.runtime.device import seed_for, usable_processors
 
-MOST = 4
-"""Settings that are computed at the same time, each of which takes its own memory."""
+MAX_PARALLEL = 4
+"""Settings that are computed at the same time; each of them takes memory of its own."""
 
-Answer = TypeVar("Answer")
+IMAGE_CHUNK = 128
+"""Images of a chunk of vectors."""
 
+CROP_AREA = (0.08, 1.0)
+"""Smallest and largest share of an image in a random crop for linear probes."""
 
-class AtOnce:
-    """Does something for settings."""
+CROP_GROUP = 16
+"""Training crops of a dense task that go through the model together."""
 
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
+CROP_CHUNK = 64
+"""Training crops of a chunk, a multiple of `CROP_GROUP`."""
 
-    def each(self, settings: Sequence[Setting], work: Callable[[Setting], Answer]) -> list[Answer]:
-        """What the work gives for each setting, in their order; the dearest is begun first."""
-        dearest = sorted(range(len(settings)), key=lambda place: -(settings[place].budget or 0))
-        begun = {place: self._pool.submit(work, settings[place]) for place in dearest}
-        return [begun[place].result() for place in range(len(settings))]
+MAX_HELD_BYTES = 2**31
+"""Cached crops of up to this size are read into memory before a fit."""
 
+MAP_CHUNK = 64
+"""Images of a chunk of patch maps, unless the maps are large."""
 
-@contextmanager
-def settings_at_once(model: FrozenModel, num_settings: int, loaders: int) -> Iterator[AtOnce]:
-    """Threads for so many settings, beside processes that decode pictures."""
-    count = _at_once(model, num_settings)
-    before, left = torch.get_num_threads(), usable_processors() - loaders
-    torch.set_num_threads(max(1, min(before, left // count)))
-    try:
-        with ThreadPoolExecutor(count) as pool:
-            yield AtOnce(pool)
-    finally:
-        torch.set_num_threads(before)
+MAX_CHUNK_BYTES = 2**24
+"""Bytes of a chunk of patch maps, unless a single map is larger."""
 
+WINDOW_GROUP = 8
+"""Windows of an image that go through the model together."""
 
-def _at_once(model: FrozenModel, num_settings: int) -> int:
-    """How many settings are computed at the same time.
+MAX_HALF = 65504.0
+"""The largest number in half precision; larger features are clamped to it."""
 
-    Of networks that are not ours it is not known whether several threads may go through them.
-    """
-    if model.facts.kind != "veca" or model.device.type != "cpu":
-        return 1
-    return max(1, min(num_settings, MOST, torch.get_num_threads(), usable_processors()))
-
-
-FORMAT = 1
-"""Rises when the same facts would give other features."""
-
-IMAGE_BLOCK = 128
-"""Pictures of a block."""
-
-NUMBER_BYTES = 4
-"""Of a number of a vector, in single precision."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewPlan:
-    """Which views of each picture a model sees."""
-
-    resolution: int
-    """Sides in pixels; a model whose stride does not divide them gets the next smaller ones."""
-
-    margin: int | float = 1.125
-    """Short side of the picture, before the center view is cut, in sides of the view."""
-
-    views: int = 0
-    """Random views of each picture, of varied scale and half of them mirrored; 0 is the center."""
-
-    area: tuple[float, float] = (0.08, 1.0)
-    """Least and greatest share of the picture in a random view."""
-
-    seed: int = 0
-    """Of the random views."""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no plan."""
-        if self.resolution < 1 or self.views < 0:
-            raise StoreError(
-                f"resolution={self.resolution} with views={self.views} is no plan; use at least 1 "
-                "pixel, and 0 or more views."
-            )
-        self.config()
-
-    def config(self) -> ViewConfig:
-        """How the views are made."""
-        return ViewConfig(
-            crop="random-resized" if self.views else "resized",
-            margin=float(self.margin),
-            area=self.area,
-            trivial_augment=False,
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """What decides the views besides their sides; center views are the same for every seed."""
-        found = {"margin": float(self.margin), "views": self.views}
-        return {**found, "area": list(self.area), "seed": self.seed} if self.views else found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where and how features are computed and kept."""
-
-    folder: Path
-    """Of the stores."""
-
-    workers: Ranks
-
-    loaders: int = 2
-    """Processes that decode pictures for each worker; 0 decodes in the worker itself."""
-
-    batch: int = 32
-    """Views that go through the model together, at most."""
-
-    precision: ResolvedPrecision = "fp32"
-    """What models compute with; the one thing here that features do depend on."""
-
-    tell: Callable[[str], None]
-    """Gets sentences for people."""
-
-    shown: bool = True
-    """Whether to show how far it has come."""
-
-    def __post_init__(self) -> None:
-        """Refuse counts that are none."""
-        if self.batch < 1 or self.loaders < 0:
-            raise StoreError(
-                f"batch={self.batch} with loaders={self.loaders} cannot be; use a batch of 1 or "
-                "more, and 0 or more loaders."
-            )
-
-
-class ImageFeatures(NamedTuple):
-    """Vectors of R views: of the N pictures, or view v of picture i in row v * N + i."""
-
-    image: Float[Tensor, "R DI"]
-
-    patch_mean: Float[Tensor, "R DP"]
-
-
-class KeptFeatures:
-    """The vectors of a split by setting: they lie on the disk, and are read when asked for."""
-
-    def __init__(self, stores: Mapping[Setting, ArrayStore]) -> None:
-        self._stores = stores
-        self.settings = tuple(stores)
-
-    def __getitem__(self, setting: Setting) -> ImageFeatures:
-        """All of a setting."""
-        return ImageFeatures(
-            *(self.side_by_side(setting, [name]) for name in ImageFeatures._fields)
-        )
-
-    def side_by_side(self, setting: Setting, names: Sequence[str]) -> Float[Tensor, "R D"]:
-        """Vectors of some names of `ImageFeatures`, each after the one before; others stay away."""
-        store = self._stores[setting]
-        views, widths = self._shape(setting, names)
-        found = torch.empty((views, store.count, sum(widths)))
-        for name, part in zip(names, found.split(widths, dim=2), strict=True):
-            for items, vectors in store.blocks(name):
-                # Kept picture by picture, wanted view by view.
-                part[:, items.start : items.stop] = vectors.transpose(0, 1)
-        return found.flatten(0, 1)
-
-    def num_bytes(self, setting: Setting, names: Sequence[str]) -> int:
-        """What `side_by_side` takes."""
-        views, widths = self._shape(setting, names)
-        return NUMBER_BYTES * views * self._stores[setting].count * sum(widths)
-
-    def _shape(self, setting: Setting, names: Sequence[str]) -> tuple[int, list[int]]:
-        """Views of a picture, and the widths of vectors."""
-        first = self._stores[setting].item(0)
-        return len(first[names[0]]), [first[name].shape[1] for name in names]
-
-
-def image_features(
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    split: Split,
-    plan: ViewPlan,
-    place: Place,
-) -> KeptFeatures:
-    """The image feature of every view, and the mean of its patch features, in single precision.
-
-    What is not kept is computed now, for all settings in one pass; nothing stays in memory.
-    """
-    return KeptFeatures(_Pass(model, split, plan, place).filled(settings))
-
-
-class _Pass:
-    """One way through the pictures of a split, for the settings of a model that lack them."""
-
-    def __init__(self, model: FrozenModel, split: Split, plan: ViewPlan, place: Place) -> None:
-        """Plan it."""
-        self.model = model
-        self.split = split
-        self.plan = plan
-        self.place = place
-        self.side = model.round_down_to_patch(plan.resolution)
-        self.views = max(1, plan.views)
-        """Views of a picture."""
-        together = max(1, min(IMAGE_BLOCK, place.batch // self.views))
-        self.pictures = _evenly(IMAGE_BLOCK, together)
-        """Pictures that are decoded and computed together."""
-        self.lot = _evenly(self.pictures * self.views, place.batch)
-        """Views that go through the model at once: always as many, so that none of their bits
-        depends on how many pictures there are."""
-
-    def filled(self, settings: Sequence[Setting]) -> dict[Setting, ArrayStore]:
-        """A store for each setting, computed as far as it was not kept."""
-        chosen, facts = list(dict.fromkeys(settings)), self._facts()
-        notes = {"model": self.model.name, "split": self.split.name}
-        stores = [
-            ArrayStore(
-                self.place.folder,
-                {**facts, "setting": setting._asdict()},
-                len(self.split),
-                IMAGE_BLOCK,
-                notes=notes,
-            )
-            for setting in chosen
-        ]
-
-        def compute(missing: Sequence[Missing]) -> Iterator[tuple[range, dict[int, Content]]]:
-            return self._parts(missing, chosen)
-
-        place = self.place
-        fill_stores(stores, compute, place.workers, place.tell, shown=place.shown)
-        return dict(zip(chosen, stores, strict=True))
-
-    def _facts(self) -> dict[str, Any]:
-        """Everything on which the features depend, but the setting."""
-        return {
-            "format": FORMAT,
-            "kept": "vectors",
-            "model": model_facts(self.model),
-            "pictures": picture_facts(self.split),
-            "views": {"side": self.side, **self.plan.facts()},
-        }
-
-    def _parts(
-        self, missing: Sequence[Missing], settings: Sequence[Setting]
-    ) -> Iterator[tuple[range, dict[int, Content]]]:
-        """The features of missing blocks, some pictures at a time."""
-        turns = [
-            (wanted, range(start, min(start + self.pictures, wanted.items.stop)))
-            for wanted in missing
-            for start in range(wanted.items.start, wanted.items.stop, self.pictures)
-        ]
-        pictures = self.split.images
-        found = batches(
-            ImageIndex(pictures, np.arange(len(pictures)), pictures.keys),
-            (self._task(turn, items) for turn, (_, items) in enumerate(turns)),
-            seed=self.plan.seed,
-            config=self.plan.config(),
-            num_workers=self.place.loaders,
-            training=self.plan.views > 0,
-        )
-        at_once = settings_at_once(self.model, len(settings), self.place.loaders)
-        with at_once as several, closing(found):
-            for batch in found:
-                self._check_readable(batch)
-                wanted, items = turns[batch.task.step]
-                content = several.each(
-                    [settings[row] for row in wanted.stores], partial(self._content, batch)
-                )
-                yield items, dict(zip(wanted.stores, content, strict=True))
-
-    def _task(self, turn: int, items: range) -> BatchSpec:
-        """The views of some pictures, picture by picture."""
-        return BatchSpec(
-            turn,
-            0,
-            np.repeat(np.asarray(items, np.int64), self.views),
-            np.tile(np.arange(self.views), len(items)),
-            self.side,
-        )
-
-    def _check_readable(self, batch: Batch) -> None:
-        """Refuse to go on without a picture, or with another one in its place."""
-        for picture, reason in batch.unreadable.items():
-            raise unreadable(self.split.image(picture), reason)
-
-    def _content(self, batch: Batch, setting: Setting) -> Content:
-        """What is kept of some pictures."""
-        lots = [
-            self._observed(batch, start, setting) for start in range(0, len(batch.images), self.lot)
-        ]
-        whole = ImageFeatures(*(torch.cat(parts) for parts in zip(*lots, strict=True)))
-        return {name: part.unflatten(0, (-1, self.views)) for name, part in whole._asdict().items()}
-
-    def _observed(self, batch: Batch, start: int, setting: Setting) -> ImageFeatures:
-        """What the model says of some views of a batch."""
-        views = batch.images[start : start + self.lot]
-        frozen = self.model.observe(_padded(views, self.lot), setting)
-        image, patches = (part[: len(views)] for part in frozen)
-        finite = image.isfinite().all(1) & patches.isfinite().flatten(1).all(1)
-        if not finite.all():
-            place = start + int((~finite).nonzero()[0])
-            name = self.split.image(int(batch.task.indices[place])).name
-            raise StoreError(
-                f"{self.model.name} gives numbers that are not finite for {name}; take this "
-                "picture out of the set, or use another model."
-            )
-        return ImageFeatures(image.cpu(), patches.flatten(2).mean(2).cpu())
-
-
-def _evenly(total: int, most: int) -> int:
-    """The size of as few equal parts of at most `most` as make up a total; the last may lack."""
-    return -(-total // -(-total // most))
-
-
-def _padded(images: UInt8[Tensor, "B 3 R R"], count: int) -> UInt8[Tensor, "L 3 R R"]:
-    """So many images: those given, and the last of them again."""
-    if len(images) == count:
-        return images
-    return torch.cat((images, images[-1:].expand(count - len(images), -1, -1, -1)))
-
-
-PARTS: Mapping[Feature, tuple[str, ...]] = {
+FEATURES: Mapping[Feature, tuple[str, ...]] = {
     "image": ("image",),
     "patch-mean": ("patch_mean",),
     "image+patch-mean": ("image", "patch_mean"),
 }
-"""Names of `ImageFeatures` that a head sees side by side."""
+"""Names of the cached vectors that a head sees side by side."""
+
+Sample = TypeVar("Sample")
 
 
-def side_by_side(features: ImageFeatures, feature: Feature) -> Tensor:
-    """The vectors that a head sees, of features in memory."""
-    return torch.cat([getattr(features, name) for name in PARTS[feature]], dim=1)
+class Variant(NamedTuple):
+    """One of the features of an image."""
+
+    setting: Setting
+    flipped: bool = False
+    """Whether they are of its mirror image."""
 
 
-class Vectors:
-    """The vectors of a part of a set; those that were asked for last stay in memory, no others.
+Mapper = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
+"""Applies a function to variants and returns its results in their order."""
 
-    Who asks for the next ones should have let go of the last.
+
+@contextmanager
+def map_settings(model: FrozenModel, count: int, num_workers: int) -> Iterator[Mapper]:
+    """A function that maps work over settings, on the CPU in parallel threads.
+
+    Threads that share a matrix product wait for the slowest of them, which a data loader easily
+    slows down. With a setting per thread, two processors computed 76 instead of 37 crops per second
+    at three budgets of tiny.
     """
+    threads, parallel = torch.get_num_threads(), 1
+    if model.kind == "veca" and model.device.type == "cpu":  # others may not be thread-safe
+        parallel = max(1, min(count, MAX_PARALLEL, threads, usable_processors()))
+    torch.set_num_threads(max(1, min(threads, (usable_processors() - num_workers) // parallel)))
 
-    def __init__(self, kept: KeptFeatures, feature: Feature) -> None:
-        self._kept, self._names = kept, PARTS[feature]
+    def run(variants: Sequence[Variant | None], work: Callable[[Variant | None], Any]) -> list[Any]:
+        slowest_first = sorted(variants, key=_cores, reverse=True)
+        futures = {variant: pool.submit(work, variant) for variant in slowest_first}
+        return [futures[variant].result() for variant in variants]
+
+    try:
+        with ThreadPoolExecutor(parallel) as pool:
+            yield run
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _cores(variant: Variant | None) -> int:
+    return variant.setting.budget or 0 if variant else 0
+
+
+def read_in_workers(
+    load: Callable[[Any], Sample], tasks: Iterable[Any], num_workers: int
+) -> Generator[Sample, None, None]:
+    """The sample of each task, in order, loaded by worker processes; errors are raised here.
+
+    Samples hold numpy arrays: these go through a pipe, while tensors would need shared memory, of
+    which containers often have little.
+    """
+    with closing(worker_loader(_Loader(load), tasks, num_workers)) as answers:
+        for sample, problem in answers:
+            if problem is not None:
+                raise DataError(problem)
+            yield sample
+
+
+class _Loader(Dataset[tuple[Any, str | None]]):
+    """Loads samples in a worker process; errors come back as messages."""
+
+    def __init__(self, load: Callable[[Any], Any]) -> None:
+        self._load = load
+
+    def __getitem__(self, task: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - as `load` takes it
+        try:
+            return self._load(task), None
+        except (OSError, ValueError) as error:
+            return None, one_line(error)
+
+
+@contextmanager
+def prefix_errors(name: str) -> Iterator[None]:
+    """Put the name of a file before an error about its content."""
+    try:
+        yield
+    except ValueError as error:
+        raise DataError(f"{name}: {error}") from error
+
+
+class Pair(NamedTuple):
+    """An image and its target."""
+
+    picture: DecodedImage
+    target: Target
+
+
+def load_image(split: Split, index: int, smallest: int | None = None) -> DecodedImage:
+    """An image of a split, decoded at a part of its size where a short side of `smallest` pixels suffices."""
+    source = split.image(index)
+    try:
+        with open_image(source) as file:
+            return decode(file, min_side=smallest)
+    except (OSError, ValueError, MemoryError) as error:
+        raise unreadable(source, one_line(error)) from error
+
+
+def load_pair(split: Split, index: int) -> Pair:
+    """An image and its target, which must have its size."""
+    picture, target = load_image(split, index), load_target(split, index)
+    if target.shape != picture.sides:
+        raise DataError(
+            f"{split.targets[index]} has {' x '.join(map(str, target.shape))} pixels, but its "
+            f"image has {' x '.join(map(str, picture.sides))} (height x width, upright); restore "
+            "both, or take them out of the set."
+        )
+    return Pair(picture, target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction(Generic[Sample]):
+    """A pass over the items of a split that fills a cache for each variant."""
+
+    model: FrozenModel
+    variants: Sequence[Variant | None]
+    """One for each cache; None is the targets, which no model sees."""
+    group_size: int
+    """Items that are loaded and computed together."""
+    load: Callable[[range], Sample]
+    """Loads items in a worker process; a partial of a function of a module."""
+    forward: Callable[[range, Sample, Any], dict[str, Tensor]]
+    """Tensors to cache for loaded items at one of the variants."""
+
+    def fill(self, caches: Sequence[FeatureCache], ctx: RunContext) -> None:
+        """Compute what the caches lack."""
+
+        def compute(groups: Sequence[Group]) -> Generator[list[dict[str, Tensor]], None, None]:
+            samples = read_in_workers(self.load, (g.items for g in groups), ctx.num_workers)
+            mapper = map_settings(self.model, len(self.variants), ctx.num_workers)
+            with mapper as run, closing(samples):
+                for group, sample in zip(groups, samples, strict=True):
+                    variants = [self.variants[number] for number in group.caches]
+                    yield run(variants, partial(self.forward, group.items, sample))
+
+        fill_cache(caches, self.group_size, compute, ctx)
+
+
+def extract_in_groups(
+    model: FrozenModel,
+    images: NDArray[np.uint8],
+    setting: Setting,
+    group: int,
+    name_of: Callable[[int], str],
+) -> FrozenFeatures:
+    """Features of images (B, 3, H, W), a group at a time; errors name an image by its row."""
+    lots = torch.from_numpy(images).split(group)
+    parts = [model.extract(lot, setting) for lot in lots]
+    found = FrozenFeatures(*map(torch.cat, zip(*parts, strict=True)))
+    finite = found.image.isfinite().all(1) & found.patches.isfinite().flatten(1).all(1)
+    if not finite.all():
+        name = name_of(int((~finite).nonzero()[0]))
+        raise ProbeError(
+            f"the features of {name} by {model.name} are not finite; take this image out of the "
+            "set, or use another model."
+        )
+    return found
+
+
+def _padded(images: NDArray[np.uint8], multiple: int) -> NDArray[np.uint8]:
+    """Images, and the last one again up to a multiple: the size of a group can change last bits."""
+    lacking = -len(images) % multiple
+    return np.concatenate([images, np.repeat(images[-1:], lacking, axis=0)]) if lacking else images
+
+
+def _half(values: Tensor) -> Tensor:
+    """Features in half precision on the CPU."""
+    return values.clamp(-MAX_HALF, MAX_HALF).half().cpu()
+
+
+def _even(total: int, most: int) -> int:
+    """The size of equal parts of a total, as few as possible, of at most `most` each."""
+    return -(-total // -(-total // most))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropConfig:
+    """Which crops of each image a classification probe sees."""
+
+    resolution: int
+    """Sides in pixels, rounded down to the model's stride."""
+    resize_ratio: float = 1.125
+    """Short side of the image before the center crop, in sides of the crop."""
+    num_crops: int = 0
+    """Random crops of each image, of varied scale, half of them mirrored; 0 is the center crop."""
+
+    def __post_init__(self) -> None:
+        """Validate the numbers."""
+        if self.resolution < 1 or self.num_crops < 0:
+            raise ProbeError(
+                f"resolution={self.resolution} with num_crops={self.num_crops} is invalid: "
+                "resolution must be >= 1, num_crops >= 0."
+            )
+
+    def view(self) -> ViewConfig:
+        """How crops are made."""
+        return ViewConfig(
+            crop="random-resized" if self.num_crops else "resized",
+            margin=float(self.resize_ratio),
+            area=CROP_AREA,
+            trivial_augment=False,
+        )
+
+
+class CachedFeatures:
+    """The vectors of a split by setting: read when asked for; the last ones stay in memory."""
+
+    def __init__(self, caches: Mapping[Setting, FeatureCache], feature: Feature = "image") -> None:
+        self._caches, self._feature = caches, feature
         self._held: dict[Setting, Tensor] = {}
 
-    def __getitem__(self, setting: Setting) -> Tensor:
-        """Those of one setting."""
-        return self.together([setting])[setting]
+    def select(self, feature: Feature) -> "CachedFeatures":
+        """The same crops with another feature."""
+        return CachedFeatures(self._caches, feature)
 
-    def together(self, settings: Sequence[Setting]) -> dict[Setting, Tensor]:
-        """Those of several settings."""
-        if not self._held.keys() >= set(settings):
-            self._held = {}  # before others are read
-            self._held = {
-                setting: self._kept.side_by_side(setting, self._names) for setting in settings
+    def __getitem__(self, setting: Setting) -> Float[Tensor, "R D"]:
+        """Vectors of R crops; crop v of image i of N is row v * N + i."""
+        if setting not in self._held:
+            self._held.clear()  # before others are read
+            self._held[setting] = self._read(self._caches[setting])
+        return self._held[setting]
+
+    def _read(self, cache: FeatureCache) -> Float[Tensor, "R D"]:
+        """Vectors are stored image by image and returned crop by crop."""
+        names = FEATURES[self._feature]
+        first = cache.read(0, names)
+        width = sum(part.shape[2] for part in first.values())
+        found = torch.empty(first[names[0]].shape[1], cache.count, width)
+        for chunk in range(cache.num_chunks):
+            items, parts = cache.items(chunk), cache.read(chunk, names)
+            rows = torch.cat([parts[name] for name in names], dim=2)
+            found[:, items.start : items.stop] = rows.transpose(0, 1)
+        return found.flatten(0, 1)
+
+
+def extract_image_features(
+    model: FrozenModel,
+    settings: Sequence[Setting],
+    split: Split,
+    crops: CropConfig,
+    ctx: RunContext,
+) -> CachedFeatures:
+    """The image feature of every crop and the mean of its patch features, in fp32.
+
+    What is not cached is computed now, for all settings in one pass.
+    """
+    side, per_image = model.round_down_to_patch(crops.resolution), max(1, crops.num_crops)
+    variants = [Variant(setting) for setting in dict.fromkeys(settings)]
+    shown = {"side": side, "resize_ratio": float(crops.resize_ratio), "crops": crops.num_crops}
+    caches = [
+        FeatureCache(
+            ctx.cache,
+            cache_key("vectors", split, model, setting=variant.setting._asdict(), crops=shown),
+            count=len(split),
+            chunk_size=IMAGE_CHUNK,
+            name=f"{model.name}-{split.name}",
+        )
+        for variant in variants
+    ]
+    images = _even(IMAGE_CHUNK, max(1, min(IMAGE_CHUNK, ctx.batch // per_image)))
+    group = _even(images * per_image, ctx.batch)
+
+    def forward(items: range, views: NDArray[np.uint8], variant: Variant) -> dict[str, Tensor]:
+        found = extract_in_groups(
+            model,
+            _padded(views, group),
+            variant.setting,
+            group,
+            lambda row: split.image(items[min(row, len(views) - 1) // per_image]).name,
+        )
+        vectors = {"image": found.image, "patch_mean": mean_patch(found)}
+        rows = {key: value[: len(views)] for key, value in vectors.items()}
+        return {key: value.unflatten(0, (-1, per_image)) for key, value in rows.items()}
+
+    Extraction(
+        model=model,
+        variants=variants,
+        group_size=images,
+        load=partial(_load_crops, split, side, crops),
+        forward=forward,
+    ).fill(caches, ctx)
+    return CachedFeatures({v.setting: cache for v, cache in zip(variants, caches, strict=True)})
+
+
+def _load_crops(split: Split, side: int, crops: CropConfig, items: range) -> NDArray[np.uint8]:
+    """The crops of images, image by image."""
+    config, found = crops.view(), []
+    for index in items:
+        picture = load_image(split, index, min_side(side, config))
+        with prefix_errors(split.image(index).name):
+            for draw in range(crops.num_crops):
+                number = random.Random(f"view/0/{draw}/{index}")
+                found.append(training_view(picture, side, number, config))
+            if not crops.num_crops:
+                found.append(center_view(picture, side, config))
+    return torch.stack(found).numpy()
+
+
+def mean_patch(features: FrozenFeatures) -> Float[Tensor, "B DP"]:
+    """The mean of the patch features of each image."""
+    return features.patches.flatten(2).mean(2)
+
+
+def select_feature(features: FrozenFeatures, feature: Feature) -> Float[Tensor, "B D"]:
+    """The vectors that a classification head sees."""
+    vectors = {"image": features.image, "patch_mean": mean_patch(features)}
+    return torch.cat([vectors[name] for name in FEATURES[feature]], dim=1)
+
+
+class DenseBatch(NamedTuple):
+    """This rank's share of the training crops of a step."""
+
+    features: Mapping[Setting, FrozenFeatures]
+    targets: Shaped[Tensor, "b height width"]
+    part: slice
+    """Which crops of the whole batch they are."""
+
+
+class CropTransform(NamedTuple):
+    """How training crops of a dense task are drawn."""
+
+    facts: Mapping[str, Any]
+    """All that they depend on, as plain JSON."""
+    make: Callable[[Pair, random.Random], DenseCrop]
+    """Draws one crop; a partial of a function of a module, for worker processes."""
+
+
+class CropSource(NamedTuple):
+    """Where training crops come from, and the model that sees them."""
+
+    model: FrozenModel
+    settings: Sequence[Setting]
+    split: Split
+    transform: CropTransform
+    ctx: RunContext
+
+
+class Crops(NamedTuple):
+    """Some training crops, stacked."""
+
+    images: UInt8[np.ndarray, "b 3 h w"]
+    targets: Shaped[np.ndarray, "b h w"]
+
+
+def share_of_batch(size: int, ctx: RunContext) -> slice:
+    """The part of a batch that is this rank's."""
+    rank, world_size = ctx.ranks.rank, ctx.ranks.world_size
+    if size < world_size:
+        raise DataError(f"a batch of {size} cannot be split among {world_size} ranks; use fewer.")
+    return slice(rank * size // world_size, (rank + 1) * size // world_size)
+
+
+def fresh_crops(
+    source: CropSource, images: NDArray[np.int64], size: int, seed: int, steps: int
+) -> Iterator[DenseBatch]:
+    """Batches of new crops of these images, each seen at every setting."""
+    model, settings, split, _, ctx = source
+    part = share_of_batch(size, ctx)
+    variants = [Variant(setting) for setting in dict.fromkeys(settings)]
+
+    def tasks() -> Iterator[list[tuple[int, int]]]:
+        for step in range(steps):
+            places, epochs = sample_order(len(images), size, step, seed)
+            drawn = zip(images[places][part].tolist(), epochs[part].tolist(), strict=True)
+            yield [
+                (index, seed_for(seed, epoch * len(split) + index, "view"))
+                for index, epoch in drawn
+            ]
+
+    samples = read_in_workers(
+        partial(_draw_crops, split, source.transform.make), tasks(), ctx.num_workers
+    )
+    with map_settings(model, len(variants), ctx.num_workers) as run, closing(samples):
+        for sample in samples:
+            found = run(
+                variants, partial(_extract_crops, source, sample.images, len(sample.images))
+            )
+            features = {v.setting: one for v, one in zip(variants, found, strict=True)}
+            yield DenseBatch(features, torch.from_numpy(sample.targets).to(ctx.ranks.device), part)
+
+
+class CachedCrops:
+    """Training crops drawn once, with cached features: crop v of image i of N is item v * N + i.
+
+    All seeds and later runs share them; seeds differ in initial weights and the order of crops.
+    """
+
+    def __init__(self, source: CropSource, num_crops: int) -> None:
+        """Compute what is not cached."""
+        model, settings, split, transform, ctx = source
+        self._source, self._num_crops = source, num_crops
+        self._settings = list(dict.fromkeys(settings))
+        crops = {"count": num_crops, **transform.facts}
+        keys = [
+            cache_key("crops", split, model, crops=crops, setting=setting._asdict())
+            for setting in self._settings
+        ]
+        self._caches = [
+            FeatureCache(
+                ctx.cache,
+                key,
+                count=num_crops * len(split),
+                chunk_size=CROP_CHUNK,
+                name=f"{model.name}-{split.name}" if "model" in key else split.name,
+            )
+            for key in (*keys, cache_key("targets of crops", split, None, crops=crops))
+        ]
+        Extraction(
+            model=model,
+            variants=[*map(Variant, self._settings), None],
+            group_size=CROP_GROUP,
+            load=partial(_draw_numbered_crops, split, transform.make),
+            forward=self._forward,
+        ).fill(self._caches, ctx)
+        self._held: dict[tuple[int, str], Tensor] = {}
+        if sum(cache.nbytes() for cache in self._caches) <= MAX_HELD_BYTES:
+            for number, cache in enumerate(self._caches):
+                names = ("targets",) if cache is self._caches[-1] else FrozenFeatures._fields
+                self._held |= {(number, name): cache.stack(name) for name in names}
+
+    def batches(self, images: NDArray[np.int64], size: int, seed: int) -> Iterator[DenseBatch]:
+        """Endless batches of the crops of these images; every crop comes once per epoch."""
+        part = share_of_batch(size, self._source.ctx)
+        starts = np.arange(self._num_crops)[:, None] * len(self._source.split)
+        items = (starts + images).reshape(-1)
+        for step in itertools.count():
+            places, _ = sample_order(len(items), size, step, seed)
+            rows = items[places][part]
+            features = {
+                setting: FrozenFeatures(
+                    *(self._rows(number, name, rows) for name in FrozenFeatures._fields)
+                )
+                for number, setting in enumerate(self._settings)
             }
-        return {setting: self._held[setting] for setting in settings}
+            yield DenseBatch(features, self._rows(len(self._settings), "targets", rows), part)
 
-    def groups(self, most: int) -> list[list[Setting]]:
-        """The settings in their order, in groups of at most so many bytes, or of one setting."""
-        found: list[list[Setting]] = []
-        left = 0
-        for setting in self._kept.settings:
-            size = self._kept.num_bytes(setting, self._names)
-            if size > left or not found:
-                found.append([])
-                left = most
-            found[-1].append(setting)
-            left -= size
-        return found
+    def _rows(self, number: int, name: str, items: NDArray[np.int64]) -> Tensor:
+        """Tensors of some items of a cache."""
+        held = self._held.get((number, name))
+        rows = self._caches[number].rows(name, items) if held is None else held[items]
+        return rows.to(self._source.ctx.ranks.device)
+
+    def _forward(self, items: range, crops: Crops, variant: Variant | None) -> dict[str, Tensor]:
+        """What is cached of some crops."""
+        if variant is None:
+            return {"targets": torch.from_numpy(crops.targets)}
+        images = _padded(crops.images, CROP_GROUP)
+        found = _extract_crops(self._source, images, len(items), variant)
+        return {"patches": _half(found.patches), "image": found.image}
+
+
+def _extract_crops(
+    source: CropSource, images: NDArray[np.uint8], count: int, variant: Variant
+) -> FrozenFeatures:
+    """Features of the first crops."""
+    name = f"a training crop of {source.split.name}"
+    found = extract_in_groups(source.model, images, variant.setting, len(images), lambda _: name)
+    return FrozenFeatures(*(part[:count] for part in found))
+
+
+def _draw_numbered_crops(
+    split: Split, make: Callable[[Pair, random.Random], DenseCrop], items: range
+) -> Crops:
+    """The crops that are cached as these items."""
+    count = len(split)
+    return _draw_crops(split, make, [(i % count, seed_for(0, i, "kept view")) for i in items])
+
+
+def _draw_crops(
+    split: Split,
+    make: Callable[[Pair, random.Random], DenseCrop],
+    draws: Sequence[tuple[int, int]],
+) -> Crops:
+    """Crops of images by their number and seed."""
+    crops = []
+    for index, seed in draws:
+        pair = load_pair(split, index)
+        with prefix_errors(split.image(index).name):
+            crops.append(make(pair, random.Random(seed)))
+    return Crops(
+        torch.stack([crop.image for crop in crops]).numpy(),
+        torch.stack([crop.target for crop in crops]).numpy(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceConfig:
+    """How test images of a dense task are shown to a model."""
+
+    short_side: int
+    """Pixels of the short side, a multiple of the stride."""
+    mode: Inference = "whole"
+    window_stride: int = 0
+    """Pixels from one window to the next; no effect on whole images."""
+    stride: int
+    """Of the model."""
+    kb_crop: bool = False
+    """Whether images are first cropped as those of KITTI."""
+
+    def layout(self, sides: Sides) -> WindowGrid:
+        """The windows of an image of this size, after the crop."""
+        if self.mode == "slide":
+            return slide(sides, self.short_side, self.short_side, self.window_stride)
+        return whole_image(sides, self.short_side, self.stride)
+
+    def crop(self, picture: DecodedImage) -> DecodedImage:
+        """The part of an image that is shown."""
+        if not self.kb_crop:
+            return picture
+        return crop_image(picture, kitti_benchmark_crop(picture.sides, DepthRange(kb_crop=True)))
+
+
+def extract_windows(
+    model: FrozenModel, picture: DecodedImage, inference: InferenceConfig, variant: Variant
+) -> tuple[FrozenFeatures, WindowGrid]:
+    """The features of one image, without a cache."""
+    picture = inference.crop(picture)
+    layout = inference.layout(picture.sides)
+    windows = cut_windows(picture, layout, variant.flipped).numpy()
+    found = extract_in_groups(model, windows, variant.setting, WINDOW_GROUP, lambda _: "an image")
+    return found, layout
+
+
+class Windows(NamedTuple):
+    """An image as it is shown to a model."""
+
+    sides: Sides
+    """Of the image after its crop."""
+    images: dict[bool, NDArray[np.uint8]]
+    """Its windows (G, 3, h, w), as they are and mirrored, by `Variant.flipped`."""
+
+
+class PatchFeatures:
+    """Features of whole images or their windows, as cached by `extract_patch_features`."""
+
+    def __init__(
+        self,
+        caches: Mapping[Variant, FeatureCache],
+        inference: InferenceConfig,
+        device: torch.device,
+    ) -> None:
+        self._caches, self._inference, self._device = caches, inference, device
+
+    def __call__(self, index: int, variant: Variant) -> tuple[FrozenFeatures, WindowGrid]:
+        """The features of an image on the device, and its windows."""
+        names = (*FrozenFeatures._fields, "sides")
+        image, patches, sides = self._caches[variant].item(index, names)
+        features = FrozenFeatures(image.to(self._device), patches.to(self._device).float())
+        height, width = sides.tolist()
+        return features, self._inference.layout((height, width))
+
+
+def extract_patch_features(
+    model: FrozenModel,
+    variants: Sequence[Variant],
+    split: Split,
+    inference: InferenceConfig,
+    ctx: RunContext,
+) -> PatchFeatures:
+    """Features of the test images of a dense task, which all heads, seeds and protocols share.
+
+    An image goes through the model alone, with all its windows, since images differ in size.
+    """
+    variants = list(dict.fromkeys(variants))
+    map_bytes = 2 * model.patch_width * (inference.short_side // model.stride) ** 2
+    caches = [
+        FeatureCache(
+            ctx.cache,
+            cache_key(
+                "patch maps",
+                split,
+                model,
+                inference=asdict(inference),
+                setting=variant.setting._asdict(),
+                flipped=variant.flipped,
+            ),
+            count=len(split),
+            chunk_size=max(1, min(MAP_CHUNK, MAX_CHUNK_BYTES // map_bytes)),
+            name=f"{model.name}-{split.name}",
+        )
+        for variant in variants
+    ]
+
+    def forward(items: range, windows: Windows, variant: Variant) -> dict[str, Tensor]:
+        name, images = split.image(items[0]).name, windows.images[variant.flipped]
+        found = extract_in_groups(model, images, variant.setting, WINDOW_GROUP, lambda _: name)
+        tensors = {"image": found.image, "patches": _half(found.patches)}
+        tensors["sides"] = torch.tensor(windows.sides)
+        return {item_name(items[0], key): value for key, value in tensors.items()}
+
+    flips = tuple(dict.fromkeys(variant.flipped for variant in variants))
+    Extraction(
+        model=model,
+        variants=variants,
+        group_size=1,
+        load=partial(_load_windows, split, inference, flips),
+        forward=forward,
+    ).fill(caches, ctx)
+    return PatchFeatures(dict(zip(variants, caches, strict=True)), inference, ctx.ranks.device)
+
+
+def _load_windows(
+    split: Split, inference: InferenceConfig, flips: Sequence[bool], items: range
+) -> Windows:
+    """The windows of an image."""
+    picture = load_image(split, items[0])
+    with prefix_errors(split.image(items[0]).name):
+        picture = inference.crop(picture)
+    layout = inference.layout(picture.sides)
+    return Windows(
+        picture.sides, {flipped: cut_windows(picture, layout, flipped).numpy() for flipped in flips}
+    )

@@ -31,11 +31,16 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
-from veca.probe.dense_reading import load_target, part_of
 from veca.probe.dense_run import training_split
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext, load_target
+from veca.probe.features import (
+    InferenceConfig,
+    PatchFeatures,
+    Variant,
+    extract_patch_features,
+)
 from veca.probe.metrics import Labels, MaskObjects, check_labels, confusion, segmentation_metrics
-from veca.probe.models import Frozen, FrozenModel
+from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.rows import Setting
 from veca.probe.segmentation import (
@@ -45,7 +50,6 @@ from veca.probe.segmentation import (
     class_target,
     num_classes,
 )
-from veca.probe.shown_features import Kind, Showing, ShownFeatures
 from veca.probe.sliding_window import WindowGrid, argmax_pixels
 from veca.runtime import VecaError
 from veca.runtime.device import seed_for
@@ -240,26 +244,24 @@ def class_shares(
 
 
 def build_bank(
-    split: Split, features: ShownFeatures, kind: Kind, wanted: Wanted, place: Place
+    split: Split, features: PatchFeatures, kind: Variant, wanted: Wanted, ctx: RunContext
 ) -> MemoryBank:
     """The bank of a split for one setting."""
-    chosen = _chosen(split, features, kind, wanted, place)
+    chosen = _chosen(split, features, kind, wanted, ctx)
     first = features(0, kind)[0].patches
     found = MemoryBank(
         first.new_zeros(len(chosen), first.shape[1]),
         first.new_zeros(len(chosen), wanted.num_classes),
     )
-    for index, rows, cells in _by_picture(chosen, place):
+    for index, rows, cells in _by_picture(chosen, ctx):
         observed, layout = features(index, kind)
         shares = _shares(split, index, observed, layout, wanted.num_classes)
         found.features[rows] = unit_patches(observed)[cells]
         found.shares[rows] = torch.from_numpy(shares).to(first)[cells]
-    return MemoryBank(
-        place.workers.all_reduce(found.features), place.workers.all_reduce(found.shares)
-    )
+    return MemoryBank(ctx.ranks.all_reduce(found.features), ctx.ranks.all_reduce(found.shares))
 
 
-def unit_patches(observed: Frozen) -> Float[Tensor, "cells D"]:
+def unit_patches(observed: FrozenFeatures) -> Float[Tensor, "cells D"]:
     """Patch features of one whole picture, of length 1."""
     return F.normalize(observed.patches[0].flatten(1).T, dim=1)
 
@@ -287,17 +289,17 @@ def votes(
 
 
 def _chosen(
-    split: Split, features: ShownFeatures, kind: Kind, wanted: Wanted, place: Place
+    split: Split, features: PatchFeatures, kind: Variant, wanted: Wanted, ctx: RunContext
 ) -> NDArray[np.int64]:
     """Picture and patch of each row of the bank (M, 2), the same on every worker."""
     mine: dict[int, NDArray[np.int64]] = {}
     lengths = torch.zeros(len(split), dtype=torch.int64)
-    for index in range(place.workers.rank, len(split), place.workers.world_size):
+    for index in range(ctx.ranks.rank, len(split), ctx.ranks.world_size):
         observed, layout = features(index, kind)
         shares = _shares(split, index, observed, layout, wanted.num_classes)
         mine[index] = np.flatnonzero(shares.any(1))
         lengths[index] = len(mine[index])
-    lengths = place.workers.all_reduce(lengths)
+    lengths = ctx.ranks.all_reduce(lengths)
     ends = lengths.cumsum(0)
     total = int(ends[-1])
     if not total:
@@ -310,19 +312,19 @@ def _chosen(
     for index, valid in mine.items():
         here = pictures == index
         cells[here] = torch.from_numpy(valid)[places[here]]
-    return torch.stack((pictures, place.workers.all_reduce(cells)), 1).numpy()
+    return torch.stack((pictures, ctx.ranks.all_reduce(cells)), 1).numpy()
 
 
-def _by_picture(chosen: NDArray[np.int64], place: Place) -> Iterator[tuple[int, Tensor, Tensor]]:
+def _by_picture(chosen: NDArray[np.int64], ctx: RunContext) -> Iterator[tuple[int, Tensor, Tensor]]:
     """This worker's pictures, with the rows of the bank that are from them, and their patches."""
     for index in np.unique(chosen[:, 0]).tolist():
-        if index % place.workers.world_size == place.workers.rank:
+        if index % ctx.ranks.world_size == ctx.ranks.rank:
             rows = np.flatnonzero(chosen[:, 0] == index)
             yield index, torch.from_numpy(rows), torch.from_numpy(chosen[rows, 1])
 
 
 def _shares(
-    split: Split, index: int, observed: Frozen, layout: WindowGrid, num_classes: int
+    split: Split, index: int, observed: FrozenFeatures, layout: WindowGrid, num_classes: int
 ) -> NDArray[np.float32]:
     """Shares of the classes in the patches of a picture."""
     mask = load_target(split, index).astype(np.uint8, copy=False)
@@ -341,7 +343,7 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
     data: LabeledDataset,
     protocol: DenseKnnProtocol,
     seeds: Sequence[int],
-    place: Place,
+    ctx: RunContext,
 ) -> dict[tuple[Setting, int], SegmentationResult]:
     """Label the patches of test pictures by those of training pictures, for each setting and seed.
 
@@ -349,20 +351,22 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
     """
     train = training_split(data, "masks")
     num_classes(data)
-    showing = Showing(short=model.round_down_to_patch(protocol.resolution), multiple=model.stride)
-    kinds = [Kind(setting) for setting in dict.fromkeys(settings)]
-    test = ShownFeatures(model, kinds, data.test, showing, place)
+    showing = InferenceConfig(
+        short_side=model.round_down_to_patch(protocol.resolution), stride=model.stride
+    )
+    kinds = [Variant(setting) for setting in dict.fromkeys(settings)]
+    test = extract_patch_features(model, kinds, data.test, showing, ctx)
     found: dict[tuple[Setting, int], SegmentationResult] = {}
     for seed in dict.fromkeys(seeds):
         part = _drawn_pictures(train, protocol, seed)
-        features = ShownFeatures(model, kinds, part, showing, place)
+        features = extract_patch_features(model, kinds, part, showing, ctx)
         for kind in kinds:
             wanted = Wanted(len(data.classes), protocol.bank, seed)
-            bank = build_bank(part, features, kind, wanted, place)
-            place.tell(
+            bank = build_bank(part, features, kind, wanted, ctx)
+            ctx.log(
                 f"{kind.setting.label}, seed {seed}: {len(bank.features):,} labeled patches vote."
             )
-            judged = _judged(bank, protocol, data, (test, kind), place)
+            judged = _judged(bank, protocol, data, (test, kind), ctx)
             result = _result(judged, bank, data, protocol, len(part))
             result.facts["showing"] = asdict(showing)
             found[kind.setting, seed] = result
@@ -370,7 +374,7 @@ def run_dense_knn(  # noqa: PLR0913, PLR0917 - the door of a task
 
 
 def voted_maps(
-    observed: Frozen, bank: MemoryBank, neighbors: tuple[int, ...], temperature: float
+    observed: FrozenFeatures, bank: MemoryBank, neighbors: tuple[int, ...], temperature: float
 ) -> dict[int, Float[Tensor, "1 K rows columns"]]:
     """Shares of the classes in each patch of a whole picture, for each count of neighbors."""
     grid = observed.patches.shape[2:]
@@ -384,22 +388,22 @@ def _drawn_pictures(train: Split, protocol: DenseKnnProtocol, seed: int) -> Spli
         return train
     generator = torch.Generator().manual_seed(seed_for(seed, 0, "patch bank pictures"))
     rows = torch.randperm(len(train), generator=generator)[: protocol.pictures].sort().values
-    return part_of(train, rows.numpy().astype(np.int64), f"{train.name}, drawn by seed {seed}")
+    return train.subset(rows.numpy().astype(np.int64), f"{train.name}, drawn by seed {seed}")
 
 
 def _judged(
     bank: MemoryBank,
     protocol: DenseKnnProtocol,
     data: LabeledDataset,
-    features: tuple[ShownFeatures, Kind],
-    place: Place,
+    features: tuple[PatchFeatures, Variant],
+    ctx: RunContext,
 ) -> dict[int, JudgedClasses]:
     """Counts of pixels for each count of neighbors."""
     shown, kind = features
     classes, split = len(data.classes), data.test
     judged = {count: JudgedClasses(len(split), classes) for count in protocol.neighbors}
-    for index in range(place.workers.rank, len(split), place.workers.world_size):
-        labels = class_target(split, index, place)
+    for index in range(ctx.ranks.rank, len(split), ctx.ranks.world_size):
+        labels = class_target(split, index, ctx)
         observed, layout = shown(index, kind)
         check_size(split, index, labels, layout.original)
         maps = voted_maps(observed, bank, protocol.neighbors, protocol.temperature)
@@ -407,7 +411,7 @@ def _judged(
         for count, counts in judged.items():
             found = argmax_pixels(maps[count], layout)
             counts.add(index, confusion(labels, found, classes).cpu(), objects.told(found))
-    return {count: counts.over(place) for count, counts in judged.items()}
+    return {count: counts.over(ctx) for count, counts in judged.items()}
 
 
 def _result(

@@ -24,14 +24,18 @@ from veca.probe.bootstrap import PER_IMAGE_FOLDER, save_per_image
 from veca.probe.dense import head_from
 from veca.probe.depth import predict_depth_map
 from veca.probe.depth_scale import DepthScale
-from veca.probe.features import ImageFeatures, side_by_side
+from veca.probe.features import (
+    InferenceConfig,
+    Variant,
+    extract_windows,
+    select_feature,
+)
 from veca.probe.heads import LinearHead
 from veca.probe.knn import MemoryBank, knn, voted_maps
 from veca.probe.measured import Found
-from veca.probe.models import FrozenModel, find_probe_model
+from veca.probe.models import FrozenFeatures, FrozenModel, find_model
 from veca.probe.protocols import Feature
 from veca.probe.rows import TASKS, Row, Setting, Task
-from veca.probe.shown_features import Kind, Showing, observe_shown
 from veca.probe.sliding_window import argmax_pixels
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
@@ -206,11 +210,11 @@ def _check_classifier(head: SavedHead) -> None:
 def _check_dense(head: SavedHead) -> None:
     """Check what `predict_classes` and `predict_depth` use."""
     facts, count = head.facts, len(head.classes)
-    showing = from_facts(Showing, facts["showing"])
-    if min(showing.short, showing.multiple) < 1 or showing.short > MAX_RESOLUTION:
+    showing = from_facts(InferenceConfig, facts["showing"])
+    if min(showing.short_side, showing.stride) < 1 or showing.short_side > MAX_RESOLUTION:
         raise ValueError(f"showing is {facts['showing']!r}")
-    if showing.inference == "slide" and showing.stride < 1:
-        raise ValueError(f"the stride of its windows is {showing.stride}")
+    if showing.mode == "slide" and showing.window_stride < 1:
+        raise ValueError(f"the stride of its windows is {showing.window_stride}")
     if head.task == "dense-knn":
         _check_shapes(head, features=(None, None), shares=(None, count))
         if len(head.tensors["features"]) != len(head.tensors["shares"]):
@@ -253,7 +257,7 @@ def _check_shapes(head: SavedHead, **shapes: tuple[int | None, ...]) -> None:
             raise ValueError(f"its tensor {name!r} has the shape {found}")
 
 
-Config = TypeVar("Config", Showing, DepthScale)
+Config = TypeVar("Config", InferenceConfig, DepthScale)
 
 
 def from_facts(config: type[Config], values: object) -> Config:
@@ -371,7 +375,7 @@ def load_backbone(
     """The backbone of a head, verified by its hash; `moved_to` is where it is now."""
     name = moved_to or head.model
     try:
-        model = find_probe_model(name, device)
+        model = find_model(name, device)
     except (ValueError, OSError) as error:
         if moved_to is not None:
             raise
@@ -402,8 +406,8 @@ def predict_labels(
     """The classes of an image with the highest scores, best first."""
     side = model.round_down_to_patch(head.resolution)
     view = center_view(picture, side, _views(head))
-    frozen = model.observe(view[None], head.setting)
-    scores = _scores(head, ImageFeatures(frozen.image, frozen.patches.flatten(2).mean(2)))
+    frozen = model.extract(view[None], head.setting)
+    scores = _scores(head, frozen)
     best = scores.sort(descending=True, stable=True)  # ties in class order, as in the metrics
     return [
         Prediction(head.classes[index], score)
@@ -416,10 +420,10 @@ def _views(head: SavedHead) -> ViewConfig:
     return ViewConfig(margin=float(head.facts["margin"]))
 
 
-def _scores(head: SavedHead, features: ImageFeatures) -> Tensor:
+def _scores(head: SavedHead, features: FrozenFeatures) -> Tensor:
     """Class scores; they sum to one, except for votes of images with several labels."""
     tensors = head.tensors
-    vector = side_by_side(features, head.facts["feature"]).cpu()
+    vector = select_feature(features, head.facts["feature"]).cpu()
     width = tensors["features" if head.task == "knn" else "weight"].shape[1]
     if width != vector.shape[1]:
         raise HeadError(
@@ -442,7 +446,7 @@ def predict_classes(
 ) -> UInt8[Tensor, "height width"]:
     """The class index of each pixel, at the image's own size."""
     _check_task(head, ("segmentation", "dense-knn"))
-    observed, layout = observe_shown(model, picture, _showing(model, head), Kind(head.setting))
+    observed, layout = extract_windows(model, picture, _showing(model, head), Variant(head.setting))
     if head.task == "segmentation":
         maps = head_from(head.tensors, head.facts).to(model.device).maps(observed)
     else:
@@ -462,7 +466,9 @@ def predict_depth(
     _check_task(head, ("depth",))
     showing = _showing(model, head)
     flips = (False, True) if head.facts["flip_average"] else (False,)
-    shown = [observe_shown(model, picture, showing, Kind(head.setting, flip)) for flip in flips]
+    shown = [
+        extract_windows(model, picture, showing, Variant(head.setting, flip)) for flip in flips
+    ]
     views = [(observed, flip) for (observed, _), flip in zip(shown, flips, strict=True)]
     fitted = head_from(head.tensors, head.facts).to(model.device)
     scale = from_facts(DepthScale, head.facts["scale"])
@@ -472,7 +478,7 @@ def predict_depth(
 def crop_as_tested(head: SavedHead, picture: DecodedImage) -> DecodedImage:
     """What a dense head sees of an image: all of it, or the benchmark crop of KITTI."""
     try:
-        return from_facts(Showing, head.facts["showing"]).picture(picture)
+        return from_facts(InferenceConfig, head.facts["showing"]).crop(picture)
     except ValueError as error:
         raise ImageError(str(error)) from error
 
@@ -483,17 +489,17 @@ def _check_task(head: SavedHead, tasks: tuple[str, ...]) -> None:
         raise HeadError(f"the head is for {head.task}; use one for {' or '.join(tasks)}.")
 
 
-def _showing(model: FrozenModel, head: SavedHead) -> Showing:
+def _showing(model: FrozenModel, head: SavedHead) -> InferenceConfig:
     """How images are shown, if the head fits the model."""
-    showing = from_facts(Showing, head.facts["showing"])
+    showing = from_facts(InferenceConfig, head.facts["showing"])
     if head.task == "dense-knn":
         width = wanted = int(head.tensors["features"].shape[1])
     else:
         width, wanted = int(head.facts["patch_width"]), int(head.tensors["weight"].shape[1])
     own, whole = model.patch_width, model.patch_width + model.image_width
-    if showing.multiple != model.stride or width != own or wanted not in {own, whole}:
+    if showing.stride != model.stride or width != own or wanted not in {own, whole}:
         raise HeadError(
-            f"the head was fitted on patches of {showing.multiple} pixels and {width} channels, "
+            f"the head was fitted on patches of {showing.stride} pixels and {width} channels, "
             f"but {model.name} has {model.stride} and {own}; use the model that it names, "
             f"{head.model}."
         )

@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 
 from veca.data.sets.dataset import LabeledDataset
 from veca.probe.logistic import LogisticConfig
-from veca.probe.models import FrozenModel, paper_side
+from veca.probe.models import FrozenModel, resolution_for
 from veca.runtime import VecaError
 
 Feature = Literal["image", "image+patch-mean", "patch-mean"]
@@ -682,8 +682,8 @@ def for_model(protocol: Fitted, model: FrozenModel) -> Fitted:
         return protocol
     return replace(
         protocol,
-        resolution=paper_side(protocol.resolution, model.stride),
-        append_image_feature=protocol.append_image_feature and model.facts.appended,
+        resolution=resolution_for(protocol.resolution, model.stride),
+        append_image_feature=protocol.append_image_feature and model.append_image_feature,
     )
 
 

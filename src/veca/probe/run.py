@@ -31,11 +31,11 @@ from veca.data.sets.dataset import Kind, LabeledDataset, Split
 from veca.data.sets.registry import SETS, read_set
 from veca.probe.classification import ClassProbe, run_knn, run_linear, run_logistic
 from veca.probe.depth import DepthResult, run_depth
-from veca.probe.features import Place
+from veca.probe.feature_cache import RunContext
 from veca.probe.knn import run_dense_knn
 from veca.probe.measured import FittedHead, Found, Measured, Measurement
 from veca.probe.metrics import UNITS
-from veca.probe.models import FrozenModel, find_probe_model, milliseconds
+from veca.probe.models import FrozenModel, find_model, time_models
 from veca.probe.predict import Origin, keep_result
 from veca.probe.protocols import (
     DenseProtocol,
@@ -157,7 +157,7 @@ def costs_of(found: Sequence[Found], rounds: int) -> dict[tuple[str, int, Settin
         pairs = [(model, key[2]) for key, model in wanted.items()]
         times: Sequence[float | None] = [None] * len(pairs)
         if rounds:
-            times = milliseconds(pairs, (resolution, resolution), rounds)
+            times = time_models(pairs, (resolution, resolution), rounds)
         for (key, model), time in zip(wanted.items(), times, strict=True):
             side = model.round_down_to_patch(resolution)
             costs[key] = Cost(time, model.gflops((side, side), key[2]))
@@ -190,7 +190,7 @@ class DenseProbe:
     feature: DenseFeature | None = None
     """None leaves it to protocol and model."""
 
-    place: Place
+    ctx: RunContext
 
 
 def measure_segmentation(
@@ -199,7 +199,7 @@ def measure_segmentation(
     """The resolution, and the numbers of every setting and seed, once they are asked for."""
     protocol = _adjusted(segmentation_protocol(name, probe.data), probe)
     run = partial(
-        run_segmentation, probe.model, probe.settings, probe.data, protocol, seeds, probe.place
+        run_segmentation, probe.model, probe.settings, probe.data, protocol, seeds, probe.ctx
     )
     return protocol.resolution, _all(probe, run, protocol.name, _feature(protocol))
 
@@ -209,7 +209,7 @@ def measure_depth(
 ) -> tuple[int, Iterator[Measured]]:
     """The resolution, and the numbers of every setting and seed, once they are asked for."""
     protocol = _adjusted(depth_protocol(name, probe.data), probe)
-    run = partial(run_depth, probe.model, probe.settings, probe.data, protocol, seeds, probe.place)
+    run = partial(run_depth, probe.model, probe.settings, probe.data, protocol, seeds, probe.ctx)
     return protocol.resolution, _all(probe, run, protocol.name, _feature(protocol))
 
 
@@ -223,7 +223,7 @@ def measure_dense_knn(
     if probe.resolution is not None:
         protocol = replace(protocol, resolution=probe.resolution)
     run = partial(
-        run_dense_knn, probe.model, probe.settings, probe.data, protocol, seeds, probe.place
+        run_dense_knn, probe.model, probe.settings, probe.data, protocol, seeds, probe.ctx
     )
     return protocol.resolution, _all(probe, run, protocol.name, "patches")
 
@@ -322,7 +322,7 @@ class Plan(NamedTuple):
 class Evaluator:
     """Runs jobs one after the other."""
 
-    place: Place
+    ctx: RunContext
 
     out: Path | None
     """Where heads and cases are written; None writes none."""
@@ -350,12 +350,12 @@ class Evaluator:
         plans = self._plans(job, sets, seeds)
         for one in (sets.data, *sets.also):
             if one.missing:
-                self.place.tell(f"{one.name} is partial, so rows say so: {'; '.join(one.missing)}.")
+                self.ctx.log(f"{one.name} is partial, so rows say so: {'; '.join(one.missing)}.")
         if job.task == "knn" and len(seeds) > 1:
-            self.place.tell(f"knn leaves nothing to chance: seed {seeds[0]} stands for all.")
+            self.ctx.log(f"knn leaves nothing to chance: seed {seeds[0]} stands for all.")
         found = self._found(job, sets, plans)
         # Times are measured in one go so that they can be compared.
-        rounds = self.rounds if self.place.workers.is_main else 0
+        rounds = self.rounds if self.ctx.ranks.is_main else 0
         costs = costs_of([one for one, _ in found], rounds)
         return [
             replace(row, milliseconds=cost.milliseconds, gflops=cost.gflops)
@@ -372,7 +372,7 @@ class Evaluator:
         name = job.protocol or usual_protocol(job.task, job.data)
         protocols = [protocol_hash(job.task, name, sets.data, plan.who.model) for plan in plans]
         # Jobs that were done before there was a choice are fp32, and stay done.
-        precision = self.place.precision
+        precision = self.ctx.precision
         chosen = {} if precision == "fp32" else {"precision": precision}
         return {
             **chosen,
@@ -386,7 +386,7 @@ class Evaluator:
         """What the models of a job are worth; heads and cases are on disk and not in it."""
         found = []
         for plan in plans:
-            self.place.tell(plan.words)
+            self.ctx.log(plan.words)
             for measured in plan.found:
                 one = Found(plan.who, plan.resolution, measured)
                 rows = self._rows(job, sets, one)
@@ -423,8 +423,8 @@ class Evaluator:
         """A model; those asked for last stay in memory."""
         found = self.models.pop(name, None)
         if found is None:
-            found = find_probe_model(name, self.place.workers.device)
-            found.precision = self.place.precision
+            found = find_model(name, self.ctx.ranks.device)
+            found.precision = self.ctx.precision
         self.models[name] = found
         for oldest in list(self.models)[:-MOST_MODELS]:
             del self.models[oldest]
@@ -454,7 +454,7 @@ class Evaluator:
                 data=sets.data,
                 resolution=job.resolution,
                 feature=cast(DenseFeature | None, _checked(job.feature, DenseFeature)),
-                place=self.place,
+                ctx=self.ctx,
             )
             resolution, found = DENSE[job.task](dense, name, seeds)
         words = (
@@ -483,7 +483,7 @@ class Evaluator:
             also=sets.also,
             resolution=job.resolution or own or model[0].default_resolution,
             feature=cast(Feature, feature),
-            place=self.place,
+            ctx=self.ctx,
         )
         if linear is not None:
             return probe.resolution, run_linear(probe, linear, seeds)
@@ -494,7 +494,7 @@ class Evaluator:
 
     def _keep(self, found: Found, job: Job, sets: Sets, rows: Sequence[Row]) -> None:
         """Write what can be used later; by the first worker alone."""
-        if self.out is None or not self.place.workers.is_main:
+        if self.out is None or not self.ctx.ranks.is_main:
             return
         origin = Origin(
             task=job.task,

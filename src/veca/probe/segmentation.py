@@ -14,10 +14,9 @@ from torch import Tensor
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
 from veca.probe.dense_losses import CrossEntropy
-from veca.probe.dense_reading import Pair, load_target
 from veca.probe.dense_run import Chosen, DenseRun, DenseTask, Head, showing_of, training_split
-from veca.probe.features import Place
-from veca.probe.kept_views import ViewRecipe
+from veca.probe.feature_cache import RunContext, load_target
+from veca.probe.features import CropTransform, Pair, PatchFeatures, Variant
 from veca.probe.metrics import (
     MaskObjects,
     confusion,
@@ -30,7 +29,6 @@ from veca.probe.metrics import (
 from veca.probe.models import FrozenModel
 from veca.probe.protocols import SegmentationAugment, SegmentationProtocol
 from veca.probe.rows import Setting
-from veca.probe.shown_features import Kind, ShownFeatures
 from veca.probe.sliding_window import argmax_pixels
 from veca.probe.transforms import DenseCrop, segmentation_crop
 
@@ -90,24 +88,24 @@ class JudgedClasses:
         pixels = segmentation_metrics(self.confusion, data.classes, data.eval_classes)
         return pixels | size_recalls(self.objects, data.classes, data.eval_classes)
 
-    def over(self, place: Place) -> "JudgedClasses":
+    def over(self, ctx: RunContext) -> "JudgedClasses":
         """The same over all workers, each of which has counted other pictures."""
         for name in ("confusion", "intersections", "unions"):
-            setattr(self, name, place.workers.all_reduce(getattr(self, name)))
-        self.objects = self._all_objects(place)
+            setattr(self, name, ctx.ranks.all_reduce(getattr(self, name)))
+        self.objects = self._all_objects(ctx)
         return self
 
-    def _all_objects(self, place: Place) -> Int64[Tensor, "O 5"]:
+    def _all_objects(self, ctx: RunContext) -> Int64[Tensor, "O 5"]:
         """The objects of all pictures in their order: each worker fills its own rows."""
         lengths = torch.zeros(len(self.unions), dtype=torch.int64)
         for index, objects in self._of_picture.items():
             lengths[index] = len(objects)
-        ends = place.workers.all_reduce(lengths).cumsum(0)
+        ends = ctx.ranks.all_reduce(lengths).cumsum(0)
         found = torch.zeros(int(ends[-1]) if len(ends) else 0, 5, dtype=torch.int64)
         for index, objects in self._of_picture.items():
             rows = found[int(ends[index]) - len(objects) : int(ends[index])]
             rows[:, 0], rows[:, 1:] = index, objects
-        return place.workers.all_reduce(found)
+        return ctx.ranks.all_reduce(found)
 
 
 class SegmentationTask(DenseTask[JudgedClasses]):
@@ -117,34 +115,34 @@ class SegmentationTask(DenseTask[JudgedClasses]):
         self.outputs = num_classes(data)
         self._data, self._protocol = data, protocol
 
-    def recipe(self, side: int, multiple: int) -> ViewRecipe:
+    def recipe(self, side: int, multiple: int) -> CropTransform:
         """Squares of the side of test pictures."""
         del multiple
         augment = self._protocol.augment
         facts = {"task": "segmentation", "side": side, **asdict(augment)}
-        return ViewRecipe(facts, partial(_view, side, augment))
+        return CropTransform(facts, partial(_view, side, augment))
 
-    def loss(self, seed: int, place: Place) -> CrossEntropy:
+    def loss(self, seed: int, ctx: RunContext) -> CrossEntropy:
         """Cross-entropy of pixels."""
-        return CrossEntropy(self._protocol, self.outputs, seed, place.workers)
+        return CrossEntropy(self._protocol, self.outputs, seed, ctx.ranks)
 
     def judge(
-        self, heads: Sequence[Head], split: Split, features: ShownFeatures, place: Place
+        self, heads: Sequence[Head], split: Split, features: PatchFeatures, ctx: RunContext
     ) -> list[JudgedClasses]:
         """Count the pixels of every picture for every head."""
         judged = [JudgedClasses(len(split), self.outputs) for _ in heads]
-        for index in range(place.workers.rank, len(split), place.workers.world_size):
-            labels = class_target(split, index, place)
+        for index in range(ctx.ranks.rank, len(split), ctx.ranks.world_size):
+            labels = class_target(split, index, ctx)
             objects = MaskObjects(labels)
             for setting in dict.fromkeys(head.setting for head in heads):
-                observed, layout = features(index, Kind(setting))
+                observed, layout = features(index, Variant(setting))
                 check_size(split, index, labels, layout.original)
                 for head, counts in zip(heads, judged, strict=True):
                     if head.setting == setting:
                         found = argmax_pixels(head.head.maps(observed), layout)
                         pixels = confusion(labels, found, self.outputs).cpu()
                         counts.add(index, pixels, objects.told(found))
-        return [counts.over(place) for counts in judged]
+        return [counts.over(ctx) for counts in judged]
 
     def goodness(self, judged: JudgedClasses) -> float:
         """The mean over classes of intersection over union."""
@@ -158,12 +156,12 @@ def run_segmentation(  # noqa: PLR0913, PLR0917 - the door of a task
     data: LabeledDataset,
     protocol: SegmentationProtocol,
     seeds: Sequence[int],
-    place: Place,
+    ctx: RunContext,
 ) -> dict[tuple[Setting, int], SegmentationResult]:
     """Fit a head for every setting and seed, all settings on the same batches, and judge them."""
     training_split(data, "masks")
     task = SegmentationTask(data, protocol)
-    run = DenseRun(task, model, data, protocol, place)
+    run = DenseRun(task, model, data, protocol, ctx)
     showing = asdict(showing_of(model, protocol))
     return {
         key: _result(chosen, data, showing) for key, chosen in run.results(settings, seeds).items()
@@ -179,10 +177,10 @@ def num_classes(data: LabeledDataset) -> int:
     return len(data.classes)
 
 
-def class_target(split: Split, index: int, place: Place) -> Tensor:
+def class_target(split: Split, index: int, ctx: RunContext) -> Tensor:
     """The classes of a picture's pixels, on the workers' device."""
     target = np.array(load_target(split, index))
-    return torch.from_numpy(target).to(place.workers.device)
+    return torch.from_numpy(target).to(ctx.ranks.device)
 
 
 def check_size(split: Split, index: int, target: Tensor, sides: tuple[int, int]) -> None:

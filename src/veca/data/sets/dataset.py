@@ -92,6 +92,26 @@ class Split:
             raise ValueError(f"the pictures of {self.name!r} have labels, not masks or depth.")
         return self.read_target(self.targets[index])
 
+    def subset(self, rows: NDArray[np.int64], name: str) -> "Split":
+        """Some pictures as a split of their own."""
+        chosen, table = rows.tolist(), TableBuilder()
+        for row in chosen:
+            source = self.image(row)
+            if source.shard is None:
+                table.add_file(source.name, source.num_bytes)
+            else:
+                member = source.member or ""
+                table.add_member(source.shard, member, source.num_bytes, source.start)
+        return replace(
+            self,
+            name=name,
+            images=table.table(),
+            keys=tuple(self.keys[row] for row in chosen),
+            labels=None if self.labels is None else self.labels[rows],
+            counted=None if self.counted is None else self.counted[rows],
+            targets=tuple(self.targets[row] for row in chosen) if self.targets else (),
+        )
+
     def fingerprint(self) -> str:
         """SHA-256 over the pictures, by name and size, in their order."""
         found = hashlib.sha256()
