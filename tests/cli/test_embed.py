@@ -107,7 +107,7 @@ def test_a_changed_image_is_embedded_again(
     ("given", "sentence"),
     [
         (words("nothing"), "nothing does not exist, and no file matches it"),
-        (words(), "no picture was found in nothing; give files, folders"),
+        (words(), "no image was found in nothing; give files, folders"),
         (words("photos", out="photos"), "photos has other files (0000.png) and no collection"),
         (words("photos", flags=["--budget", "5"]), "budget=5 is outside 1..4"),
         (words("photos", flags=["--device", "abacus"]), "the device 'abacus' cannot be used here"),

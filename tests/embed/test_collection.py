@@ -1,6 +1,8 @@
 """Collections are plain Parquet for other tools, and any damage to them is detected."""
 
+import importlib
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import veca.embed
 from tests.embed.written import SOURCE, WIDTH, made_up_rows, meta, written
 from veca.embed.collection import (
     Collection,
@@ -271,3 +274,16 @@ def test_folders_of_other_things_are_refused(tmp_path: Path) -> None:
         check_folder(tmp_path)
     with pytest.raises(CollectionError, match="is a file"):
         check_folder(tmp_path / "notes.txt")
+
+
+def test_a_missing_pyarrow_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "veca.embed.collection")
+    with pytest.raises(ValueError, match=r"pip install 'veca\[embed\]'"):
+        importlib.import_module("veca.embed.collection")
+
+
+def test_public_names_are_imported_when_they_are_used() -> None:
+    assert veca.embed.Collection is Collection
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = veca.embed.nothing

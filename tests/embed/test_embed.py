@@ -477,7 +477,7 @@ def test_a_killed_decoding_process_is_one_sentence(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embed_module, "ImageDecoder", DeadlyDecoder)
-    with pytest.raises(CollectionError, match=r"was killed .*with fewer workers\."):
+    with pytest.raises(DataError, match=r"was killed .*with fewer workers\."):
         embed(photos, tmp_path / "out", num_workers=1)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -292,7 +292,7 @@ class Collection:
             shard.meta.check_same(self.meta, shard.path)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Self:
+    def open(cls, folder: str | os.PathLike[str]) -> "Collection":
         """Open and verify a collection."""
         path = Path(folder).expanduser()
         files = shard_files(path)
