@@ -37,8 +37,6 @@ from veca.distill.config import CacheConfig, Surroundings
 from veca.distill.run import Outcome, distill
 from veca.distill.run_folder import RunError
 from veca.distill.teacher_cache import (
-    CHUNK_BYTES,
-    CHUNK_IMAGES,
     HEADROOM,
     MAX_HALF,
     CacheError,
@@ -271,28 +269,20 @@ def test_another_image_or_an_image_of_another_size_changes_the_folder(
 # Batches and chunks.
 
 
-@given(images=st.integers(1, 5000), crops=st.integers(1, 20), side=st.integers(1, 500))
 def test_chunks_hold_whole_images_and_are_neither_too_large_nor_too_many(
-    images: int, crops: int, side: int
+    index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Placeless(OutputStore):
-        """A store whose key does not matter."""
+    def images_per_chunk() -> float:
+        store = OutputStore(tmp_path, live_outputs(index))
+        assert store.count == 12
+        return store.chunk_size / 2
 
-    live = live_outputs_without_files(images, crops, side)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(teacher_cache, "cache_facts", lambda _: {})
-        store = Placeless(Path(), live)
-    assert store.count == images * crops
-    assert store.chunk_size % crops == 0
-    assert store.chunk_size <= CHUNK_IMAGES * crops
-    assert store.chunk_size * store.view_bytes <= CHUNK_BYTES or store.chunk_size == crops
-
-
-def live_outputs_without_files(images: int, crops: int, side: int) -> teacher_cache.LiveOutputs:
-    """Outputs of images that do not exist."""
-    config = run_config(dataclasses.replace(INT8, crops=crops))
-    numbers: Any = np.arange(images)
-    return live_outputs([], config=config, images=numbers, resolution=8 * side)  # type: ignore[arg-type]
+    image_bytes = 2 * OutputStore(tmp_path, live_outputs(index)).view_bytes
+    assert images_per_chunk() == teacher_cache.CHUNK_IMAGES
+    monkeypatch.setattr(teacher_cache, "CHUNK_BYTES", 4 * image_bytes - 1)
+    assert images_per_chunk() == 3
+    monkeypatch.setattr(teacher_cache, "CHUNK_BYTES", 1)
+    assert images_per_chunk() == 1
 
 
 def test_higher_resolutions_and_margins_go_through_the_teacher_in_smaller_batches(

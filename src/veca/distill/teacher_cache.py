@@ -145,17 +145,9 @@ def open_teacher_cache(  # noqa: PLR0913 - the entry point
     `replacements=images` and the loaded pixels of the margin: then it sees the cached views, also
     in place of unreadable images.
 
-    Args:
-        root: the folder of the stores, which several runs can share.
-        config: of the run.
-        options: of the run.
-        index: all images.
-        images: numbers of the training images.
-        teachers: on the device of this rank.
-        precision: what the teachers compute in; a resumed run keeps that of its cached outputs.
-        ranks: of the run.
-        stop: polled between batches.
-        show_progress: whether rank 0 shows progress bars.
+    Several runs can share the folder `root`. `images` are the numbers of the training images; the
+    teachers are on the device of this rank and compute in `precision`, which a resumed run keeps;
+    `stop` is polled between batches.
 
     Raises:
         CacheError: the disk is too small, or cached outputs differ from those of the teacher.
@@ -283,24 +275,22 @@ def _compare(
     views = _spread(store, missing)
     if not len(views):
         return None
-    cosines = []
-    lots = live.batches(views)
-    for lot, wanted in zip(lots, live.outputs(lots, num_workers=0), strict=True):
-        cached = store.targets(lot, live.device)
-        for found, target in zip(cached, wanted, strict=True):
-            distance = (found - target).flatten(1).norm(dim=1)
-            if (distance > MAX_DISTANCE * target.flatten(1).norm(dim=1)).any():
-                raise CacheError(
-                    f"{store.folder} differs from the outputs of the teacher {live.teacher.name} "
-                    "for these images: the images, the teacher or a library has changed; delete "
-                    "this folder, or give --cache-teacher another one."
-                )
-        cosines.append([
-            float(F.cosine_similarity(found, target, dim=-1, eps=1e-12).mean()) * len(lot)
-            for found, target in zip(cached, wanted, strict=True)
-        ])  # fmt: skip
-    image, patches = np.sum(cosines, axis=0) / len(views)
-    return float(image), float(patches)
+    live_parts = live.outputs(live.batches(views), num_workers=0)
+    wanted = [torch.cat(parts) for parts in zip(*live_parts, strict=True)]
+    cached = store.targets(views, live.device)
+    for found, target in zip(cached, wanted, strict=True):
+        distance = (found - target).flatten(1).norm(dim=1)
+        if (distance > MAX_DISTANCE * target.flatten(1).norm(dim=1)).any():
+            raise CacheError(
+                f"{store.folder} differs from the outputs of the teacher {live.teacher.name} for "
+                "these images: the images, the teacher or a library has changed; delete this "
+                "folder, or give --cache-teacher another one."
+            )
+    image, patches = (
+        float(F.cosine_similarity(found, target, dim=-1, eps=1e-12).mean())
+        for found, target in zip(cached, wanted, strict=True)
+    )
+    return image, patches
 
 
 def _spread(store: ShardStore, missing: Sequence[int]) -> NDArray[np.int64]:
@@ -337,7 +327,7 @@ def _check_room(
         )
 
 
-def _size(num_bytes: float) -> str:
+def _size(num_bytes: int | float) -> str:
     """Bytes for people."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
