@@ -177,7 +177,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     table, path = TableBuilder(), tmp_path / "batch.bin"
     path.write_bytes(bytes(3072))
     table.add_member(str(path), f"0{RAW_SUFFIX}", 3072, 1)
-    with pytest.raises(DataError, match=r"batch.bin#0.* cannot be read .*cut short"):
+    with pytest.raises(DataError, match=r"batch.bin#0.* cannot be read .*truncated"):
         cache_key("x", Split(name="test", images=table.table(), keys=("0",)), None)
 
 

@@ -481,7 +481,7 @@ def test_results_come_in_order_and_the_slowest_setting_starts_first() -> None:
     model.kind = "teacher"  # one after the other
     with map_settings(model, 4, 0) as run:
         variants = [Variant(setting) for setting in (*SETTINGS, Setting())]
-        assert run(variants, work) == ["c2", "c4-f0.5", "c8", "whole"]
+        assert run(work, variants) == ["c2", "c4-f0.5", "c8", "whole"]
     assert started == [SETTINGS[2], SETTINGS[1], SETTINGS[0], Setting()]
 
 
@@ -494,13 +494,13 @@ def test_settings_of_our_models_run_in_parallel_and_share_the_threads() -> None:
         return torch.get_num_threads()
 
     with map_settings(CellModel(), 2, 0) as run:
-        assert run([Variant(setting) for setting in SETTINGS[:2]], work) == [1, 1]
+        assert run(work, [Variant(setting) for setting in SETTINGS[:2]]) == [1, 1]
     assert torch.get_num_threads() == 2
     with (
         map_settings(CellModel(), 2, 0) as run,
         pytest.raises(ZeroDivisionError),
     ):
-        run([Variant(setting) for setting in SETTINGS[:2]], lambda _: 1 // 0)
+        run(lambda _: 1 // 0, [Variant(setting) for setting in SETTINGS[:2]])
 
 
 @pytest.mark.usefixtures("two_processors")
@@ -513,7 +513,7 @@ def test_a_model_gives_the_same_bits_alone_and_in_parallel() -> None:
     variants = [Variant(setting) for setting in settings]
     with map_settings(model, 2, 0) as run:
         for _ in range(20):
-            found = run(variants, lambda variant: model.extract(images, variant.setting))
+            found = run(lambda variant: model.extract(images, variant.setting), variants)
             for one, other in zip(found, wanted, strict=True):
                 assert torch.equal(one.patches, other.patches)
                 assert torch.equal(one.image, other.image)

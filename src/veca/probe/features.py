@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -93,13 +93,11 @@ class Variant(NamedTuple):
     """Whether they are of its mirror image."""
 
 
-Mapper = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
-"""Applies a function to variants and returns its results in their order."""
-
-
 @contextmanager
-def map_settings(model: FrozenModel, count: int, num_workers: int) -> Iterator[Mapper]:
-    """A function that maps work over settings, on the CPU in parallel threads.
+def map_settings(
+    model: FrozenModel, count: int, num_workers: int
+) -> Iterator[Callable[..., list[Any]]]:
+    """A function that maps work over variants, on the CPU in parallel threads.
 
     Threads that share a matrix product wait for the slowest of them, which a data loader easily
     slows down. With a setting per thread, two processors computed 76 instead of 37 crops per second
@@ -110,8 +108,11 @@ def map_settings(model: FrozenModel, count: int, num_workers: int) -> Iterator[M
         parallel = max(1, min(count, MAX_PARALLEL, threads, usable_processors()))
     torch.set_num_threads(max(1, min(threads, (usable_processors() - num_workers) // parallel)))
 
-    def run(variants: Sequence[Variant | None], work: Callable[[Variant | None], Any]) -> list[Any]:
-        slowest_first = sorted(variants, key=_cores, reverse=True)
+    def cost(variant: Variant | None) -> int:
+        return variant.setting.budget or 0 if variant else 0
+
+    def run(work: Callable[[Variant | None], Any], variants: Sequence[Variant | None]) -> list[Any]:
+        slowest_first = sorted(variants, key=cost, reverse=True)
         futures = {variant: pool.submit(work, variant) for variant in slowest_first}
         return [futures[variant].result() for variant in variants]
 
@@ -120,10 +121,6 @@ def map_settings(model: FrozenModel, count: int, num_workers: int) -> Iterator[M
             yield run
     finally:
         torch.set_num_threads(threads)
-
-
-def _cores(variant: Variant | None) -> int:
-    return variant.setting.budget or 0 if variant else 0
 
 
 def read_in_workers(
@@ -171,7 +168,7 @@ class Pair(NamedTuple):
 
 
 def load_image(split: Split, index: int, smallest: int | None = None) -> DecodedImage:
-    """An image of a split, decoded at a part of its size where a short side of `smallest` pixels suffices."""
+    """An image of a split; `smallest` pixels of its short side suffice."""
     source = split.image(index)
     try:
         with open_image(source) as file:
@@ -192,59 +189,60 @@ def load_pair(split: Split, index: int) -> Pair:
     return Pair(picture, target)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extraction(Generic[Sample]):
-    """A pass over the items of a split that fills a cache for each variant."""
-
-    model: FrozenModel
-    variants: Sequence[Variant | None]
-    """One for each cache; None is the targets, which no model sees."""
-    group_size: int
-    """Items that are loaded and computed together."""
-    load: Callable[[range], Sample]
-    """Loads items in a worker process; a partial of a function of a module."""
-    forward: Callable[[range, Sample, Any], dict[str, Tensor]]
-    """Tensors to cache for loaded items at one of the variants."""
-
-    def fill(self, caches: Sequence[FeatureCache], ctx: RunContext) -> None:
-        """Compute what the caches lack."""
-
-        def compute(groups: Sequence[Group]) -> Generator[list[dict[str, Tensor]], None, None]:
-            samples = read_in_workers(self.load, (g.items for g in groups), ctx.num_workers)
-            mapper = map_settings(self.model, len(self.variants), ctx.num_workers)
-            with mapper as run, closing(samples):
-                for group, sample in zip(groups, samples, strict=True):
-                    variants = [self.variants[number] for number in group.caches]
-                    yield run(variants, partial(self.forward, group.items, sample))
-
-        fill_cache(caches, self.group_size, compute, ctx)
-
-
 def extract_in_groups(
     model: FrozenModel,
     images: NDArray[np.uint8],
     setting: Setting,
     group: int,
-    name_of: Callable[[int], str],
+    names: Sequence[str],
 ) -> FrozenFeatures:
-    """Features of images (B, 3, H, W), a group at a time; errors name an image by its row."""
-    lots = torch.from_numpy(images).split(group)
-    parts = [model.extract(lot, setting) for lot in lots]
-    found = FrozenFeatures(*map(torch.cat, zip(*parts, strict=True)))
-    finite = found.image.isfinite().all(1) & found.patches.isfinite().flatten(1).all(1)
+    """Features of images (B, 3, H, W), a group at a time; errors call an image by its name.
+
+    The last group is padded, since the size of a group can change the last bits.
+    """
+    count = len(images)
+    padding = np.repeat(images[-1:], -count % group, axis=0)
+    lots = torch.from_numpy(np.concatenate([images, padding])).split(group)
+    parts = zip(*(model.extract(lot, setting) for lot in lots), strict=True)
+    image, patches = (torch.cat(part)[:count] for part in parts)
+    finite = image.isfinite().all(1) & patches.isfinite().flatten(1).all(1)
     if not finite.all():
-        name = name_of(int((~finite).nonzero()[0]))
         raise ProbeError(
-            f"the features of {name} by {model.name} are not finite; take this image out of the "
-            "set, or use another model."
+            f"the features of {names[int((~finite).nonzero()[0])]} by {model.name} are not finite; "
+            "take this image out of the set, or use another model."
         )
-    return found
+    return FrozenFeatures(image, patches)
 
 
-def _padded(images: NDArray[np.uint8], multiple: int) -> NDArray[np.uint8]:
-    """Images, and the last one again up to a multiple: the size of a group can change last bits."""
-    lacking = -len(images) % multiple
-    return np.concatenate([images, np.repeat(images[-1:], lacking, axis=0)]) if lacking else images
+def _fill(  # noqa: PLR0913, PLR0917 - the one pass that all features share
+    model: FrozenModel,
+    caches: Mapping[Any, FeatureCache],
+    group_size: int,
+    load: Callable[[range], Sample],
+    forward: Callable[[range, Sample, Any], dict[str, Tensor]],
+    ctx: RunContext,
+) -> None:
+    """Compute what caches lack.
+
+    Args:
+        model: sees the images.
+        caches: one for each variant; None is the targets, which no model sees.
+        group_size: items that are loaded and computed together.
+        load: loads items in a worker process, so a partial of a function of this module.
+        forward: the tensors to cache for loaded items at a variant.
+        ctx: of the run.
+    """
+    variants = list(caches)
+
+    def compute(groups: Sequence[Group]) -> Generator[list[dict[str, Tensor]], None, None]:
+        samples = read_in_workers(load, (group.items for group in groups), ctx.num_workers)
+        mapper = map_settings(model, len(variants), ctx.num_workers)
+        with mapper as run, closing(samples):
+            for (items, numbers), sample in zip(groups, samples, strict=True):
+                work = partial(forward, items, sample)
+                yield run(work, [variants[number] for number in numbers])
+
+    fill_cache(list(caches.values()), group_size, compute, ctx)
 
 
 def _half(values: Tensor) -> Tensor:
@@ -306,15 +304,15 @@ class CachedFeatures:
 
     def _read(self, cache: FeatureCache) -> Float[Tensor, "R D"]:
         """Vectors are stored image by image and returned crop by crop."""
-        names = FEATURES[self._feature]
-        first = cache.read(0, names)
-        width = sum(part.shape[2] for part in first.values())
-        found = torch.empty(first[names[0]].shape[1], cache.count, width)
+        names, found = FEATURES[self._feature], None
         for chunk in range(cache.num_chunks):
             items, parts = cache.items(chunk), cache.read(chunk, names)
-            rows = torch.cat([parts[name] for name in names], dim=2)
-            found[:, items.start : items.stop] = rows.transpose(0, 1)
-        return found.flatten(0, 1)
+            rows = torch.cat([parts[name] for name in names], dim=2).transpose(0, 1)
+            found = (
+                rows.new_empty(len(rows), cache.count, rows.shape[2]) if found is None else found
+            )
+            found[:, items.start : items.stop] = rows
+        return torch.empty(0) if found is None else found.flatten(0, 1)
 
 
 def extract_image_features(
@@ -329,41 +327,29 @@ def extract_image_features(
     What is not cached is computed now, for all settings in one pass.
     """
     side, per_image = model.round_down_to_patch(crops.resolution), max(1, crops.num_crops)
-    variants = [Variant(setting) for setting in dict.fromkeys(settings)]
     shown = {"side": side, "resize_ratio": float(crops.resize_ratio), "crops": crops.num_crops}
-    caches = [
-        FeatureCache(
+    caches = {
+        setting: FeatureCache(
             ctx.cache,
-            cache_key("vectors", split, model, setting=variant.setting._asdict(), crops=shown),
+            cache_key("vectors", split, model, setting=setting._asdict(), crops=shown),
             count=len(split),
             chunk_size=IMAGE_CHUNK,
             name=f"{model.name}-{split.name}",
         )
-        for variant in variants
-    ]
+        for setting in settings
+    }
     images = _even(IMAGE_CHUNK, max(1, min(IMAGE_CHUNK, ctx.batch // per_image)))
     group = _even(images * per_image, ctx.batch)
 
     def forward(items: range, views: NDArray[np.uint8], variant: Variant) -> dict[str, Tensor]:
-        found = extract_in_groups(
-            model,
-            _padded(views, group),
-            variant.setting,
-            group,
-            lambda row: split.image(items[min(row, len(views) - 1) // per_image]).name,
-        )
+        names = [split.image(item).name for item in items for _ in range(per_image)]
+        found = extract_in_groups(model, views, variant.setting, group, names)
         vectors = {"image": found.image, "patch_mean": mean_patch(found)}
-        rows = {key: value[: len(views)] for key, value in vectors.items()}
-        return {key: value.unflatten(0, (-1, per_image)) for key, value in rows.items()}
+        return {name: rows.unflatten(0, (-1, per_image)) for name, rows in vectors.items()}
 
-    Extraction(
-        model=model,
-        variants=variants,
-        group_size=images,
-        load=partial(_load_crops, split, side, crops),
-        forward=forward,
-    ).fill(caches, ctx)
-    return CachedFeatures({v.setting: cache for v, cache in zip(variants, caches, strict=True)})
+    by_variant = {Variant(setting): cache for setting, cache in caches.items()}
+    _fill(model, by_variant, images, partial(_load_crops, split, side, crops), forward, ctx)
+    return CachedFeatures(caches)
 
 
 def _load_crops(split: Split, side: int, crops: CropConfig, items: range) -> NDArray[np.uint8]:
@@ -424,6 +410,8 @@ class Crops(NamedTuple):
 
     images: UInt8[np.ndarray, "b 3 h w"]
     targets: Shaped[np.ndarray, "b h w"]
+    names: list[str]
+    """Of their images."""
 
 
 def share_of_batch(size: int, ctx: RunContext) -> slice:
@@ -451,16 +439,13 @@ def fresh_crops(
                 for index, epoch in drawn
             ]
 
-    samples = read_in_workers(
-        partial(_draw_crops, split, source.transform.make), tasks(), ctx.num_workers
-    )
+    draw = partial(_draw_crops, split, source.transform.make)
+    samples = read_in_workers(draw, tasks(), ctx.num_workers)
     with map_settings(model, len(variants), ctx.num_workers) as run, closing(samples):
-        for sample in samples:
-            found = run(
-                variants, partial(_extract_crops, source, sample.images, len(sample.images))
-            )
+        for crops in samples:
+            found = run(partial(_extract_crops, model, crops, len(crops.images)), variants)
             features = {v.setting: one for v, one in zip(variants, found, strict=True)}
-            yield DenseBatch(features, torch.from_numpy(sample.targets).to(ctx.ranks.device), part)
+            yield DenseBatch(features, torch.from_numpy(crops.targets).to(ctx.ranks.device), part)
 
 
 class CachedCrops:
@@ -473,34 +458,29 @@ class CachedCrops:
         """Compute what is not cached."""
         model, settings, split, transform, ctx = source
         self._source, self._num_crops = source, num_crops
-        self._settings = list(dict.fromkeys(settings))
         crops = {"count": num_crops, **transform.facts}
-        keys = [
-            cache_key("crops", split, model, crops=crops, setting=setting._asdict())
-            for setting in self._settings
-        ]
-        self._caches = [
-            FeatureCache(
+        keys: dict[Variant | None, dict[str, Any]] = {
+            Variant(one): cache_key("crops", split, model, crops=crops, setting=one._asdict())
+            for one in settings
+        }
+        keys[None] = cache_key("targets of crops", split, None, crops=crops)
+        self._caches = {
+            variant: FeatureCache(
                 ctx.cache,
                 key,
                 count=num_crops * len(split),
                 chunk_size=CROP_CHUNK,
-                name=f"{model.name}-{split.name}" if "model" in key else split.name,
+                name=f"{model.name}-{split.name}" if variant else split.name,
             )
-            for key in (*keys, cache_key("targets of crops", split, None, crops=crops))
-        ]
-        Extraction(
-            model=model,
-            variants=[*map(Variant, self._settings), None],
-            group_size=CROP_GROUP,
-            load=partial(_draw_numbered_crops, split, transform.make),
-            forward=self._forward,
-        ).fill(self._caches, ctx)
-        self._held: dict[tuple[int, str], Tensor] = {}
-        if sum(cache.nbytes() for cache in self._caches) <= MAX_HELD_BYTES:
-            for number, cache in enumerate(self._caches):
-                names = ("targets",) if cache is self._caches[-1] else FrozenFeatures._fields
-                self._held |= {(number, name): cache.stack(name) for name in names}
+            for variant, key in keys.items()
+        }
+        load = partial(_draw_numbered_crops, split, transform.make)
+        _fill(model, self._caches, CROP_GROUP, load, self._forward, ctx)
+        self._held: dict[tuple[Variant | None, str], Tensor] = {}
+        if sum(cache.nbytes() for cache in self._caches.values()) <= MAX_HELD_BYTES:
+            for variant, cache in self._caches.items():
+                names = FrozenFeatures._fields if variant else ("targets",)
+                self._held |= {(variant, name): cache.stack(name) for name in names}
 
     def batches(self, images: NDArray[np.int64], size: int, seed: int) -> Iterator[DenseBatch]:
         """Endless batches of the crops of these images; every crop comes once per epoch."""
@@ -511,35 +491,34 @@ class CachedCrops:
             places, _ = sample_order(len(items), size, step, seed)
             rows = items[places][part]
             features = {
-                setting: FrozenFeatures(
-                    *(self._rows(number, name, rows) for name in FrozenFeatures._fields)
+                variant.setting: FrozenFeatures(
+                    *(self._rows(variant, name, rows) for name in FrozenFeatures._fields)
                 )
-                for number, setting in enumerate(self._settings)
+                for variant in self._caches
+                if variant
             }
-            yield DenseBatch(features, self._rows(len(self._settings), "targets", rows), part)
+            yield DenseBatch(features, self._rows(None, "targets", rows), part)
 
-    def _rows(self, number: int, name: str, items: NDArray[np.int64]) -> Tensor:
+    def _rows(self, variant: Variant | None, name: str, items: NDArray[np.int64]) -> Tensor:
         """Tensors of some items of a cache."""
-        held = self._held.get((number, name))
-        rows = self._caches[number].rows(name, items) if held is None else held[items]
+        held = self._held.get((variant, name))
+        rows = self._caches[variant].rows(name, items) if held is None else held[items]
         return rows.to(self._source.ctx.ranks.device)
 
     def _forward(self, items: range, crops: Crops, variant: Variant | None) -> dict[str, Tensor]:
         """What is cached of some crops."""
+        del items
         if variant is None:
             return {"targets": torch.from_numpy(crops.targets)}
-        images = _padded(crops.images, CROP_GROUP)
-        found = _extract_crops(self._source, images, len(items), variant)
+        found = _extract_crops(self._source.model, crops, CROP_GROUP, variant)
         return {"patches": _half(found.patches), "image": found.image}
 
 
 def _extract_crops(
-    source: CropSource, images: NDArray[np.uint8], count: int, variant: Variant
+    model: FrozenModel, crops: Crops, group: int, variant: Variant
 ) -> FrozenFeatures:
-    """Features of the first crops."""
-    name = f"a training crop of {source.split.name}"
-    found = extract_in_groups(source.model, images, variant.setting, len(images), lambda _: name)
-    return FrozenFeatures(*(part[:count] for part in found))
+    """Features of crops, in groups."""
+    return extract_in_groups(model, crops.images, variant.setting, group, crops.names)
 
 
 def _draw_numbered_crops(
@@ -556,15 +535,13 @@ def _draw_crops(
     draws: Sequence[tuple[int, int]],
 ) -> Crops:
     """Crops of images by their number and seed."""
-    crops = []
-    for index, seed in draws:
+    crops, names = [], [split.image(index).name for index, _ in draws]
+    for (index, seed), name in zip(draws, names, strict=True):
         pair = load_pair(split, index)
-        with prefix_errors(split.image(index).name):
+        with prefix_errors(name):
             crops.append(make(pair, random.Random(seed)))
-    return Crops(
-        torch.stack([crop.image for crop in crops]).numpy(),
-        torch.stack([crop.target for crop in crops]).numpy(),
-    )
+    images, targets = (torch.stack(parts).numpy() for parts in zip(*crops, strict=True))
+    return Crops(images, targets, names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -601,8 +578,15 @@ def extract_windows(
     picture = inference.crop(picture)
     layout = inference.layout(picture.sides)
     windows = cut_windows(picture, layout, variant.flipped).numpy()
-    found = extract_in_groups(model, windows, variant.setting, WINDOW_GROUP, lambda _: "an image")
-    return found, layout
+    return _extract_windows(model, windows, variant.setting, "an image"), layout
+
+
+def _extract_windows(
+    model: FrozenModel, windows: NDArray[np.uint8], setting: Setting, name: str
+) -> FrozenFeatures:
+    """Features of the windows of an image, few at a time."""
+    count = len(windows)
+    return extract_in_groups(model, windows, setting, _even(count, WINDOW_GROUP), [name] * count)
 
 
 class Windows(NamedTuple):
@@ -614,24 +598,20 @@ class Windows(NamedTuple):
     """Its windows (G, 3, h, w), as they are and mirrored, by `Variant.flipped`."""
 
 
-class PatchFeatures:
+class PatchFeatures(NamedTuple):
     """Features of whole images or their windows, as cached by `extract_patch_features`."""
 
-    def __init__(
-        self,
-        caches: Mapping[Variant, FeatureCache],
-        inference: InferenceConfig,
-        device: torch.device,
-    ) -> None:
-        self._caches, self._inference, self._device = caches, inference, device
+    caches: Mapping[Variant, FeatureCache]
+    inference: InferenceConfig
+    device: torch.device
 
     def __call__(self, index: int, variant: Variant) -> tuple[FrozenFeatures, WindowGrid]:
         """The features of an image on the device, and its windows."""
         names = (*FrozenFeatures._fields, "sides")
-        image, patches, sides = self._caches[variant].item(index, names)
-        features = FrozenFeatures(image.to(self._device), patches.to(self._device).float())
+        image, patches, sides = self.caches[variant].item(index, names)
+        features = FrozenFeatures(image.to(self.device), patches.to(self.device).float())
         height, width = sides.tolist()
-        return features, self._inference.layout((height, width))
+        return features, self.inference.layout((height, width))
 
 
 def extract_patch_features(
@@ -645,42 +625,30 @@ def extract_patch_features(
 
     An image goes through the model alone, with all its windows, since images differ in size.
     """
-    variants = list(dict.fromkeys(variants))
     map_bytes = 2 * model.patch_width * (inference.short_side // model.stride) ** 2
-    caches = [
-        FeatureCache(
+    caches = {
+        variant: FeatureCache(
             ctx.cache,
             cache_key(
-                "patch maps",
-                split,
-                model,
-                inference=asdict(inference),
-                setting=variant.setting._asdict(),
-                flipped=variant.flipped,
+                "patch maps", split, model, inference=asdict(inference), variant=list(variant)
             ),
             count=len(split),
             chunk_size=max(1, min(MAP_CHUNK, MAX_CHUNK_BYTES // map_bytes)),
             name=f"{model.name}-{split.name}",
         )
         for variant in variants
-    ]
+    }
 
     def forward(items: range, windows: Windows, variant: Variant) -> dict[str, Tensor]:
         name, images = split.image(items[0]).name, windows.images[variant.flipped]
-        found = extract_in_groups(model, images, variant.setting, WINDOW_GROUP, lambda _: name)
+        found = _extract_windows(model, images, variant.setting, name)
         tensors = {"image": found.image, "patches": _half(found.patches)}
         tensors["sides"] = torch.tensor(windows.sides)
         return {item_name(items[0], key): value for key, value in tensors.items()}
 
     flips = tuple(dict.fromkeys(variant.flipped for variant in variants))
-    Extraction(
-        model=model,
-        variants=variants,
-        group_size=1,
-        load=partial(_load_windows, split, inference, flips),
-        forward=forward,
-    ).fill(caches, ctx)
-    return PatchFeatures(dict(zip(variants, caches, strict=True)), inference, ctx.ranks.device)
+    _fill(model, caches, 1, partial(_load_windows, split, inference, flips), forward, ctx)
+    return PatchFeatures(caches, inference, ctx.ranks.device)
 
 
 def _load_windows(
