@@ -109,8 +109,8 @@ def _cosines(
     rows = torch.from_numpy(features).float().numpy()  # numpy converts half floats slowly
     vector = query.astype(np.float32)
     # Not a matrix product: that rounds equal rows differently, depending on their place.
-    products = np.einsum("nd,d->n", rows, vector)
-    lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows)) * np.linalg.norm(vector)
+    products = np.einsum("ij,j->i", rows, vector)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.linalg.norm(vector)
     cosines: NDArray[np.floating] = products / np.maximum(lengths, TINY)
     return cosines
 
