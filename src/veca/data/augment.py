@@ -1,25 +1,13 @@
-"""Random and center views for training.
+"""Random and center views for training, and TrivialAugmentWide.
 
-TrivialAugmentWide: one random change of random strength to each image.
+The paper scales the short side to 1.125 times the resolution and crops a square of the resolution,
+at a random place in training and in the middle otherwise. Here both are a single resampling of the
+square: its position in the scaled image is a whole pixel, its position on the original is exact and
+pixels around it contribute, so the result equals scaling everything and cropping up to rounding,
+at a cost that does not depend on what is cropped off.
 
-Müller and Hutter, "TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation" (2021), in
-their wide space, which the authors of VECA train with. One of 14 changes is drawn, one of 31
-strengths from nothing to the most, and for half of them a sign. What comes in from outside is black
-and pixels are moved whole, never blended.
-
-Translations are up to 32 pixels whatever the size of the image, as the space is defined: a quarter
-of an image of 128 pixels, an eighth of one of 256.
-
-Views: squares cut out of a picture, as 8-bit images that every network normalizes for itself.
-
-The paper scales the short side to 1.125 times the resolution and cuts a square of the resolution
-out, at a random place in training and in the middle otherwise. Here both are one resampling of the
-square alone: its place in the scaled picture is a whole pixel, its place on the original is exact,
-and what lies around it weighs in, so the outcome is that of scaling everything and cutting, but for
-rounding, at a cost that does not grow with the part that is cut off.
-
-A view can have a margin: more of the picture on each side, at the scale of the view and out of the
-same resampling; beyond its borders the picture goes on as its mirror image.
+A view can have a margin: more of the image on each side, at the same scale and from the same
+resampling; beyond the borders the image is mirrored.
 """
 
 import math
@@ -36,134 +24,90 @@ from torch import Tensor
 
 from veca.data.images import Box, DataError, DecodedImage
 
-STRENGTHS = 31
-"""Steps from nothing to the most."""
+Op = Callable[[Image.Image, float], Image.Image]
 
-MOST_SHEAR = 0.99
-"""Pixels along one side for each pixel along the other."""
-
-MOST_PIXELS = 32.0
-
-MOST_DEGREES = 135.0
-
-MOST_ENHANCEMENT = 0.99
-"""How far a factor of color or sharpness goes from 1."""
-
-FEWEST_BITS = 2
-
-Change = Callable[[Image.Image, float], Image.Image]
+NUM_STRENGTHS = 31
 
 
 class Operation(NamedTuple):
-    """One kind of change."""
+    """One operation of TrivialAugment."""
 
     name: str
 
-    change: Change
+    apply: Op
 
     strengths: Sequence[float] = (0.0,)
-    """From the weakest to the strongest; one where there is no choice."""
+    """From the weakest to the strongest."""
 
     signed: bool = False
-    """Whether the strength is negative half of the time."""
+    """Whether the strength is negated half of the time."""
 
 
 def trivial_augment(image: Image.Image, draw: random.Random) -> Image.Image:
-    """Change an RGB image of 8 bits at random."""
+    """Apply one random operation of random strength to an 8-bit RGB image.
+
+    Müller and Hutter, "TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation" (2021),
+    in the wide space. Pixels that come in from outside are black, and nothing is interpolated.
+    Translations are up to 32 pixels whatever the size of the image, as the space is defined.
+    """
     operation, strength = draw_operation(draw)
-    return operation.change(image, strength)
+    return operation.apply(image, strength)
 
 
 def draw_operation(draw: random.Random) -> tuple[Operation, float]:
-    """A change and its strength, by `draw.random()` alone, whose stream Python promises to keep."""
+    """Draw an operation and its strength by `draw.random()` alone, which Python keeps stable."""
     operation = OPERATIONS[int(draw.random() * len(OPERATIONS))]
     strength = operation.strengths[int(draw.random() * len(operation.strengths))]
-    negative = draw.random() < 0.5  # drawn in any case: what follows does not depend on the kind
+    negative = draw.random() < 0.5  # always drawn, so that later draws do not depend on the kind
     return operation, -strength if operation.signed and negative else strength
 
 
-def _identity(image: Image.Image, _: float) -> Image.Image:
-    """Nothing at all."""
-    return image
-
-
-def _moved(image: Image.Image, matrix: tuple[int | float, ...]) -> Image.Image:
-    """An affine map; the matrix leads from new places to old ones."""
+def _affine(image: Image.Image, *matrix: float) -> Image.Image:
+    """Transform by a matrix that maps new positions to old ones."""
     return image.transform(
         image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=(0, 0, 0)
     )
 
 
-def _shear_x(image: Image.Image, strength: float) -> Image.Image:
-    """Move each row to the left in proportion to its distance from the top."""
-    return _moved(image, (1, strength, 0, 0, 1, 0))
+def _rotate(image: Image.Image, degrees: float) -> Image.Image:
+    """Rotate counterclockwise."""
+    return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=(0, 0, 0))
 
 
-def _shear_y(image: Image.Image, strength: float) -> Image.Image:
-    """Move each column up in proportion to its distance from the left."""
-    return _moved(image, (1, 0, 0, strength, 1, 0))
-
-
-def _translate_x(image: Image.Image, strength: float) -> Image.Image:
-    """Move to the right by whole pixels."""
-    return _moved(image, (1, 0, -int(strength), 0, 1, 0))
-
-
-def _translate_y(image: Image.Image, strength: float) -> Image.Image:
-    """Move down by whole pixels."""
-    return _moved(image, (1, 0, 0, 0, 1, -int(strength)))
-
-
-def _rotate(image: Image.Image, strength: float) -> Image.Image:
-    """Rope counter-clockwise by degrees."""
-    return image.rotate(strength, Image.Resampling.NEAREST, fillcolor=(0, 0, 0))
-
-
-def _enhanced(
+def _enhance(
     enhancer: Callable[[Image.Image], ImageEnhance._Enhance], image: Image.Image, strength: float
 ) -> Image.Image:
-    """Away from, or towards, what Pillow takes for the image without that quality."""
+    """Move away from, or towards, Pillow's image without a quality."""
     return enhancer(image).enhance(1 + strength)
 
 
-def _posterize(image: Image.Image, bits: float) -> Image.Image:
-    """Keep the highest bits of each color."""
-    return ImageOps.posterize(image, int(bits))
-
-
 def _solarize(image: Image.Image, threshold: float) -> Image.Image:
-    """Invert the colors from a threshold on."""
-    return ImageOps.solarize(image, threshold)  # type: ignore[arg-type] # compares only
-
-
-def _autocontrast(image: Image.Image, _: float) -> Image.Image:
-    """Stretch each color to the full range."""
-    return ImageOps.autocontrast(image)
-
-
-def _equalize(image: Image.Image, _: float) -> Image.Image:
-    """Make all values of each color equally frequent."""
-    return ImageOps.equalize(image)
+    """Invert the colors above a threshold."""
+    return ImageOps.solarize(image, threshold)  # type: ignore[arg-type] # only compared
 
 
 def _steps(first: float, last: float) -> tuple[float, ...]:
-    """Strengths at equal distances."""
-    return tuple(first + (last - first) * step / (STRENGTHS - 1) for step in range(STRENGTHS))
+    """Equidistant strengths."""
+    return tuple(
+        first + (last - first) * step / (NUM_STRENGTHS - 1) for step in range(NUM_STRENGTHS)
+    )
 
 
-BITS = tuple(
-    float(8 - round((8 - FEWEST_BITS) * step / (STRENGTHS - 1))) for step in range(STRENGTHS)
-)
+BITS = tuple(float(8 - round(6 * step / (NUM_STRENGTHS - 1))) for step in range(NUM_STRENGTHS))
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("identity", _identity),
-    Operation("shear x", _shear_x, _steps(0.0, MOST_SHEAR), signed=True),
-    Operation("shear y", _shear_y, _steps(0.0, MOST_SHEAR), signed=True),
-    Operation("translate x", _translate_x, _steps(0.0, MOST_PIXELS), signed=True),
-    Operation("translate y", _translate_y, _steps(0.0, MOST_PIXELS), signed=True),
-    Operation("rotate", _rotate, _steps(0.0, MOST_DEGREES), signed=True),
+    Operation("identity", lambda image, _: image),
+    Operation("shear x", lambda i, s: _affine(i, 1, s, 0, 0, 1, 0), _steps(0.0, 0.99), signed=True),
+    Operation("shear y", lambda i, s: _affine(i, 1, 0, 0, s, 1, 0), _steps(0.0, 0.99), signed=True),
+    Operation(
+        "translate x", lambda i, s: _affine(i, 1, 0, -int(s), 0, 1, 0), _steps(0.0, 32.0), True
+    ),
+    Operation(
+        "translate y", lambda i, s: _affine(i, 1, 0, 0, 0, 1, -int(s)), _steps(0.0, 32.0), True
+    ),
+    Operation("rotate", _rotate, _steps(0.0, 135.0), signed=True),
     *(
-        Operation(name, partial(_enhanced, enhancer), _steps(0.0, MOST_ENHANCEMENT), signed=True)
+        Operation(name, partial(_enhance, enhancer), _steps(0.0, 0.99), signed=True)
         for name, enhancer in (
             ("brightness", ImageEnhance.Brightness),
             ("color", ImageEnhance.Color),
@@ -171,21 +115,21 @@ OPERATIONS: tuple[Operation, ...] = (
             ("sharpness", ImageEnhance.Sharpness),
         )
     ),
-    Operation("posterize", _posterize, BITS),
+    Operation("posterize", lambda image, bits: ImageOps.posterize(image, int(bits)), BITS),
     Operation("solarize", _solarize, _steps(255.0, 0.0)),
-    Operation("autocontrast", _autocontrast),
-    Operation("equalize", _equalize),
+    Operation("autocontrast", lambda image, _: ImageOps.autocontrast(image)),
+    Operation("equalize", lambda image, _: ImageOps.equalize(image)),
 )
 
 
 Crop = Literal["resized", "random-resized"]
 
 ATTEMPTS = 10
-"""Draws of an area and a shape that fit into a picture, before the middle is taken."""
+"""Draws of a box that fits into the image, before the middle is taken."""
 
 SPARE = 2
-"""A picture may be decoded smaller as long as it has so many times the pixels of a view on a side,
-since antialiasing needs some to average."""
+"""An image is decoded with at least this many pixels per pixel of a view, along each side, since
+antialiasing needs some to average."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,53 +137,53 @@ class ViewConfig:
     """How views are made; the defaults are the paper's."""
 
     crop: Crop = "resized"
-    """'resized' cuts at one scale, as the paper; 'random-resized' varies scale and proportions."""
+    """'resized' crops at one scale, as the paper; 'random-resized' varies scale and proportions."""
 
     margin: float = 1.125
-    """Short side of the picture, before the cut, in sides of the view; 1 cuts as much as fits."""
+    """Short side of the image before cropping, in sides of the view."""
 
     flip: float = 0.5
-    """Share of the training views that are mirrored."""
+    """Probability that a training view is mirrored."""
 
     trivial_augment: bool = True
-    """Whether TrivialAugmentWide changes the training views."""
+    """Whether TrivialAugmentWide is applied to training views."""
 
     area: tuple[float, float] = (0.3, 1.0)
-    """Least and greatest share of the picture in a 'random-resized' view."""
+    """Range of the share of the image in a 'random-resized' view."""
 
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    """Least and greatest width / height of what a 'random-resized' view shows."""
+    """Range of width / height of a 'random-resized' box."""
 
     def __post_init__(self) -> None:
-        """Refuse what no view can have."""
+        """Check the ranges."""
         if self.crop not in {"resized", "random-resized"}:
             raise DataError(f"crop={self.crop!r} is unknown; use 'resized' or 'random-resized'.")
         if not 1 <= self.margin < math.inf:
-            raise DataError(f"margin={self.margin} leaves no square to cut; use 1 or more.")
+            raise DataError(f"margin={self.margin} is invalid: margin must be >= 1.")
         if not 0 <= self.flip <= 1:
-            raise DataError(f"flip={self.flip} is no share; use 0 to 1.")
+            raise DataError(f"flip={self.flip} is invalid: flip must be in 0..1.")
         if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise DataError(f"area={self.area} is no range of shares; use 0 < least <= most <= 1.")
+            raise DataError(f"area={self.area} is invalid: use 0 < low <= high <= 1.")
         if not 0 < self.aspect[0] <= self.aspect[1] < math.inf:
-            raise DataError(f"aspect={self.aspect} is no range; use 0 < least <= most.")
+            raise DataError(f"aspect={self.aspect} is invalid: use 0 < low <= high.")
 
 
 def training_view(
-    picture: DecodedImage, resolution: int, draw: random.Random, config: ViewConfig, margin: int = 0
+    image: DecodedImage, resolution: int, draw: random.Random, config: ViewConfig, margin: int = 0
 ) -> UInt8[Tensor, "3 S S"]:
-    """A random view: cut, mirrored half of the time, changed by TrivialAugmentWide.
+    """A random view: cropped, flipped, augmented.
 
     With a margin, in pixels of the view, it shows that much more on each side (S = R + 2 margin);
-    what lies within is drawn as without.
+    the inner part does not change.
     """
     if config.crop == "random-resized":
-        box = _random_box(picture.sides, draw, config)
+        box = _random_box(image.sides, draw, config)
     else:
-        sides = _scaled_sides(picture.sides, resolution, config.margin)
+        sides = _scaled_sides(image.sides, resolution, config.margin)
         top, left = (int(draw.random() * (side - resolution + 1)) for side in sides)
-        box = _box(picture.sides, sides, (top, left), resolution)
+        box = _box(image.sides, sides, (top, left), resolution)
     flipped = draw.random() < config.flip
-    image = _cut(picture, resolution, box, margin)
+    image = _cut(image, resolution, box, margin)
     if flipped:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     if config.trivial_augment:
@@ -248,23 +192,23 @@ def training_view(
 
 
 def center_view(
-    picture: DecodedImage, resolution: int, config: ViewConfig, margin: int = 0
+    image: DecodedImage, resolution: int, config: ViewConfig, margin: int = 0
 ) -> UInt8[Tensor, "3 S S"]:
-    """The view from the middle, at the scale of 'resized' views and unchanged; S = R + 2 margin."""
-    sides = _scaled_sides(picture.sides, resolution, config.margin)
+    """The center view, at the scale of 'resized' views; S = R + 2 margin."""
+    sides = _scaled_sides(image.sides, resolution, config.margin)
     top, left = ((side - resolution) // 2 for side in sides)
-    box = _box(picture.sides, sides, (top, left), resolution)
-    return DecodedImage((_cut(picture, resolution, box, margin),)).pixels()
+    box = _box(image.sides, sides, (top, left), resolution)
+    return DecodedImage((_cut(image, resolution, box, margin),)).pixels()
 
 
 def inner_view(images: UInt8[Tensor, "*B 3 S S"], resolution: int) -> UInt8[Tensor, "*B 3 R R"]:
-    """What lies within the margins of views that may have some."""
+    """Cut off the margin of views that may have one."""
     start = (images.shape[-1] - resolution) // 2
     return images[..., start : start + resolution, start : start + resolution]
 
 
 def min_side(resolution: int, config: ViewConfig) -> int:
-    """The short side that a picture needs for its views to be as good as from a larger one."""
+    """The short side that an image must be decoded with for its views to be exact enough."""
     scale = config.margin
     if config.crop == "random-resized":
         narrowest = min(config.aspect[0], 1 / config.aspect[1], 1.0)
@@ -282,7 +226,7 @@ def _scaled_sides(sides: tuple[int, int], resolution: int, margin: float) -> tup
 def _box(
     sides: tuple[int, int], scaled: tuple[int, int], corner: tuple[int, int], resolution: int
 ) -> Box:
-    """Where a square of the scaled picture, from its upper left corner on, lies on the original."""
+    """Map a square of the scaled image, given its upper left corner, to the original."""
     (top, bottom), (left, right) = (
         (start * side / length, (start + resolution) * side / length)
         for side, length, start in zip(sides, scaled, corner, strict=True)
@@ -291,7 +235,7 @@ def _box(
 
 
 def _random_box(sides: tuple[int, int], draw: random.Random, config: ViewConfig) -> Box:
-    """A part of random area and proportions, in whole pixels; where none fits, the middle."""
+    """A box of random area and proportions, in whole pixels; if none fits, the middle."""
     height, width = sides
     for _ in range(ATTEMPTS):
         area = height * width * _between(config.area, draw)
@@ -310,24 +254,24 @@ def _random_box(sides: tuple[int, int], draw: random.Random, config: ViewConfig)
 
 
 def _between(ends: tuple[float, float], draw: random.Random) -> float:
-    """A number between two others, all equally likely."""
+    """Draw uniformly from a range."""
     return ends[0] + (ends[1] - ends[0]) * draw.random()
 
 
-def _cut(picture: DecodedImage, resolution: int, box: Box, margin: int) -> Image.Image:
-    """What lies within a box, and around it a margin in pixels of the view."""
+def _cut(image: DecodedImage, resolution: int, box: Box, margin: int) -> Image.Image:
+    """Resample a box, and around it a margin in pixels of the view."""
     if not margin:
-        return _eight_bit(picture.resampled((resolution, resolution), box))
+        return _eight_bit(image.resampled((resolution, resolution), box))
     left, top, right, bottom = box
     across, down = (right - left) * margin / resolution, (bottom - top) * margin / resolution
     outer = (left - across, top - down, right + across, bottom + down)
     side = resolution + 2 * margin
-    return _eight_bit(picture.resampled_beyond((side, side), outer))
+    return _eight_bit(image.resampled_beyond((side, side), outer))
 
 
-def _eight_bit(picture: DecodedImage) -> Image.Image:
-    """The picture as one RGB image of 8 bits."""
-    if picture.bands[0].mode == "RGB":
-        return picture.bands[0]
-    planes = [np.rint(np.asarray(band) * 255).astype(np.uint8) for band in picture.bands]
+def _eight_bit(image: DecodedImage) -> Image.Image:
+    """Convert to an 8-bit RGB image."""
+    if image.bands[0].mode == "RGB":
+        return image.bands[0]
+    planes = [np.rint(np.asarray(band) * 255).astype(np.uint8) for band in image.bands]
     return Image.fromarray(np.stack(planes * (3 // len(planes)), axis=-1))
