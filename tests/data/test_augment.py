@@ -329,7 +329,7 @@ Oracle = Callable[[Pixels, float], Pixels]
 
 
 def changed(name: str, pixels: Pixels, strength: float) -> Pixels:
-    return np.asarray(BY_NAME[name].change(Image.fromarray(pixels), strength)).astype(int)
+    return np.asarray(BY_NAME[name].apply(Image.fromarray(pixels), strength)).astype(int)
 
 
 def moved(pixels: Pixels, place: Callable[[float, float], tuple[float, float]]) -> Pixels:

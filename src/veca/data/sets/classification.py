@@ -1,24 +1,11 @@
-"""Readers of classification datasets.
+"""Readers of classification datasets, one function per dataset.
 
-Sets whose makers list pictures in text files: Food-101, pets, birds, aircraft and textures.
-
-Sets of scenes: Places365-Standard and SUN397.
-
-CIFAR-10 and CIFAR-100 in their binary version; the Python version is pickled, so it is not read.
-
-A record is the label, in CIFAR-100 after that of its superclass, and a picture of 32 x 32 pixels as
-three planes. Pictures are read where they lie.
-
-Caltech-101: pictures of 101 kinds of objects, and of none.
-
-PASCAL VOC 2007 classification: 20 classes, of which a picture shows one or more.
-
-A list of each class says 1 where a picture shows it, -1 where not, and 0 where it shows the class
-only in objects that are marked as difficult. By the rules of the challenge the last count neither
-as present nor as absent: such a picture is left out when that class is scored.
+The docstring of a reader describes the layout as published; class folders of one's own are read by
+`folders.py`.
 """
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,87 +23,86 @@ from veca.data.sets.dataset import (
     SplitBuilder,
     lines,
     read_json,
+    read_matlab,
     rows,
     whole,
 )
 from veca.data.sets.folders import read_class_folders
 
 
-def food101(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def food101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`meta/{classes.txt,train.json,test.json}` and `images/<class>/<number>.jpg`.
 
     The JSON files map each class to names below `images/`, without their ending. The labels of the
-    training pictures are noisy on purpose.
+    training images are noisy on purpose.
     """
     needed = ("images", "meta/classes.txt", "meta/train.json", "meta/test.json")
-    root = checker.find(folder, needed, ("food-101",))
+    root = checks.find(folder, needed, ("food-101",))
     classes = tuple(sorted(lines(root / "meta/classes.txt")))
-    train, test = (_food_split(part, root, classes, checker) for part in ("train", "test"))
-    checker.expect("classes", len(classes), 101)
-    _expect(checker, train, 75_750, each=750, num_classes=len(classes))
-    _expect(checker, test, 25_250, each=250, num_classes=len(classes))
-    return LabeledDataset(
-        name=checker.name, kind="classes", classes=classes, train=train, test=test
-    )
+    train, test = (_food_split(part, root, classes, checks) for part in ("train", "test"))
+    checks.expect("classes", len(classes), 101)
+    checks.expect_split(train, 75_750, each=750, num_classes=len(classes))
+    checks.expect_split(test, 25_250, each=250, num_classes=len(classes))
+    return LabeledDataset(name=checks.name, kind="classes", classes=classes, train=train, test=test)
 
 
-def oxford_pets(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def oxford_pets(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`annotations/{trainval,test}.txt` and `images/<Breed>_<number>.jpg`.
 
     Columns are name, class from 1, species and breed within the species; only the second counts.
     """
     parts = {"trainval": 3_680, "test": 3_669}
     needed = ("images", *(f"annotations/{part}.txt" for part in parts))
-    root = checker.find(folder, needed, ("oxford-iiit-pet",))
+    root = checks.find(folder, needed, ("oxford-iiit-pet",))
     names: dict[int, str] = {}
     builders = []
     for part in parts:
         listed = root / f"annotations/{part}.txt"
         builder = SplitBuilder(part, root)
-        for picture, class_, _, _ in rows(listed, 4):
+        for image, class_, _, _ in rows(listed, 4):
             label = whole(class_, listed) - 1
-            names[label] = picture.rpartition("_")[0]
-            builder.add(f"images/{picture}.jpg", label)
+            names[label] = image.rpartition("_")[0]
+            builder.add(f"images/{image}.jpg", label)
         builders.append(builder)
     classes = tuple(names.get(label, str(label)) for label in range(max(names, default=-1) + 1))
-    train, test = (builder.split(len(classes), checker) for builder in builders)
-    checker.expect("classes", len(names), 37)
+    train, test = (builder.split(len(classes), checks) for builder in builders)
+    checks.expect("classes", len(names), 37)
     for split in (train, test):
-        _expect(checker, split, parts[split.name])
+        checks.expect_split(split, parts[split.name])
     return LabeledDataset(
-        name=checker.name, kind="classes", classes=classes, train=train, test=test, per_class=True
+        name=checks.name, kind="classes", classes=classes, train=train, test=test, per_class=True
     )
 
 
-def cub_200(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def cub_200(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """Four lists, `classes`, `images`, `image_class_labels` and `train_test_split`, joined by id.
 
-    Classes are counted from 1; 1 in the last list means training. Whole pictures are used, not cut
+    Classes are counted from 1; 1 in the last list means training. Whole images are used, not cut
     to the bird's box.
     """
     names = ("classes", "images", "image_class_labels", "train_test_split")
     needed = ("images", *(f"{name}.txt" for name in names))
-    root = checker.find(folder, needed, ("CUB_200_2011",))
+    root = checks.find(folder, needed, ("CUB_200_2011",))
     listed = {name: dict(rows(root / f"{name}.txt", 2)) for name in names}
     classes = listed["classes"]
     ordered = sorted(classes, key=partial(whole, path=root / "classes.txt"))
     numbers = {number: place for place, number in enumerate(ordered)}
     builders = {"1": SplitBuilder("train", root), "0": SplitBuilder("test", root)}
-    for id_, picture in listed["images"].items():
+    for id_, image in listed["images"].items():
         class_, part = listed["image_class_labels"].get(id_), listed["train_test_split"].get(id_)
         if class_ not in numbers or part not in builders:
             raise DatasetError(
-                f"{root}: picture {id_}, {picture}, has the class {class_} and the part {part}; "
+                f"{root}: image {id_}, {image}, has the class {class_} and the part {part}; "
                 "classes are numbers of classes.txt, parts are 1 and 0: get the lists again."
             )
-        builders[part].add(f"images/{picture}", numbers[class_])
-    train, test = (builder.split(len(classes), checker) for builder in builders.values())
-    checker.expect("classes", len(classes), 200)
-    checker.expect("pictures", len(listed["images"]), 11_788)
-    _expect(checker, train, 5_994)
-    _expect(checker, test, 5_794)
+        builders[part].add(f"images/{image}", numbers[class_])
+    train, test = (builder.split(len(classes), checks) for builder in builders.values())
+    checks.expect("classes", len(classes), 200)
+    checks.expect("pictures", len(listed["images"]), 11_788)
+    checks.expect_split(train, 5_994)
+    checks.expect_split(test, 5_794)
     return LabeledDataset(
-        name=checker.name,
+        name=checks.name,
         kind="classes",
         classes=tuple(classes[number].partition(".")[2] for number in numbers),
         train=train,
@@ -124,7 +110,7 @@ def cub_200(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def fgvc_aircraft(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def fgvc_aircraft(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`data/images_variant_{train,val,test}.txt`, `data/variants.txt` and `data/images/`.
 
     The 100 variants are the classes, not the families or manufacturers. The makers ask to cut off
@@ -134,22 +120,22 @@ def fgvc_aircraft(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     parts = {"train": 3_334, "val": 3_333, "test": 3_333}
     lists = {part: f"data/images_variant_{part}.txt" for part in parts}
     needed = ("data/images", "data/variants.txt", *lists.values())
-    root = checker.find(folder, needed, ("fgvc-aircraft-2013b",))
+    root = checks.find(folder, needed, ("fgvc-aircraft-2013b",))
     classes = tuple(lines(root / "data/variants.txt"))
     numbers = {name: number for number, name in enumerate(classes)}
     splits = {}
     for part, listed in lists.items():
         builder = SplitBuilder(part, root)
-        for picture, class_ in rows(root / listed, 2):
+        for image, class_ in rows(root / listed, 2):
             if class_ not in numbers:
                 raise DatasetError(f"{root / listed} has {class_!r}, which is not in variants.txt.")
-            builder.add(f"data/images/{picture}.jpg", numbers[class_])
-        splits[part] = builder.split(len(classes), checker)
-    checker.expect("classes", len(classes), 100)
+            builder.add(f"data/images/{image}.jpg", numbers[class_])
+        splits[part] = builder.split(len(classes), checks)
+    checks.expect("classes", len(classes), 100)
     for part, split in splits.items():
-        _expect(checker, split, parts[part])
+        checks.expect_split(split, parts[part])
     return LabeledDataset(
-        name=checker.name,
+        name=checks.name,
         kind="classes",
         classes=classes,
         train=splits["train"],
@@ -160,11 +146,11 @@ def fgvc_aircraft(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def dtd(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def dtd(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`labels/{train,val,test}1.txt` and `images/<texture>/`, the first of ten partitions."""
     parts = ("train", "val", "test")
     needed = ("images", *(f"labels/{part}1.txt" for part in parts))
-    root = checker.find(folder, needed, ("dtd",))
+    root = checks.find(folder, needed, ("dtd",))
     listed = {part: list(lines(root / f"labels/{part}1.txt")) for part in parts}
     classes = tuple(sorted({path.partition("/")[0] for part in parts for path in listed[part]}))
     numbers = {name: number for number, name in enumerate(classes)}
@@ -173,12 +159,12 @@ def dtd(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         builder = SplitBuilder(part, root)
         for path in listed[part]:
             builder.add(f"images/{path}", numbers[path.partition("/")[0]])
-        splits[part] = builder.split(len(classes), checker)
-    checker.expect("classes", len(classes), 47)
+        splits[part] = builder.split(len(classes), checks)
+    checks.expect("classes", len(classes), 47)
     for split in splits.values():
-        _expect(checker, split, 1_880, each=40, num_classes=len(classes))
+        checks.expect_split(split, 1_880, each=40, num_classes=len(classes))
     return LabeledDataset(
-        name=checker.name,
+        name=checks.name,
         kind="classes",
         classes=classes,
         train=splits["train"],
@@ -188,29 +174,19 @@ def dtd(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def _food_split(part: str, root: Path, classes: tuple[str, ...], checker: DatasetChecks) -> Split:
+def _food_split(part: str, root: Path, classes: tuple[str, ...], checks: DatasetChecks) -> Split:
     """A part by its JSON file."""
     path = root / f"meta/{part}.json"
     listed = read_json(path)
     if not isinstance(listed, dict) or not set(listed) <= set(classes):
         raise DatasetError(
-            f"{path} is no map from the names in classes.txt to pictures; get it again."
+            f"{path} is no map from the names in classes.txt to images; get it again."
         )
     builder = SplitBuilder(part, root)
     for number, name in enumerate(classes):
-        for picture in listed.get(name, ()):
-            builder.add(f"images/{picture}.jpg", number)
-    return builder.split(len(classes), checker)
-
-
-def _expect(
-    checker: DatasetChecks, split: Split, pictures: int, *, each: int = 0, num_classes: int = 0
-) -> None:
-    """Compare a part with what is published of it: its pictures and, if given, those of a class."""
-    checker.expect(f"{split.name} pictures", len(split), pictures)
-    if each:
-        what = f"{split.name} pictures of a class"
-        checker.expect_each(what, np.asarray(split.labels), num_classes, each)
+        for image in listed.get(name, ()):
+            builder.add(f"images/{image}.jpg", number)
+    return builder.split(len(classes), checks)
 
 
 PLACES_CLASSES = 365
@@ -226,7 +202,7 @@ PLACES_FOLDERS = (
     ("data_large_standard", "val_large"),
     ("data_large", "val_large"),
 )
-"""Folders of the training and validation pictures: 256 x 256 pixels, or as large as they come; the
+"""Folders of the training and validation images: 256 x 256 pixels, or as large as they come; the
 archives unpack to names without `_standard`."""
 
 SUN_CLASSES = 397
@@ -236,27 +212,27 @@ SUN_CLASS_LIST = "ClassName.txt"
 SUN_LISTS = {"train": "Training_01.txt", "test": "Testing_01.txt"}
 
 
-def places365(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """Lists of `path class` beside `data_256_standard/` and `val_256/`, or the large pictures.
+def places365(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """Lists of `path class` beside `data_256_standard/` and `val_256/`, or the large images.
 
-    Numbers are reported on `val`; the labels of the test pictures are not public.
+    Numbers are reported on `val`; the labels of the test images are not public.
     """
-    root = checker.find(folder, (PLACES_CATEGORIES, *PLACES_LISTS.values()))
-    folders = _places_folders(root, checker)
+    root = checks.find(folder, (PLACES_CATEGORIES, *PLACES_LISTS.values()))
+    folders = _places_folders(root, checks)
     classes = _places_classes(root / PLACES_CATEGORIES)
     splits = {}
-    for (name, listed), pictures in zip(PLACES_LISTS.items(), folders, strict=True):
+    for (name, listed), images in zip(PLACES_LISTS.items(), folders, strict=True):
         builder = SplitBuilder(name, root)
         for path, label in rows(root / listed, 2):
-            builder.add(f"{pictures}/{path.lstrip('/')}", whole(label, root / listed))
-        splits[name] = builder.split(len(classes), checker)
+            builder.add(f"{images}/{path.lstrip('/')}", whole(label, root / listed))
+        splits[name] = builder.split(len(classes), checks)
     train, val = splits["train"], splits["val"]
-    checker.expect("classes", len(classes), PLACES_CLASSES)
-    checker.expect("train pictures", len(train), PLACES_TRAIN)
-    checker.expect("val pictures", len(val), PLACES_VAL)
-    checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 100)
+    checks.expect("classes", len(classes), PLACES_CLASSES)
+    checks.expect("train images", len(train), PLACES_TRAIN)
+    checks.expect("val images", len(val), PLACES_VAL)
+    checks.expect_each("val images of a class", np.asarray(val.labels), len(classes), 100)
     return LabeledDataset(
-        name=checker.name,
+        name=checks.name,
         kind="classes",
         classes=classes,
         train=train,
@@ -265,31 +241,31 @@ def places365(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def sun397(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def sun397(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`SUN397/<letter>/<class>/`, with partition 01 of the makers' ten: 50 + 50 of each class.
 
-    A class may have two levels, as `b/bow_window/indoor`; so a picture's class is all of its path.
-    The lists come in an archive of their own and are looked for beside the pictures, in the folder
+    A class may have two levels, as `b/bow_window/indoor`; so an image's class is all of its path.
+    The lists come in an archive of their own and are looked for beside the images, in the folder
     given, and in a folder `Partitions` of either.
     """
-    root = checker.find(folder, (SUN_CLASS_LIST, "a"), ("SUN397",))
+    root = checks.find(folder, (SUN_CLASS_LIST, "a"), ("SUN397",))
     homes = [folder, folder / "Partitions", root, root / "Partitions"]
     home = next((home for home in homes if (home / SUN_LISTS["train"]).exists()), folder)
-    checker.require(*(home / listed for listed in SUN_LISTS.values()))
+    checks.require(*(home / listed for listed in SUN_LISTS.values()))
     paths = [path.strip("/") for path in lines(root / SUN_CLASS_LIST)]
     numbers = {path: number for number, path in enumerate(paths)}
     splits = {
-        name: _sun_split(name, root, home / listed, numbers, checker)
+        name: _sun_split(name, root, home / listed, numbers, checks)
         for name, listed in SUN_LISTS.items()
     }
-    checker.expect("classes", len(paths), SUN_CLASSES)
-    checker.expect("pictures", _sun_pictures(root, paths), SUN_PICTURES)
+    checks.expect("classes", len(paths), SUN_CLASSES)
+    checks.expect("pictures", _sun_pictures(root, paths), SUN_PICTURES)
     for name, split in splits.items():
-        checker.expect(f"{name} pictures", len(split), SUN_PART)
-        each = f"{name} pictures of a class"
-        checker.expect_each(each, np.asarray(split.labels), len(paths), 50)
+        checks.expect(f"{name} images", len(split), SUN_PART)
+        each = f"{name} images of a class"
+        checks.expect_each(each, np.asarray(split.labels), len(paths), 50)
     return LabeledDataset(
-        name=checker.name,
+        name=checks.name,
         kind="classes",
         classes=tuple(path.partition("/")[2] for path in paths),
         train=splits["train"],
@@ -298,12 +274,12 @@ def sun397(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def _places_folders(root: Path, checker: DatasetChecks) -> tuple[str, str]:
-    """The folders that hold the pictures."""
+def _places_folders(root: Path, checks: DatasetChecks) -> tuple[str, str]:
+    """The folders that hold the images."""
     for folders in PLACES_FOLDERS:
         if all((root / name).is_dir() for name in folders):
             return folders
-    raise checker.lacking(*(root / name for name in PLACES_FOLDERS[0]))
+    raise checks.lacking(*(root / name for name in PLACES_FOLDERS[0]))
 
 
 def _places_classes(path: Path) -> tuple[str, ...]:
@@ -315,7 +291,7 @@ def _places_classes(path: Path) -> tuple[str, ...]:
 
 
 def _sun_split(
-    name: str, root: Path, listed: Path, numbers: dict[str, int], checker: DatasetChecks
+    name: str, root: Path, listed: Path, numbers: dict[str, int], checks: DatasetChecks
 ) -> Split:
     """A part by its list, whose lines are `/a/abbey/sun_aaalbzqrimafwbiv.jpg`."""
     builder = SplitBuilder(name, root)
@@ -325,17 +301,17 @@ def _sun_split(
         if class_ not in numbers:
             raise DatasetError(f"{listed} has {line}, whose class is not in {SUN_CLASS_LIST}.")
         builder.add(path, numbers[class_])
-    return builder.split(len(numbers), checker)
+    return builder.split(len(numbers), checks)
 
 
 def _sun_pictures(root: Path, classes: list[str]) -> int:
-    """How many pictures there are, listed or not."""
+    """How many images there are, listed or not."""
     folders = [root / class_ for class_ in classes if (root / class_).is_dir()]
     return sum(path.name.startswith("sun_") for folder in folders for path in folder.iterdir())
 
 
 PICTURE = 3 * 32 * 32
-"""Bytes of a picture."""
+"""Bytes of an image."""
 
 TRAIN, TEST = 50_000, 10_000
 
@@ -353,7 +329,7 @@ class Layout(NamedTuple):
     test: tuple[str, ...]
 
     label_bytes: int
-    """Before each picture; the last is the label."""
+    """Before each image; the last is the label."""
 
     classes: int
 
@@ -376,41 +352,39 @@ HUNDRED = Layout(
 )
 
 
-def cifar_10(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def cifar_10(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`cifar-10-batches-bin/{data_batch_1 ... 5,test_batch}.bin` and `batches.meta.txt`."""
-    return _read(folder, TEN, checker)
+    return _read(folder, TEN, checks)
 
 
-def cifar_100(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def cifar_100(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`cifar-100-binary/{train,test}.bin` and `fine_label_names.txt`; the fine labels count."""
-    return _read(folder, HUNDRED, checker)
+    return _read(folder, HUNDRED, checks)
 
 
-def _read(folder: Path, layout: Layout, checker: DatasetChecks) -> LabeledDataset:
+def _read(folder: Path, layout: Layout, checks: DatasetChecks) -> LabeledDataset:
     """Either set."""
     needed = (layout.names, *layout.train, *layout.test)
     if not any((folder / name / layout.names).exists() for name in ("", layout.folder)):
-        checker.report(
+        checks.report(
             "the binary version is needed (its archive's name ends in -binary.tar.gz), not the "
             "Python or the MATLAB version"
         )
-    root = checker.find(folder, needed, (layout.folder,))
+    root = checks.find(folder, needed, (layout.folder,))
     classes = tuple(lines(root / layout.names))
-    train = _pictures("train", root, layout, checker).split(len(classes), checker)
-    test = _pictures("test", root, layout, checker).split(len(classes), checker)
-    checker.expect("classes", len(classes), layout.classes)
-    checker.expect("train pictures", len(train), TRAIN)
-    checker.expect("test pictures", len(test), TEST)
-    for split, pictures in ((train, TRAIN), (test, TEST)):
-        what = f"{split.name} pictures of a class"
-        each = pictures // layout.classes
-        checker.expect_each(what, np.asarray(split.labels), len(classes), each)
-    return LabeledDataset(
-        name=checker.name, kind="classes", classes=classes, train=train, test=test
-    )
+    train = _pictures("train", root, layout, checks).split(len(classes), checks)
+    test = _pictures("test", root, layout, checks).split(len(classes), checks)
+    checks.expect("classes", len(classes), layout.classes)
+    checks.expect("train images", len(train), TRAIN)
+    checks.expect("test images", len(test), TEST)
+    for split, images in ((train, TRAIN), (test, TEST)):
+        what = f"{split.name} images of a class"
+        each = images // layout.classes
+        checks.expect_each(what, np.asarray(split.labels), len(classes), each)
+    return LabeledDataset(name=checks.name, kind="classes", classes=classes, train=train, test=test)
 
 
-def _pictures(part: str, root: Path, layout: Layout, checker: DatasetChecks) -> SplitBuilder:
+def _pictures(part: str, root: Path, layout: Layout, checks: DatasetChecks) -> SplitBuilder:
     """The records of a part."""
     builder = SplitBuilder(part, root)
     record = layout.label_bytes + PICTURE
@@ -419,7 +393,7 @@ def _pictures(part: str, root: Path, layout: Layout, checker: DatasetChecks) -> 
         numbers = np.fromfile(path, np.uint8)
         count, rest = divmod(len(numbers), record)
         if rest:
-            checker.report(f"{path} has {len(numbers):,} bytes, no multiple of {record:,}")
+            checks.report(f"{path} has {len(numbers):,} bytes, no multiple of {record:,}")
         labels = numbers[layout.label_bytes - 1 :: record][:count].tolist()
         for row, label in enumerate(labels):
             start = row * record + layout.label_bytes
@@ -431,21 +405,21 @@ def _pictures(part: str, root: Path, layout: Layout, checker: DatasetChecks) -> 
 PICTURES = "101_ObjectCategories"
 
 OF_A_CLASS = 30
-"""Training pictures of each class, as in the literature."""
+"""Training images of each class, as in the literature."""
 
 
-def caltech_101(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def caltech_101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`101_ObjectCategories/<class>/`, `BACKGROUND_Google` being the 102nd class.
 
-    The makers have no split: papers draw 30 pictures of each class to train on and test on the
+    The makers have no split: papers draw 30 images of each class to train on and test on the
     rest, each in its own way. Here the 30 are those whose names (`<class>/<file>`) have the lowest
-    hashes, which is the same draw everywhere. A file `tmp` without an ending, a picture of the
+    hashes, which is the same draw everywhere. A file `tmp` without an ending, an image of the
     background, is left out; with it there are 9,145.
     """
-    root = checker.find(folder, (PICTURES,), ("caltech-101", "caltech101"))
-    found = read_class_folders(root / PICTURES, root, checker)
+    root = checks.find(folder, (PICTURES,), ("caltech-101", "caltech101"))
+    found = read_class_folders(root / PICTURES, root, checks)
     classes = tuple(sorted(found.names))
-    whole = found.split(classes, checker)
+    whole = found.split(classes, checks)
     labels = np.asarray(whole.labels)
     order = [key(name.removeprefix(f"{PICTURES}{os.sep}")) for name in whole.keys]
     builders = SplitBuilder("train", root), SplitBuilder("test", root)
@@ -454,18 +428,18 @@ def caltech_101(folder: Path, checker: DatasetChecks) -> LabeledDataset:
         drawn = set(sorted(rows, key=order.__getitem__)[:OF_A_CLASS])
         for row in rows:
             builders[row not in drawn].add_found(whole.image(row), label)
-    train, test = (builder.split(len(classes), checker) for builder in builders)
-    checker.expect("classes", len(classes), 102)
-    checker.expect("train pictures", len(train), 3_060)
-    checker.expect("test pictures", len(test), 6_084)
+    train, test = (builder.split(len(classes), checks) for builder in builders)
+    checks.expect("classes", len(classes), 102)
+    checks.expect("train images", len(train), 3_060)
+    checks.expect("test images", len(test), 6_084)
     return LabeledDataset(
-        name=checker.name,
+        name=checks.name,
         kind="classes",
         classes=classes,
         train=train,
         test=test,
         per_class=True,
-        facts={"split": "30 pictures of each class by hash of their names, the rest to test on"},
+        facts={"split": "30 images of each class by hash of their names, the rest to test on"},
     )
 
 
@@ -478,17 +452,17 @@ LISTS = "ImageSets/Main"
 PRESENT, DIFFICULT, ABSENT = 1, 0, -1
 
 
-def voc2007(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def voc2007(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`, with the test archive unpacked into it."""
     needed = ["JPEGImages"]
     for part in PARTS:
         needed += [f"{LISTS}/{part}.txt", *(f"{LISTS}/{name}_{part}.txt" for name in CLASSES)]
-    root = checker.find(folder, needed, ("VOC2007", "VOCdevkit/VOC2007"))
-    trainval, test = (_split(part, root, checker) for part in PARTS)
+    root = checks.find(folder, needed, ("VOC2007", "VOCdevkit/VOC2007"))
+    trainval, test = (_split(part, root, checks) for part in PARTS)
     for split in (trainval, test):
-        checker.expect(f"{split.name} pictures", len(split), PARTS[split.name])
+        checks.expect(f"{split.name} images", len(split), PARTS[split.name])
     return LabeledDataset(
-        name=checker.name,
+        name=checks.name,
         kind="classes",
         classes=CLASSES,
         train=trainval,
@@ -497,20 +471,20 @@ def voc2007(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def _split(part: str, root: Path, checker: DatasetChecks) -> Split:
+def _split(part: str, root: Path, checks: DatasetChecks) -> Split:
     """A part with its labels (N, 20)."""
     names = list(lines(root / LISTS / f"{part}.txt"))
     builder = SplitBuilder(part, root)
     for row, name in enumerate(names):
         builder.add(f"JPEGImages/{name}.jpg", row)
-    found = builder.split(max(len(names), 1), checker)
+    found = builder.split(max(len(names), 1), checks)
     shown = np.stack([_shown(root / LISTS / f"{name}_{part}.txt", names) for name in CLASSES], 1)
     shown = shown[np.asarray(found.labels)]
     return replace(found, labels=shown == PRESENT, counted=shown != DIFFICULT)
 
 
 def _shown(path: Path, names: list[str]) -> NDArray[np.int64]:
-    """What the list of a class says of each picture, joined by name (N)."""
+    """What the list of a class says of each image, joined by name (N)."""
     listed = {name: whole(mark, path) for name, mark in rows(path, 2)}
     marks = [listed.get(name) for name in names]
     for name, mark in zip(names, marks, strict=True):
@@ -519,3 +493,118 @@ def _shown(path: Path, names: list[str]) -> NDArray[np.int64]:
                 f"{path} says {mark} of {name}; allowed are 1, 0 and -1: get it again."
             )
     return np.array(marks, np.int64)
+
+
+CARS_TEST_LABELS = "cars_test_annos_withlabels.mat"
+
+FLOWERS = (
+    "pink primrose", "hard-leaved pocket orchid", "canterbury bells", "sweet pea",
+    "english marigold", "tiger lily", "moon orchid", "bird of paradise", "monkshood",
+    "globe thistle", "snapdragon", "colt's foot", "king protea", "spear thistle", "yellow iris",
+    "globe-flower", "purple coneflower", "peruvian lily", "balloon flower",
+    "giant white arum lily", "fire lily", "pincushion flower", "fritillary", "red ginger",
+    "grape hyacinth", "corn poppy", "prince of wales feathers", "stemless gentian", "artichoke",
+    "sweet william", "carnation", "garden phlox", "love in the mist", "mexican aster",
+    "alpine sea holly", "ruby-lipped cattleya", "cape flower", "great masterwort", "siam tulip",
+    "lenten rose", "barbeton daisy", "daffodil", "sword lily", "poinsettia", "bolero deep blue",
+    "wallflower", "marigold", "buttercup", "oxeye daisy", "common dandelion", "petunia",
+    "wild pansy", "primula", "sunflower", "pelargonium", "bishop of llandaff", "gaura",
+    "geranium", "orange dahlia", "pink-yellow dahlia", "cautleya spicata", "japanese anemone",
+    "black-eyed susan", "silverbush", "californian poppy", "osteospermum", "spring crocus",
+    "bearded iris", "windflower", "tree poppy", "gazania", "azalea", "water lily", "rose",
+    "thorn apple", "morning glory", "passion flower", "lotus", "toad lily", "anthurium",
+    "frangipani", "clematis", "hibiscus", "columbine", "desert-rose", "tree mallow", "magnolia",
+    "cyclamen", "watercress", "canna lily", "hippeastrum", "bee balm", "ball moss", "foxglove",
+    "bougainvillea", "camellia", "mallow", "mexican petunia", "bromelia", "blanket flower",
+    "trumpet creeper", "blackberry lily",
+)  # fmt: skip
+"""Names by number, from the makers' page: the files hold numbers alone."""
+
+
+def stanford_cars(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """`devkit/`, `cars_train/` and `cars_test/`; classes are counted from 1.
+
+    The labels of the test images are in `cars_test_annos_withlabels.mat`, which came later and
+    lies beside the devkit or in it; `cars_test_annos.mat` has none.
+    """
+    needed = ("devkit/cars_meta.mat", "devkit/cars_train_annos.mat", "cars_train", "cars_test")
+    root = checks.find(folder, needed, ("stanford_cars",))
+    homes = (root, root / "devkit")
+    listed = [home / CARS_TEST_LABELS for home in homes if (home / CARS_TEST_LABELS).exists()]
+    checks.require(*(listed or [root / CARS_TEST_LABELS])[:1])
+    names = read_matlab(root / "devkit/cars_meta.mat", "class_names")
+    classes = tuple(str(name) for name in np.ravel(names))
+    train = _cars_split("train", root, root / "devkit/cars_train_annos.mat", classes, checks)
+    test = _cars_split("test", root, listed[0], classes, checks)
+    checks.expect("classes", len(classes), 196)
+    checks.expect("train images", len(train), 8_144)
+    checks.expect("test images", len(test), 8_041)
+    return LabeledDataset(name=checks.name, kind="classes", classes=classes, train=train, test=test)
+
+
+def flowers_102(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """`imagelabels.mat`, `setid.mat` and `jpg/image_00001.jpg` ...; classes are counted from 1.
+
+    The test part is the large one (`tstid`); some works train on it instead.
+    """
+    root = checks.find(folder, ("jpg", "imagelabels.mat", "setid.mat"), ("flowers-102",))
+    labels = np.ravel(read_matlab(root / "imagelabels.mat", "labels")).astype(np.int64) - 1
+    train = _flowers_split("train", "trnid", root, labels, checks)
+    val = _flowers_split("val", "valid", root, labels, checks)
+    test = _flowers_split("test", "tstid", root, labels, checks)
+    checks.expect("classes", len(np.unique(labels)), len(FLOWERS))
+    checks.expect("pictures", len(labels), 8_189)
+    checks.expect("train images", len(train), 1_020)
+    checks.expect("val images", len(val), 1_020)
+    checks.expect("test images", len(test), 6_149)
+    for split in (train, val):
+        each = f"{split.name} images of a class"
+        checks.expect_each(each, np.asarray(split.labels), len(FLOWERS), 10)
+    return LabeledDataset(
+        name=checks.name,
+        kind="classes",
+        classes=FLOWERS,
+        train=train,
+        val=val,
+        test=test,
+        per_class=True,
+    )
+
+
+def _cars_split(
+    part: str, root: Path, listed: Path, classes: tuple[str, ...], checks: DatasetChecks
+) -> Split:
+    """A part by its list of records, of which file name and class count."""
+    records = read_matlab(listed, "annotations")
+    fields = records.dtype.names or ()
+    if not {"fname", "class"} <= set(fields):
+        raise DatasetError(
+            f"{listed} has no classes, only {', '.join(fields)}; get the one with them."
+        )
+    builder = SplitBuilder(part, root)
+    for record in records:
+        try:
+            label = int(record["class"]) - 1
+        except (TypeError, ValueError) as error:
+            raise DatasetError(
+                f"{listed} has {record['class']!r} as the class of {record['fname']}, where a "
+                "whole number belongs; get it again."
+            ) from error
+        builder.add(f"cars_{part}/{record['fname']}", label)
+    return builder.split(len(classes), checks)
+
+
+def _flowers_split(
+    part: str, variable: str, root: Path, labels: NDArray[np.int64], checks: DatasetChecks
+) -> Split:
+    """A part by its list of image numbers, counted from 1."""
+    numbers: Iterable[int] = np.ravel(read_matlab(root / "setid.mat", variable)).tolist()
+    builder = SplitBuilder(part, root)
+    for number in numbers:
+        if not 1 <= number <= len(labels):
+            raise DatasetError(
+                f"{root / 'setid.mat'} has image {number}, but imagelabels.mat has "
+                f"{len(labels):,} labels; get both again."
+            )
+        builder.add(f"jpg/image_{number:05d}.jpg", int(labels[number - 1]))
+    return builder.split(len(FLOWERS), checks)

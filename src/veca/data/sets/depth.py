@@ -1,24 +1,24 @@
 """Readers of depth datasets.
 
-Lists of pictures and depth maps, as the depth sets are passed around with.
+Lists of images and depth maps, as the depth sets are passed around with.
 
-A line is `picture depth focal-length`; the depth is `None` where there is no map. Names may begin
+A line is `image depth focal-length`; the depth is `None` where there is no map. Names may begin
 with a slash that means the folder of the set.
 
 NYU Depth v2, by the two conventions that go by that name.
 
-`nyu-v2`: 24,231 pictures from the raw sequences and the 654 labeled test pictures, by the lists
+`nyu-v2`: 24,231 images from the raw sequences and the 654 labeled test images, by the lists
 `nyu_train.txt` and `nyu_test.txt`; what depth probes are nearly always measured with.
-`nyu-v2-labeled`: the 795 labeled training pictures instead, a thirtieth of the pictures, so that
+`nyu-v2-labeled`: the 795 labeled training images instead, a thirtieth of the images, so that
 numbers are not comparable. Both are 480 x 640 pixels with a frame that shows nothing; depth is in
 millimeters.
 
 KITTI depth by Eigen's split, with the improved depth maps of the depth benchmark.
 
-Lists `kitti_eigen_train.txt` and `kitti_eigen_test.txt`; pictures in
+Lists `kitti_eigen_train.txt` and `kitti_eigen_test.txt`; images in
 `input/<date>/<drive>_sync/image_02/data/`, depth in
 `gt_depth/<drive>_sync/proj_depth/groundtruth/image_02/`, or both as their archives unpack. Depth is
-in 1/256 meter, 0 where no laser point fell. Of the 697 test pictures 45 have no improved depth map:
+in 1/256 meter, 0 where no laser point fell. Of the 697 test images 45 have no improved depth map:
 652 are measured on. Numbers over all 697 with raw laser points are another convention.
 """
 
@@ -35,7 +35,6 @@ from veca.data.sets.dataset import (
     Split,
     files_below,
     paired_split,
-    require_apart,
     rows,
 )
 from veca.data.sets.segmentation import read_depth
@@ -50,25 +49,25 @@ class DepthList(NamedTuple):
     """Of the file."""
 
     pairs: list[tuple[str, str]]
-    """Pictures and depth maps, as they are written, without a slash before them."""
+    """Images and depth maps, as they are written, without a slash before them."""
 
     without_depth: int
-    """Pictures that have no depth map and are left out."""
+    """Images that have no depth map and are left out."""
 
 
-def read_depth_list(folder: Path, names: Sequence[str], checker: DatasetChecks) -> DepthList:
+def read_depth_list(folder: Path, names: Sequence[str], checks: DatasetChecks) -> DepthList:
     """The first of some lists that is in the folder; they are one list under several names."""
     path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
     if not path.exists():
-        checker.report(f"none of the lists {', '.join(names)} is in {folder}")
-    checker.require(path)
+        checks.report(f"none of the lists {', '.join(names)} is in {folder}")
+    checks.require(path)
     pairs, without = [], 0
-    for picture, rest in rows(path, 2):
+    for image, rest in rows(path, 2):
         depth = rest.split(None, 1)[0]
         if depth == NO_DEPTH:
             without += 1
         else:
-            pairs.append((picture.lstrip("/"), depth.lstrip("/")))
+            pairs.append((image.lstrip("/"), depth.lstrip("/")))
     return DepthList(path.name, pairs, without)
 
 
@@ -98,54 +97,53 @@ PICTURE, DEPTH = "rgb_", "sync_depth_"
 """How the names of the files of a scene begin."""
 
 
-def nyu_v2(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """24,231 pictures to train on, 654 to test on."""
-    train = _listed("train", folder, TRAIN_LISTS, TRAIN_PLACES, checker)
-    test = _listed("test", folder, TEST_LISTS, TEST_PLACES, checker)
-    checker.expect("train pictures", len(train), TRAIN)
-    checker.expect("test pictures", len(test), TEST)
-    require_apart(train, test, checker)
-    facts = {"train_list": "24,231 pictures of the raw sequences (nyu_train.txt)"}
+def nyu_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """24,231 images to train on, 654 to test on."""
+    train = _listed("train", folder, TRAIN_LISTS, TRAIN_PLACES, checks)
+    test = _listed("test", folder, TEST_LISTS, TEST_PLACES, checks)
+    checks.expect("train images", len(train), TRAIN)
+    checks.expect("test images", len(test), TEST)
+    facts = {"train_list": "24,231 images of the raw sequences (nyu_train.txt)"}
     return LabeledDataset(
         name="nyu-v2", kind="depth", train=train, test=test, depth=FACTS, facts=facts
     )
 
 
-def nyu_v2_labeled(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """795 pictures to train on, 654 to test on: `{train,test}/<scene>/` as BTS's tool writes them.
+def nyu_v2_labeled(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """795 images to train on, 654 to test on: `{train,test}/<scene>/` as BTS's tool writes them.
 
     The tool is `extract_official_train_test_set_from_mat.py`; its depth is the raw one, with holes,
-    and its pictures have a black frame.
+    and its images have a black frame.
     """
-    home = checker.find(folder, ("train", "test"), ("official_splits",))
+    home = checks.find(folder, ("train", "test"), ("official_splits",))
     train, test = (
-        paired_split(part, home, _scene_pairs(home, part), MILLIMETERS, checker)
+        paired_split(part, home, _scene_pairs(home, part), MILLIMETERS, checks)
         for part in ("train", "test")
     )
-    checker.expect("train pictures", len(train), LABELED_TRAIN)
-    checker.expect("test pictures", len(test), TEST)
-    facts = {"train_list": "795 labeled pictures (splits.mat)"}
+    checks.expect("train images", len(train), LABELED_TRAIN)
+    checks.expect("test images", len(test), TEST)
+    facts = {"train_list": "795 labeled images (splits.mat)"}
     return LabeledDataset(
         name="nyu-v2-labeled", kind="depth", train=train, test=test, depth=FACTS, facts=facts
     )
 
 
 def _listed(
-    name: str, folder: Path, lists: Sequence[str], places: Sequence[str], checker: DatasetChecks
+    name: str, folder: Path, lists: Sequence[str], places: Sequence[str], checks: DatasetChecks
 ) -> Split:
     """A part by its list."""
-    found = read_depth_list(folder, lists, checker)
+    found = read_depth_list(folder, lists, checks)
     pairs = [Pair(*(first_place(folder, places, file) for file in files)) for files in found.pairs]
-    return paired_split(name, folder, pairs, MILLIMETERS, checker)
+    return paired_split(name, folder, pairs, MILLIMETERS, checks)
 
 
 def _scene_pairs(home: Path, part: str) -> list[Pair]:
-    """Pictures and depth maps of one scene and number."""
+    """Images and depth maps of one scene and number."""
     pairs = []
-    for picture in files_below(home, part, ".jpg"):
-        scene, _, file = picture.rpartition("/")
+    for image in files_below(home, part, ".jpg"):
+        scene, _, file = image.rpartition("/")
         number = file.removeprefix(PICTURE).removesuffix(".jpg")
-        pairs.append(Pair(picture, f"{scene}/{DEPTH}{number}.png"))
+        pairs.append(Pair(image, f"{scene}/{DEPTH}{number}.png"))
     return pairs
 
 
@@ -171,23 +169,22 @@ DEPTH_PLACES = (
 take drives from both."""
 
 
-def kitti(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """23,158 pictures to train on, 652 to test on; Garg's crop."""
-    listed = read_depth_list(folder, KITTI_TRAIN_LISTS, checker)
-    train = _split("train", folder, listed, checker)
-    checker.expect("train pictures", len(train), KITTI_TRAIN)
-    listed = read_depth_list(folder, KITTI_TEST_LISTS, checker)
-    test = _split("test", folder, listed, checker)
-    checker.expect("test pictures with depth", len(test), KITTI_TEST)
-    checker.expect("test pictures without depth", listed.without_depth, TEST_WITHOUT_DEPTH)
-    require_apart(train, test, checker)
+def kitti(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """23,158 images to train on, 652 to test on; Garg's crop."""
+    listed = read_depth_list(folder, KITTI_TRAIN_LISTS, checks)
+    train = _split("train", folder, listed, checks)
+    checks.expect("train images", len(train), KITTI_TRAIN)
+    listed = read_depth_list(folder, KITTI_TEST_LISTS, checks)
+    test = _split("test", folder, listed, checks)
+    checks.expect("test images with depth", len(test), KITTI_TEST)
+    checks.expect("test images without depth", listed.without_depth, TEST_WITHOUT_DEPTH)
     facts = {"split": "Eigen", "test_pictures_without_depth": listed.without_depth}
     return LabeledDataset(
         name="kitti", kind="depth", train=train, test=test, depth=KITTI_FACTS, facts=facts
     )
 
 
-def _split(name: str, folder: Path, listed: DepthList, checker: DatasetChecks) -> Split:
+def _split(name: str, folder: Path, listed: DepthList, checks: DatasetChecks) -> Split:
     """A part by its list; a drive is looked for once."""
 
     @cache
@@ -199,7 +196,6 @@ def _split(name: str, folder: Path, listed: DepthList, checker: DatasetChecks) -
         return f"{place(places, top)}/{rest}"
 
     pairs = [
-        Pair(way(PICTURE_PLACES, picture), way(DEPTH_PLACES, depth))
-        for picture, depth in listed.pairs
+        Pair(way(PICTURE_PLACES, image), way(DEPTH_PLACES, depth)) for image, depth in listed.pairs
     ]
-    return paired_split(name, folder, pairs, STEPS, checker)
+    return paired_split(name, folder, pairs, STEPS, checks)

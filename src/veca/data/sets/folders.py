@@ -1,10 +1,10 @@
 """Datasets of one's own: class folders, masks and depth beside the images.
 
-Pictures in a folder for each class: `train/<class>/...` and `val/<class>/...`.
+Images in a folder for each class: `train/<class>/...` and `val/<class>/...`.
 
 Plain layouts for masks and for depth, for sets of one's own.
 
-`images/` with `masks/` or `depth/`, whose PNG files have the names of the pictures, and `train.txt`
+`images/` with `masks/` or `depth/`, whose PNG files have the names of the images, and `train.txt`
 and `val.txt`, which list these names without their endings. Masks hold numbers of `classes.txt`,
 which has a name a line, from 0, and 255 where pixels do not count. `scored.txt` may name the
 classes that a mean goes over; the others stay in the unions. Depth is in millimeters, 0 where it is
@@ -33,7 +33,6 @@ from veca.data.sets.dataset import (
     SplitBuilder,
     lines,
     paired_split,
-    require_apart,
 )
 from veca.data.sets.segmentation import plain_table, read_depth, read_mask
 
@@ -42,7 +41,7 @@ HELD_OUT = ("val", "validation", "valid")
 TEST = "test"
 
 
-class Pictures(NamedTuple):
+class ClassImages(NamedTuple):
     """What lies in the class folders of one part."""
 
     builder: SplitBuilder
@@ -51,16 +50,16 @@ class Pictures(NamedTuple):
     names: list[str]
     """The classes, in the order in which they were met."""
 
-    def split(self, classes: Sequence[str], checker: DatasetChecks) -> Split:
+    def split(self, classes: Sequence[str], checks: DatasetChecks) -> Split:
         """The part, with the places of its classes among all classes as labels."""
         unknown = sorted(set(self.names).difference(classes))
         if unknown:
             raise DatasetError(
-                f"{checker.name}: {self.builder.name} has the class {unknown[0]!r}, which is none "
-                f"of the {len(classes):,} classes; give it training pictures, or take it away."
+                f"{checks.name}: {self.builder.name} has the class {unknown[0]!r}, which is none "
+                f"of the {len(classes):,} classes; give it training images, or take it away."
             )
         numbers = {name: number for number, name in enumerate(classes)}
-        return self.builder.split(len(classes), checker, [numbers[name] for name in self.names])
+        return self.builder.split(len(classes), checks, [numbers[name] for name in self.names])
 
 
 def is_class_folders(folder: Path) -> bool:
@@ -68,16 +67,16 @@ def is_class_folders(folder: Path) -> bool:
     return (folder / TRAIN).is_dir()
 
 
-def class_folders(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A set in the plain layout.
 
     Classes are numbered by name, as they lie in `train`. Numbers are reported on `test` where it
     has class folders, settings then chosen on `val`; else on `val`.
     """
     parts = (TRAIN, *_parts(folder))
-    found = [read_class_folders(folder / part, folder, checker) for part in parts]
+    found = [read_class_folders(folder / part, folder, checks) for part in parts]
     classes = tuple(sorted(found[0].names))
-    splits = [part.split(classes, checker) for part in found]
+    splits = [part.split(classes, checks) for part in found]
     tested = np.bincount(np.asarray(splits[-1].labels), minlength=len(classes))
     absent = [classes[number] for number in np.flatnonzero(tested == 0)]
     return LabeledDataset(
@@ -91,18 +90,18 @@ def class_folders(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def read_class_folders(top: Path, folder: Path, checker: DatasetChecks) -> Pictures:
-    """The pictures of a part, to any depth; a class may be a tar shard, `<class>.tar`, too.
+def read_class_folders(top: Path, folder: Path, checks: DatasetChecks) -> ClassImages:
+    """The images of a part, to any depth; a class may be a tar shard, `<class>.tar`, too.
 
     Args:
         top: holds the class folders; the part has its name.
-        folder: of the set, below which pictures are named.
-        checker: of the set.
+        folder: of the set, below which images are named.
+        checks: of the set.
     """
-    found = Pictures(SplitBuilder(top.name, folder), [])
+    found = ClassImages(SplitBuilder(top.name, folder), [])
     places: dict[str, int] = {}
     loose = 0
-    for name, source in pictures_below(top, checker):
+    for name, source in pictures_below(top, checks):
         class_ = _class_of(name)
         if class_ is None:
             loose += 1
@@ -112,12 +111,12 @@ def read_class_folders(top: Path, folder: Path, checker: DatasetChecks) -> Pictu
             found.names.append(class_)
         found.builder.add_found(source, places[class_])
     if loose:
-        checker.report(f"{top.name}: {loose:,} pictures lie in no folder of a class")
+        checks.report(f"{top.name}: {loose:,} images lie in no folder of a class")
     return found
 
 
-def pictures_below(top: Path, checker: DatasetChecks) -> Iterator[tuple[str, ImageEntry]]:
-    """Name below a folder, and place, of all pictures in it, by folder and name."""
+def pictures_below(top: Path, checks: DatasetChecks) -> Iterator[tuple[str, ImageEntry]]:
+    """Name below a folder, and place, of all images in it, by folder and name."""
     try:
         found = list_images([top])
     except DataError:  # not one
@@ -126,7 +125,7 @@ def pictures_below(top: Path, checker: DatasetChecks) -> Iterator[tuple[str, Ima
     for row in found.rows.tolist():
         source = found.table[row]
         if row in found.problems:
-            checker.report(f"{source.name}: {found.problems[row].rstrip('.')}")
+            checks.report(f"{source.name}: {found.problems[row].rstrip('.')}")
         else:
             yield source.name[start:], source
 
@@ -138,13 +137,13 @@ def _parts(folder: Path) -> list[str]:
     if not held_out and not test:
         raise DatasetError(
             f"{folder} has {TRAIN}/, but neither {HELD_OUT[0]}/ nor {TEST}/ with a folder for each "
-            f"class; move some pictures of every class there, to measure on."
+            f"class; move some images of every class there, to measure on."
         )
     return held_out + test
 
 
 def has_folders(folder: Path) -> bool:
-    """Whether a part has classes: the test pictures of a challenge often lie there without.
+    """Whether a part has classes: the test images of a challenge often lie there without.
 
     What begins with a dot is no class: notebooks and file managers put such folders anywhere.
     """
@@ -154,7 +153,7 @@ def has_folders(folder: Path) -> bool:
 
 
 def _class_of(name: str) -> str | None:
-    """The class of a picture, by its name below the folder of its part."""
+    """The class of an image, by its name below the folder of its part."""
     shard = f"{SHARDS[0]}{MEMBER_MARK}"
     top, below, _ = name.partition(os.sep)
     if shard in top:
@@ -167,7 +166,7 @@ CLASSES, SCORED = "classes.txt", "scored.txt"
 PARTS = ("train", "val")
 
 ANIMALS = "voc2012_animals"
-"""A part of VOC 2012 whose other classes show up in too few pictures to be scored."""
+"""A part of VOC 2012 whose other classes show up in too few images to be scored."""
 
 ANIMALS_SCORED = ("background", "cat", "cow", "dog", "horse", "person", "sheep")
 
@@ -182,15 +181,15 @@ def is_plain_depth(folder: Path) -> bool:
     return (folder / IMAGES).is_dir() and (folder / DEPTH).is_dir()
 
 
-def plain_masks(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A set of masks in the plain layout."""
-    checker.require(folder / IMAGES, folder / MASKS, folder / CLASSES)
+    checks.require(folder / IMAGES, folder / MASKS, folder / CLASSES)
     classes = tuple(lines(folder / CLASSES))
     if len(set(classes)) != len(classes):
         raise DatasetError(f"{folder / CLASSES} names a class twice; give each another name.")
     scored, facts = _scored(folder, classes)
     read = partial(read_mask, table=plain_table(len(classes)))
-    train, val = _splits(folder, MASKS, read, checker)
+    train, val = _splits(folder, MASKS, read, checks)
     return LabeledDataset(
         name=folder.resolve().name,
         kind="masks",
@@ -202,40 +201,39 @@ def plain_masks(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def plain_depth(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def plain_depth(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A set of depth maps in the plain layout."""
-    checker.require(folder / IMAGES, folder / DEPTH)
-    train, val = _splits(folder, DEPTH, partial(read_depth, per_metre=1000), checker)
+    checks.require(folder / IMAGES, folder / DEPTH)
+    train, val = _splits(folder, DEPTH, partial(read_depth, per_metre=1000), checks)
     return LabeledDataset(
         name=folder.resolve().name, kind="depth", train=train, test=val, depth=DepthRange()
     )
 
 
 def _splits(
-    folder: Path, kind: str, read_target: ReadTarget, checker: DatasetChecks
+    folder: Path, kind: str, read_target: ReadTarget, checks: DatasetChecks
 ) -> tuple[Split, Split]:
     """The parts by their lists."""
-    checker.require(*(folder / f"{part}.txt" for part in PARTS))
-    pictures = _pictures(folder / IMAGES)
+    checks.require(*(folder / f"{part}.txt" for part in PARTS))
+    images = _pictures(folder / IMAGES)
     train, val = (
         paired_split(
             part,
             folder,
             [
-                Pair(f"{IMAGES}/{pictures.get(name, name)}", f"{kind}/{name}.png")
+                Pair(f"{IMAGES}/{images.get(name, name)}", f"{kind}/{name}.png")
                 for name in lines(folder / f"{part}.txt")
             ],
             read_target,
-            checker,
+            checks,
         )
         for part in PARTS
     )
-    require_apart(train, val, checker)
     return train, val
 
 
 def _pictures(folder: Path) -> dict[str, str]:
-    """File names of pictures by their names without endings."""
+    """File names of images by their names without endings."""
     found: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() not in PICTURES:

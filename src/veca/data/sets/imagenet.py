@@ -33,13 +33,13 @@ TRAIN = 1_281_167
 VAL = 50_000
 V2 = 10_000
 REAL = 46_837
-"""Validation pictures that have at least one label; 3,163 have none."""
+"""Validation images that have at least one label; 3,163 have none."""
 
 KAGGLE = "ILSVRC/Data/CLS-LOC"
 """Where the competition's download keeps train/ and val/."""
 
 SOLUTION = "LOC_val_solution.csv"
-"""The competition's list of validation pictures and their classes."""
+"""The competition's list of validation images and their classes."""
 
 REAL_LIST = "real.json"
 """The list of ReaL: 50,000 lists of class numbers."""
@@ -55,29 +55,29 @@ VAL_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
 WORDNET_ID = re.compile(r"n\d{8}")
 
 
-def imagenet_1k(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def imagenet_1k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`train/<wnid>/` (or `train/<wnid>.tar`) and `val/<wnid>/`, or a flat `val/` with a list.
 
     The list is LOC_val_solution.csv of the Kaggle download. Numbers are reported on `val`: the
-    labels of the test pictures are not public.
+    labels of the test images are not public.
     """
-    root = checker.find(folder, ("train", "val"), (KAGGLE,))
-    found = read_class_folders(root / "train", root, checker)
+    root = checks.find(folder, ("train", "val"), (KAGGLE,))
+    found = read_class_folders(root / "train", root, checks)
     classes = tuple(sorted(found.names))
-    train = found.split(classes, checker)
+    train = found.split(classes, checks)
     solutions = [place / SOLUTION for place in (root, folder) if (place / SOLUTION).exists()]
     if has_folders(root / "val") or not solutions:
-        val = read_class_folders(root / "val", root, checker).split(classes, checker)
+        val = read_class_folders(root / "val", root, checks).split(classes, checks)
     else:
-        val = _listed_val(root, solutions[0], classes, checker)
-    checker.expect("classes", len(classes), CLASSES)
-    checker.expect("train pictures", len(train), TRAIN)
-    checker.expect("val pictures", len(val), VAL)
-    checker.expect_each("val pictures of a class", np.asarray(val.labels), len(classes), 50)
-    return LabeledDataset(name=checker.name, kind="classes", classes=classes, train=train, test=val)
+        val = _listed_val(root, solutions[0], classes, checks)
+    checks.expect("classes", len(classes), CLASSES)
+    checks.expect("train images", len(train), TRAIN)
+    checks.expect("val images", len(val), VAL)
+    checks.expect_each("val images of a class", np.asarray(val.labels), len(classes), 50)
+    return LabeledDataset(name=checks.name, kind="classes", classes=classes, train=train, test=val)
 
 
-def imagenet_v2(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def imagenet_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`<class number>/`: the name of the folder is the number, so 10 comes after 9, not after 1.
 
     An older archive has WordNet ids instead; all 1,000 must be there to number them.
@@ -85,37 +85,37 @@ def imagenet_v2(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     places = (folder, *(folder / name for name in V2_FOLDERS))
     root = next((place for place in places if _has_classes(place)), None)
     if root is None:
-        raise checker.lacking(folder / "0")
-    found = read_class_folders(root, root, checker)
+        raise checks.lacking(folder / "0")
+    found = read_class_folders(root, root, checks)
     numbers = _v2_numbers(found.names, root)
-    test = replace(found.builder.split(CLASSES, checker, numbers), name="test")
-    checker.expect("classes", len(numbers), CLASSES)
-    checker.expect("test pictures", len(test), V2)
-    checker.expect_each("test pictures of a class", np.asarray(test.labels), CLASSES, 10)
-    return _measured(checker.name, test, {"variant": root.name})
+    test = replace(found.builder.split(CLASSES, checks, numbers), name="test")
+    checks.expect("classes", len(numbers), CLASSES)
+    checks.expect("test images", len(test), V2)
+    checks.expect_each("test images of a class", np.asarray(test.labels), CLASSES, 10)
+    return _measured(checks.name, test, {"variant": root.name})
 
 
-def imagenet_real(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def imagenet_real(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """The folder of ImageNet-1K with real.json in it; `val/` may be flat or in class folders.
 
-    A picture has several labels or none; those with none are left out. The list is joined by the
-    number in the name of a picture, which is its place in the list, counted from 1.
+    A image has several labels or none; those with none are left out. The list is joined by the
+    number in the name of an image, which is its place in the list, counted from 1.
     """
-    root = checker.find(folder, ("val",), (KAGGLE,))
+    root = checks.find(folder, ("val",), (KAGGLE,))
     listed = (folder if (folder / REAL_LIST).exists() else root) / REAL_LIST
-    checker.require(listed)
+    checks.require(listed)
     real = _real_labels(listed)
-    found = dict(_val_pictures(root, checker))
+    found = dict(_val_pictures(root, checks))
     builder = SplitBuilder("val", root)
     for number in sorted(found):
         if number <= len(real) and real[number - 1].any():
             builder.add_found(found[number], number - 1)
-    rows = builder.split(max(len(real), 1), checker)
+    rows = builder.split(max(len(real), 1), checks)
     test = replace(rows, labels=real[np.asarray(rows.labels)])
-    checker.expect(f"lists in {REAL_LIST}", len(real), VAL)
-    checker.expect("val pictures", len(found), VAL)
-    checker.expect("val pictures with labels", len(test), REAL)
-    return _measured(checker.name, test, {"pictures_without_labels": int((~real.any(1)).sum())})
+    checks.expect(f"lists in {REAL_LIST}", len(real), VAL)
+    checks.expect("val images", len(found), VAL)
+    checks.expect("val images with labels", len(test), REAL)
+    return _measured(checks.name, test, {"pictures_without_labels": int((~real.any(1)).sum())})
 
 
 def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledDataset:
@@ -133,20 +133,20 @@ def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledDataset:
 
 
 def _listed_val(
-    root: Path, solution: Path, classes: tuple[str, ...], checker: DatasetChecks
+    root: Path, solution: Path, classes: tuple[str, ...], checks: DatasetChecks
 ) -> Split:
     """A flat val/ by its list, whose lines are `ILSVRC2012_val_00000001,n01751748 111 108 ...`."""
     numbers = {name: number for number, name in enumerate(classes)}
     builder = SplitBuilder("val", root)
     for line in lines(solution):
-        picture, _, answer = line.partition(",")
-        if picture == "ImageId":
+        image, _, answer = line.partition(",")
+        if image == "ImageId":
             continue
         name = answer.split(maxsplit=1)[0] if answer else ""
         if name not in numbers:
             raise DatasetError(f"{solution} has the class {name!r}, which train/ has not.")
-        builder.add(f"val/{picture}.JPEG", numbers[name])
-    return builder.split(len(classes), checker)
+        builder.add(f"val/{image}.JPEG", numbers[name])
+    return builder.split(len(classes), checks)
 
 
 def _has_classes(folder: Path) -> bool:
@@ -172,7 +172,7 @@ def _v2_numbers(names: Sequence[str], root: Path) -> list[int]:
 
 
 def _real_labels(path: Path) -> NDArray[np.bool_]:
-    """Which classes each picture has (pictures, 1,000)."""
+    """Which classes each image has (images, 1,000)."""
     listed = read_json(path)
     if not isinstance(listed, list) or not all(isinstance(some, list) for some in listed):
         raise DatasetError(f"{path} is not a list of lists of class numbers; get it again.")
@@ -184,8 +184,8 @@ def _real_labels(path: Path) -> NDArray[np.bool_]:
     return labels
 
 
-def _val_pictures(root: Path, checker: DatasetChecks) -> Iterator[tuple[int, ImageEntry]]:
-    """Number, from 1, and place of each validation picture, by its name alone."""
-    for name, source in pictures_below(root / "val", checker):
+def _val_pictures(root: Path, checks: DatasetChecks) -> Iterator[tuple[int, ImageEntry]]:
+    """Number, from 1, and place of each validation image, by its name alone."""
+    for name, source in pictures_below(root / "val", checks):
         if found := VAL_NAME.fullmatch(name.rpartition(os.sep)[2]):
             yield int(found[1]), source

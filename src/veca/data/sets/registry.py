@@ -1,15 +1,9 @@
-"""Names and layouts of labeled datasets.
-
-The sets with masks or depth, by the names that users give.
-
-From a user's words to a labeled set: a known set with its folder, or a plain layout.
-"""
+"""Names of datasets, and the plain layouts that a folder is recognized by."""
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
-from types import MappingProxyType
 
 from veca.data.listing import absolute
 from veca.data.sets.classification import (
@@ -19,9 +13,11 @@ from veca.data.sets.classification import (
     cub_200,
     dtd,
     fgvc_aircraft,
+    flowers_102,
     food101,
     oxford_pets,
     places365,
+    stanford_cars,
     sun397,
     voc2007,
 )
@@ -29,7 +25,7 @@ from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
     LabeledDataset,
-    require_apart,
+    require_disjoint,
     require_no_copies,
 )
 from veca.data.sets.depth import kitti, nyu_v2, nyu_v2_labeled
@@ -42,7 +38,6 @@ from veca.data.sets.folders import (
     plain_masks,
 )
 from veca.data.sets.imagenet import imagenet_1k, imagenet_real, imagenet_v2
-from veca.data.sets.matlab_sets import flowers_102, stanford_cars
 from veca.data.sets.segmentation import (
     ade20k,
     cityscapes,
@@ -53,24 +48,6 @@ from veca.data.sets.segmentation import (
     voc2012,
     voc2012_aug,
 )
-
-DENSE_SETS: Mapping[str, Callable[[Path, DatasetChecks], LabeledDataset]] = MappingProxyType(
-    {
-        "voc2012": voc2012,
-        "voc2012-aug": voc2012_aug,
-        "pascal-context-60": context_60,
-        "pascal-context-59": context_59,
-        "ade20k": ade20k,
-        "coco-stuff": coco_stuff,
-        "coco-object": coco_object,
-        "cityscapes": cityscapes,
-        "nyu-v2": nyu_v2,
-        "nyu-v2-labeled": nyu_v2_labeled,
-        "kitti": kitti,
-    }
-)
-"""Readers of the folder of a set; `DatasetChecks.finish` decides whether what they found will do."""
-
 
 Reader = Callable[[Path, DatasetChecks], LabeledDataset]
 
@@ -91,30 +68,40 @@ SETS: Mapping[str, Reader] = {
     "dtd": dtd,
     "caltech-101": caltech_101,
     "flowers-102": flowers_102,
-    **DENSE_SETS,
+    "voc2012": voc2012,
+    "voc2012-aug": voc2012_aug,
+    "pascal-context-60": context_60,
+    "pascal-context-59": context_59,
+    "ade20k": ade20k,
+    "coco-stuff": coco_stuff,
+    "coco-object": coco_object,
+    "cityscapes": cityscapes,
+    "nyu-v2": nyu_v2,
+    "nyu-v2-labeled": nyu_v2_labeled,
+    "kitti": kitti,
 }
-"""Readers of the sets that are known, as their makers lay them out, by name."""
+"""Readers of datasets as they were published, by name."""
 
-PARTS_ARE_FOLDERS: tuple[Reader, ...] = (class_folders, imagenet_1k)
-"""Readers of sets whose parts are folders, which no list of their makers keeps apart."""
+SPLITS_ARE_FOLDERS: tuple[Reader, ...] = (class_folders, imagenet_1k)
+"""Readers of datasets whose splits are folders, into which a file may have been copied twice."""
 
 PLAIN = (
     "train/<class>/ with val/<class>/ or test/<class>/; images/ and masks/ with classes.txt, "
     "train.txt and val.txt; images/ and depth/ with train.txt and val.txt"
 )
-"""The layouts that a folder is known by."""
+"""Layouts that a folder is recognized by."""
 
 
 def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
-    """The set that a text means, all that is known of it asserted.
+    """Read a dataset and check it against what was published.
 
     Args:
         text: `NAME=FOLDER` with one of SETS, such as `food101=data/food-101`, or a folder in one of
             the layouts of PLAIN.
-        allow_partial: whether a set that lacks something is used; `missing` then says what.
+        allow_partial: whether an incomplete dataset is used; `missing` then lists the differences.
 
     Raises:
-        DatasetError: with all that is missing, not only the first of it.
+        DatasetError: with all differences, not only the first.
     """
     name, _, place = text.partition("=")
     if place and name in SETS:
@@ -123,21 +110,18 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
         folder = Path(absolute(text))
         name, reader = folder.name, _plain_reader(text, folder)
     if not folder.is_dir():
-        raise DatasetError(
-            f"{name} was looked for in {folder}, which is no folder; check the path."
-        )
-    checker = DatasetChecks(name, allow_partial=allow_partial)
-    found = checker.finish(reader(folder, checker))
-    parts = [part for part in (found.train, found.val, found.test) if part is not None]
-    for first, second in combinations(parts, 2):
-        require_apart(first, second, checker)
-        if reader in PARTS_ARE_FOLDERS:
-            require_no_copies(first, second, checker)
+        raise DatasetError(f"{name}: {folder} is not a folder; check the path.")
+    checks = DatasetChecks(name, allow_partial=allow_partial)
+    found = checks.finish(reader(folder, checks))
+    for first, second in combinations(found.splits(), 2):
+        require_disjoint(first, second, checks)
+        if reader in SPLITS_ARE_FOLDERS:
+            require_no_copies(first, second, checks)
     return found
 
 
 def _plain_reader(text: str, folder: Path) -> Reader:
-    """The reader of the layout that a folder has."""
+    """The reader of a folder's layout."""
     if not folder.is_dir():
         raise DatasetError(_unknown(text))
     if is_plain_masks(folder):
@@ -147,22 +131,22 @@ def _plain_reader(text: str, folder: Path) -> Reader:
     if is_class_folders(folder):
         return class_folders
     raise DatasetError(
-        f"{folder} has none of the layouts that are known by themselves ({PLAIN}); split its "
-        f"pictures so, or say which set it is, as in 'food101={folder}': {', '.join(SETS)}."
+        f"{folder} has none of the known layouts ({PLAIN}); arrange its images like this, or name "
+        f"the dataset, as in 'food101={folder}': {', '.join(SETS)}."
     )
 
 
 def _unknown(text: str) -> str:
-    """What to say of a text that means no set and no folder."""
+    """The message for a text that means neither a dataset nor a folder."""
     name = text.partition("=")[0]
     near = get_close_matches(name, SETS, 1)
     if name in SETS:
         hint = f"give its folder too, as in '{name}=FOLDER'"
     elif near:
-        hint = f"the name nearest to it is {near[0]}"
+        hint = f"did you mean {near[0]}"
     else:
         hint = "check the path"
     return (
-        f"{text} is neither a folder nor NAME=FOLDER with a set that is known; {hint}. Known are "
+        f"{text} is neither a folder nor NAME=FOLDER with a known dataset; {hint}. Known are "
         f"{', '.join(SETS)}."
     )

@@ -1,49 +1,9 @@
-"""Readers of segmentation datasets, and their label maps.
+"""Readers of segmentation datasets, one function per dataset, and their label maps.
 
-From the numbers in the files of a set to its classes: tables with a place for each of 256.
-
-A table is applied once, by the function that reads a file, to a file as the makers of the set
-published it. Twice is wrong without an error: in ADE20K walls would be ignored, and buildings
-become walls. So files that others have converted (`*TrainIds.png`) are never read.
-
-Reading what is told of pixels: masks, whose numbers are indices, and depth, in 16 bits.
-
-The masks of VOC are PNG files with a palette. Their indices are the classes; the colors are only
-for the eye, and so are those of a depth map of 8 bits.
-
-PASCAL VOC 2012 segmentation, alone and with the masks of the Semantic Boundaries Dataset (SBD).
-
-`VOCdevkit/VOC2012/{JPEGImages,SegmentationClass,ImageSets/Segmentation}`. What papers call
-"trainaug" is the union of VOC's train part and SBD's train and val parts without VOC's val part,
-which SBD has cut elsewhere: 10,582 pictures. SBD's masks have no ignored border around objects;
-pictures that VOC itself has masks of keep those.
-
-PASCAL Context: VOC 2010's pictures with all of their pixels labeled.
-
-`VOCdevkit/VOC2010/{JPEGImages,SegmentationClassContext,ImageSets/SegmentationContext}`, the masks
-as mmsegmentation writes them from `trainval_merged.json`: of 459 raw ids the 59 most frequent and
-0, each by its rank. The MATLAB files of the first release are not read: their masks differ from
-those (mmsegmentation, pull request 474).
-
-Raw ids follow the alphabet, and so do the classes. Lists that begin with VOC's 20 classes, as in
-early mmsegmentation, name them wrongly.
-
-ADE20K with 150 classes, as in the challenge of 2016.
-
-`ADEChallengeData2016/{images,annotations}/{training,validation}`. What belongs to none of the
-classes is ignored. A few pictures are tiny, a few are gray.
-
-COCO 2017 with the masks of COCO-Stuff 164k, in two readings.
-
-Pictures in `images/{train2017,val2017}` or `{train2017,val2017}`; masks, which are the content of
-`stuffthingmaps_trainval2017.zip`, in a folder `annotations` or `stuffthingmaps`. Files that others
-have converted and put beside them (`*_labelTrainIds.png`, `*_instanceTrainIds.png`) are passed by.
-
-Cityscapes: streets of 50 cities at 2048 x 1024 pixels, 19 classes.
-
-`leftImg8bit/{train,val}/<city>/*_leftImg8bit.png` with `gtFine/.../*_gtFine_labelIds.png`, as
-published; train ids that a tool has written beside them are passed by. The labels of the 1,525 test
-pictures are not public.
+A label map is a table of 256 entries from the numbers in the published files to classes. It is
+applied once, by the function that reads a file. Applying it twice would be wrong without an error:
+in ADE20K walls would be ignored, and buildings become walls. So files that were converted by others
+(`*TrainIds.png`) are never read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -74,9 +34,8 @@ from veca.data.sets.dataset import (
     files_below,
     lines,
     paired_split,
-    require_apart,
+    read_matlab,
 )
-from veca.data.sets.matlab_sets import read_matlab
 
 UNKNOWN = 254
 """The mark, in a table, of numbers that do not occur in the files of a set; no class has it."""
@@ -185,7 +144,7 @@ def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
     if mode != DEPTH_MODE:
         raise ImageError(
             f"{path} has the mode {mode}, but depth needs one channel of 16 bits; give the depth "
-            "as it was published, not a picture of it."
+            "as it was published, not an image of it."
         )
     return numbers.astype(np.float32) / np.float32(per_metre)
 
@@ -249,37 +208,37 @@ LEVELS_ABOVE = 2
 """How far above: VOCdevkit, and the folder that holds it."""
 
 
-def voc2012(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """VOC's own 1,464 pictures to train on, 1,449 to test on; 21 classes with the background."""
-    home = _home(folder, checker)
+def voc2012(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """VOC's own 1,464 images to train on, 1,449 to test on; 21 classes with the background."""
+    home = _home(folder, checks)
     names = list(lines(home / LISTS / "train.txt"))
-    train = _split("train", home, _own_pairs(names), checker)
-    checker.expect("train pictures", len(train), TRAIN)
+    train = _split("train", home, _own_pairs(names), checks)
+    checks.expect("train images", len(train), TRAIN)
     return LabeledDataset(
         name="voc2012",
         kind="masks",
         classes=CLASSES,
         train=train,
-        test=_val(home, train, checker),
-        facts={"train_list": "VOC 2012 train, without the pictures of SBD"},
+        test=_val(home, train, checks),
+        facts={"train_list": "VOC 2012 train, without the images of SBD"},
     )
 
 
-def voc2012_aug(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """VOC's train part with 9,118 pictures of SBD; the same pictures to test on as `voc2012`."""
-    home = _home(folder, checker)
+def voc2012_aug(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """VOC's train part with 9,118 images of SBD; the same images to test on as `voc2012`."""
+    home = _home(folder, checks)
     own = set(lines(home / LISTS / "train.txt"))
     val = set(lines(home / LISTS / "val.txt"))
-    extra, source = _extra_pairs(home, own | val, checker)
-    checker.expect("pictures that only SBD has masks of", len(extra), EXTRA)
-    train = _split("trainaug", home, [*_own_pairs(own), *extra], checker)
-    checker.expect("trainaug pictures", len(train), TRAIN_AUG)
+    extra, source = _extra_pairs(home, own | val, checks)
+    checks.expect("pictures that only SBD has masks of", len(extra), EXTRA)
+    train = _split("trainaug", home, [*_own_pairs(own), *extra], checks)
+    checks.expect("trainaug images", len(train), TRAIN_AUG)
     return LabeledDataset(
         name="voc2012-aug",
         kind="masks",
         classes=CLASSES,
         train=train,
-        test=_val(home, train, checker),
+        test=_val(home, train, checks),
         facts={
             "train_list": "VOC 2012 train + SBD train + SBD val - VOC 2012 val",
             "extra_masks": source,
@@ -287,39 +246,38 @@ def voc2012_aug(folder: Path, checker: DatasetChecks) -> LabeledDataset:
     )
 
 
-def _home(folder: Path, checker: DatasetChecks) -> Path:
+def _home(folder: Path, checks: DatasetChecks) -> Path:
     """The folder VOC2012."""
     needed = (PICTURES, MASKS, f"{LISTS}/train.txt", f"{LISTS}/val.txt")
-    return checker.find(folder, needed, BELOW)
+    return checks.find(folder, needed, BELOW)
 
 
 def _own_pairs(names: Iterable[str]) -> list[Pair]:
-    """Pictures with VOC's own masks."""
+    """Images with VOC's own masks."""
     return [Pair(f"{PICTURES}/{name}.jpg", f"{MASKS}/{name}.png") for name in names]
 
 
-def _val(home: Path, train: Split, checker: DatasetChecks) -> Split:
+def _val(home: Path, train: Split, checks: DatasetChecks) -> Split:
     """The part to test on."""
-    val = _split("val", home, _own_pairs(lines(home / LISTS / "val.txt")), checker)
-    checker.expect("val pictures", len(val), VAL)
-    require_apart(train, val, checker)
+    val = _split("val", home, _own_pairs(lines(home / LISTS / "val.txt")), checks)
+    checks.expect("val images", len(val), VAL)
     return val
 
 
-def _split(name: str, home: Path, pairs: Iterable[Pair], checker: DatasetChecks) -> Split:
+def _split(name: str, home: Path, pairs: Iterable[Pair], checks: DatasetChecks) -> Split:
     """A part, with VOC's numbers."""
-    return paired_split(name, home, pairs, partial(read_mask, table=VOC), checker)
+    return paired_split(name, home, pairs, partial(read_mask, table=VOC), checks)
 
 
-def _extra_pairs(home: Path, known: set[str], checker: DatasetChecks) -> tuple[list[Pair], str]:
-    """Pictures that only SBD has masks of, and what those are: its own, or converted ones."""
+def _extra_pairs(home: Path, known: set[str], checks: DatasetChecks) -> tuple[list[Pair], str]:
+    """Images that only SBD has masks of, and what those are: its own, or converted ones."""
     if sbd := _find_sbd(home):
-        checker.require(sbd / "train.txt", sbd / "val.txt")
+        checks.require(sbd / "train.txt", sbd / "val.txt")
         names = {*lines(sbd / "train.txt"), *lines(sbd / "val.txt")}
         masks, ending, source = str(sbd / "cls"), MATLAB, "SBD, .mat files as published"
     else:
         if not (home / CONVERTED).is_dir():
-            checker.report(
+            checks.report(
                 f"SBD is missing: neither {' nor '.join(SBD)} is in {home} or up to {LEVELS_ABOVE} "
                 f"folders above, nor {CONVERTED} in it"
             )
@@ -356,23 +314,23 @@ CONTEXT_LISTS = "ImageSets/SegmentationContext"
 CONTEXT_BELOW = ("VOC2010", "VOCdevkit/VOC2010")
 
 
-def context_60(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def context_60(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """60 classes: the background counts, and nothing is ignored."""
-    train, val = _splits(folder, checker, CONTEXT_60)
+    train, val = _splits(folder, checks, CONTEXT_60)
     name = "pascal-context-60"
     return LabeledDataset(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
 
 
-def context_59(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def context_59(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """59 classes: the background is ignored, which gives higher numbers."""
-    train, val = _splits(folder, checker, CONTEXT_59)
+    train, val = _splits(folder, checks, CONTEXT_59)
     name = "pascal-context-59"
     return LabeledDataset(
         name=name, kind="masks", classes=CONTEXT_CLASSES[1:], train=train, test=val
     )
 
 
-def _splits(folder: Path, checker: DatasetChecks, table: Table) -> tuple[Split, Split]:
+def _splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Split, Split]:
     """Both parts with one of the two ways to see the background."""
     needed = (
         CONTEXT_PICTURES,
@@ -380,7 +338,7 @@ def _splits(folder: Path, checker: DatasetChecks, table: Table) -> tuple[Split, 
         f"{CONTEXT_LISTS}/train.txt",
         f"{CONTEXT_LISTS}/val.txt",
     )
-    home = checker.find(folder, needed, CONTEXT_BELOW)
+    home = checks.find(folder, needed, CONTEXT_BELOW)
     read = partial(read_mask, table=table)
     train, val = (
         paired_split(
@@ -391,13 +349,12 @@ def _splits(folder: Path, checker: DatasetChecks, table: Table) -> tuple[Split, 
                 for name in lines(home / CONTEXT_LISTS / f"{part}.txt")
             ],
             read,
-            checker,
+            checks,
         )
         for part in ("train", "val")
     )
-    checker.expect("train pictures", len(train), CONTEXT_TRAIN)
-    checker.expect("val pictures", len(val), CONTEXT_VAL)
-    require_apart(train, val, checker)
+    checks.expect("train images", len(train), CONTEXT_TRAIN)
+    checks.expect("val images", len(val), CONTEXT_VAL)
     return train, val
 
 
@@ -429,26 +386,26 @@ PARTS = ("training", "validation")
 ADE20K_BELOW = ("ADEChallengeData2016",)
 
 
-def ade20k(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """20,210 pictures to train on, 2,000 to test on."""
+def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """20,210 images to train on, 2,000 to test on."""
     needed = [f"{kind}/{part}" for kind in (ADE20K_PICTURES, ADE20K_MASKS) for part in PARTS]
-    home = checker.find(folder, needed, ADE20K_BELOW)
+    home = checks.find(folder, needed, ADE20K_BELOW)
     read = partial(read_mask, table=ADE20K)
     training, validation = (
-        paired_split(part, home, _pairs(home, part), read, checker) for part in PARTS
+        paired_split(part, home, _pairs(home, part), read, checks) for part in PARTS
     )
-    checker.expect("training pictures", len(training), TRAINING)
-    checker.expect("validation pictures", len(validation), VALIDATION)
+    checks.expect("training images", len(training), TRAINING)
+    checks.expect("validation images", len(validation), VALIDATION)
     return LabeledDataset(
         name="ade20k", kind="masks", classes=ADE20K_CLASSES, train=training, test=validation
     )
 
 
 def _pairs(home: Path, part: str) -> list[Pair]:
-    """Pictures and masks of one name."""
+    """Images and masks of one name."""
     return [
-        Pair(picture, f"{ADE20K_MASKS}/{part}/{PurePosixPath(picture).stem}.png")
-        for picture in files_below(home, f"{ADE20K_PICTURES}/{part}", ".jpg")
+        Pair(image, f"{ADE20K_MASKS}/{part}/{PurePosixPath(image).stem}.png")
+        for image in files_below(home, f"{ADE20K_PICTURES}/{part}", ".jpg")
     ]
 
 
@@ -488,50 +445,50 @@ COCO_MASKS = ("annotations", "stuffthingmaps", "stuffthingmaps_trainval2017")
 """Folders in which the parts may lie, in the order in which they are looked for."""
 
 
-def coco_stuff(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def coco_stuff(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """171 classes: 80 things and 91 stuffs; what has no label is ignored."""
-    train, val = _coco_splits(folder, checker, COCO_STUFF)
+    train, val = _coco_splits(folder, checks, COCO_STUFF)
     classes = THINGS + STUFF
     return LabeledDataset(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
 
 
-def coco_object(folder: Path, checker: DatasetChecks) -> LabeledDataset:
+def coco_object(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """81 classes: 80 things and the background, which is all else; nothing is ignored."""
-    train, val = _coco_splits(folder, checker, COCO_OBJECT)
+    train, val = _coco_splits(folder, checks, COCO_OBJECT)
     classes = ("background", *THINGS)
     return LabeledDataset(name="coco-object", kind="masks", classes=classes, train=train, test=val)
 
 
-def _coco_splits(folder: Path, checker: DatasetChecks, table: Table) -> tuple[Split, Split]:
+def _coco_splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Split, Split]:
     """Both parts with one of the two readings of their masks."""
-    pictures, masks = (_place(folder, names, checker) for names in (COCO_PICTURES, COCO_MASKS))
+    images, masks = (_place(folder, names, checks) for names in (COCO_PICTURES, COCO_MASKS))
     read = partial(read_mask, table=table)
     train, val = (
         paired_split(
             part,
             folder,
             [
-                Pair(picture, f"{masks}/{part}/{PurePosixPath(picture).stem}.png")
-                for picture in files_below(folder, f"{pictures}/{part}".lstrip("/"), ".jpg")
+                Pair(image, f"{masks}/{part}/{PurePosixPath(image).stem}.png")
+                for image in files_below(folder, f"{images}/{part}".lstrip("/"), ".jpg")
             ],
             read,
-            checker,
+            checks,
         )
         for part in COCO_PARTS
     )
-    checker.expect("train2017 pictures", len(train), COCO_TRAIN)
-    checker.expect("val2017 pictures", len(val), COCO_VAL)
+    checks.expect("train2017 images", len(train), COCO_TRAIN)
+    checks.expect("val2017 images", len(val), COCO_VAL)
     return train, val
 
 
-def _place(folder: Path, names: tuple[str, ...], checker: DatasetChecks) -> str:
+def _place(folder: Path, names: tuple[str, ...], checks: DatasetChecks) -> str:
     """The first of some folders that holds both parts."""
     held = [name for name in names if all((folder / name / part).exists() for part in COCO_PARTS)]
     if not held:
         wanted = ", ".join(name or "." for name in names)
-        checker.report(f"none of the folders {wanted} in {folder} has {' and '.join(COCO_PARTS)}")
+        checks.report(f"none of the folders {wanted} in {folder} has {' and '.join(COCO_PARTS)}")
     place = (held or names)[0]
-    checker.require(*(folder / place / part for part in COCO_PARTS))
+    checks.require(*(folder / place / part for part in COCO_PARTS))
     return place
 
 
@@ -547,34 +504,34 @@ CITYSCAPES_PICTURES, CITYSCAPES_MASKS = "leftImg8bit", "gtFine"
 PICTURE_ENDING, MASK_ENDING = "_leftImg8bit.png", "_gtFine_labelIds.png"
 
 
-def cityscapes(folder: Path, checker: DatasetChecks) -> LabeledDataset:
-    """2,975 pictures to train on, 500 to test on; all that is not of the 19 classes is ignored."""
+def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """2,975 images to train on, 500 to test on; all that is not of the 19 classes is ignored."""
     parts = ("train", "val")
     needed = [
         f"{kind}/{part}" for kind in (CITYSCAPES_PICTURES, CITYSCAPES_MASKS) for part in parts
     ]
-    home = checker.find(folder, needed, ("cityscapes",))
+    home = checks.find(folder, needed, ("cityscapes",))
     read = partial(read_mask, table=CITYSCAPES)
     train, val = (
-        paired_split(part, home, _cityscapes_pairs(home, part), read, checker) for part in parts
+        paired_split(part, home, _cityscapes_pairs(home, part), read, checks) for part in parts
     )
-    checker.expect("train pictures", len(train), CITYSCAPES_TRAIN)
-    checker.expect("val pictures", len(val), CITYSCAPES_VAL)
+    checks.expect("train images", len(train), CITYSCAPES_TRAIN)
+    checks.expect("val images", len(val), CITYSCAPES_VAL)
     return LabeledDataset(
         name="cityscapes", kind="masks", classes=CITYSCAPES_CLASSES, train=train, test=val
     )
 
 
 def _cityscapes_pairs(home: Path, part: str) -> list[Pair]:
-    """Pictures and masks of one city and name."""
-    pictures = files_below(home, f"{CITYSCAPES_PICTURES}/{part}", PICTURE_ENDING)
-    return [Pair(picture, _mask_name(picture)) for picture in pictures]
+    """Images and masks of one city and name."""
+    images = files_below(home, f"{CITYSCAPES_PICTURES}/{part}", PICTURE_ENDING)
+    return [Pair(image, _mask_name(image)) for image in images]
 
 
-def _mask_name(picture: str) -> str:
-    """The mask that belongs to a picture."""
+def _mask_name(image: str) -> str:
+    """The mask that belongs to an image."""
     return (
         CITYSCAPES_MASKS
-        + picture.removeprefix(CITYSCAPES_PICTURES).removesuffix(PICTURE_ENDING)
+        + image.removeprefix(CITYSCAPES_PICTURES).removesuffix(PICTURE_ENDING)
         + MASK_ENDING
     )

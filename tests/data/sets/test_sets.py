@@ -1,12 +1,44 @@
-"""A set is found by its name and folder, or by the layout of a folder."""
+"""A dataset is found by its name and folder, or by the layout of a folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.sets.miniatures import touch, write
+from tests.data.sets.layouts import touch, write
+from tests.data.sets.test_classification import (
+    aircraft,
+    birds,
+    cars,
+    flowers,
+    food,
+    hundred,
+    make_voc2007,
+    objects,
+    places,
+    sun,
+    ten,
+    textures,
+)
+from tests.data.sets.test_classification import pets as pets_of_all_breeds
+from tests.data.sets.test_depth import (
+    KITTI_LAYOUTS,
+    NYU_LAYOUTS,
+    write_frame,
+    write_kitti,
+    write_nyu,
+)
+from tests.data.sets.test_imagenet import FISH, TRAIN, VAL
+from tests.data.sets.test_segmentation import (
+    add_sbd,
+    make_ade20k,
+    make_cityscapes,
+    make_context,
+    make_voc,
+    write_coco,
+)
 from veca.data.sets.dataset import DatasetError
 from veca.data.sets.registry import SETS, read_set
 
@@ -59,7 +91,7 @@ def test_a_picture_to_train_and_to_test_on_is_refused_even_in_a_partial_set(
 ) -> None:
     pets(tmp_path)
     write(tmp_path, {"annotations/test.txt": "beagle_2 2 2 1\n"})
-    with pytest.raises(DatasetError, match="1 pictures are in 'trainval' and in 'test' too"):
+    with pytest.raises(DatasetError, match="1 images are in 'trainval' and in 'test' too"):
         read_set(f"oxford-pets={tmp_path}", allow_partial=True)
 
 
@@ -79,7 +111,7 @@ def test_a_picture_to_choose_and_to_test_on_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, *(f"images/dots/dots_{number}.jpg" for number in range(3)))
     lists = {"train": 0, "val": 1, "test": 1}
     write(tmp_path, {f"labels/{it}1.txt": f"dots/dots_{n}.jpg\n" for it, n in lists.items()})
-    with pytest.raises(DatasetError, match="1 pictures are in 'val' and in 'test' too"):
+    with pytest.raises(DatasetError, match="1 images are in 'val' and in 'test' too"):
         read_set(f"dtd={tmp_path}", allow_partial=True)
 
 
@@ -114,18 +146,18 @@ def test_a_folder_without_a_split_is_told_what_to_do(tmp_path: Path) -> None:
     touch(tmp_path, "cat/1.jpg", "dog/2.jpg")
     with pytest.raises(DatasetError, match="train/<class>/ with val/<class>/") as told:
         read_set(str(tmp_path))
-    assert "split its pictures so" in str(told.value)
+    assert "arrange its images like this" in str(told.value)
     assert "food101" in str(told.value)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("oxford-pet=nowhere", "nearest to it is oxford-pets"),
+        ("oxford-pet=nowhere", "did you mean oxford-pets"),
         ("food101", "give its folder too, as in 'food101=FOLDER'"),
         ("food101=", "give its folder too"),
         ("nowhere/at/all", "check the path"),
-        ("food101=nowhere/at/all", "which is no folder"),
+        ("food101=nowhere/at/all", "is not a folder"),
     ],
 )
 def test_a_text_that_means_nothing_is_answered_with_what_is_allowed(text: str, told: str) -> None:
@@ -133,3 +165,89 @@ def test_a_text_that_means_nothing_is_answered_with_what_is_allowed(text: str, t
         read_set(text)
     assert told in str(error.value)
     assert "food101" in str(error.value)
+
+
+def make_imagenet(folder: Path) -> None:
+    touch(folder, *TRAIN, f"val/{FISH}/{VAL.format(1)}")
+
+
+def make_imagenet_v2(folder: Path) -> None:
+    touch(folder, *(f"{number}/a.jpeg" for number in range(12)))
+
+
+def make_imagenet_real(folder: Path) -> None:
+    write(folder, {"real.json": "[[1], [2]]"})
+    touch(folder, f"val/{VAL.format(1)}")
+
+
+def make_places(folder: Path) -> None:
+    places(folder, "data_256_standard", "val_256")
+
+
+def make_sun(folder: Path) -> None:
+    sun(folder, "", "")
+
+
+def make_voc_aug(folder: Path) -> None:
+    add_sbd(make_voc(folder).parent / "benchmark_RELEASE/dataset")
+
+
+def make_coco(folder: Path) -> None:
+    write_coco(folder, "images", "annotations")
+
+
+def make_nyu(folder: Path) -> None:
+    write_nyu(folder, *NYU_LAYOUTS[0])
+
+
+def make_nyu_labeled(folder: Path) -> None:
+    for part, number in (("train", 1), ("test", 0)):
+        write_frame(folder / "official_splits" / part, "basement", number)
+
+
+def make_kitti(folder: Path) -> None:
+    write_kitti(folder, *KITTI_LAYOUTS[0])
+
+
+PUBLISHED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "imagenet-1k": (make_imagenet, "1,000; 1,281,167; 50,000; 50 are published for each"),
+    "imagenet-v2": (make_imagenet_v2, "1,000; 10,000; 10 are published for each"),
+    "imagenet-real": (make_imagenet_real, "50,000; 50,000; 46,837"),
+    "places365": (make_places, "365; 1,803,460; 36,500; 100 are published for each"),
+    "food101": (food, "101; 75,750; 750 are published for each; 25,250; 250 are published for"),
+    "sun397": (make_sun, "397; 108,754; 19,850; 50 are published for each; 19,850; 50 are pub"),
+    "oxford-pets": (pets_of_all_breeds, "37; 3,680; 3,669"),
+    "cub-200": (birds, "200; 11,788; 5,994; 5,794"),
+    "cifar-10": (ten, "10; 50,000; 10,000; 5,000 are published for each; 1,000 are published"),
+    "cifar-100": (hundred, "100; 50,000; 10,000; 500 are published for each; 100 are published"),
+    "stanford-cars": (cars, "196; 8,144; 8,041"),
+    "fgvc-aircraft": (aircraft, "100; 3,334; 3,333; 3,333"),
+    "voc2007": (make_voc2007, "5,011; 4,952"),
+    "dtd": (textures, "47; 1,880; 40 are published for each; 1,880; 40 are; 1,880; 40 are pub"),
+    "caltech-101": (objects, "102; 3,060; 6,084"),
+    "flowers-102": (flowers, "102; 8,189; 1,020; 1,020; 6,149; 10 are published for each; 10 are"),
+    "voc2012": (make_voc, "1,464; 1,449"),
+    "voc2012-aug": (make_voc_aug, "9,118; 10,582; 1,449"),
+    "pascal-context-60": (make_context, "4,998; 5,105"),
+    "pascal-context-59": (make_context, "4,998; 5,105"),
+    "ade20k": (make_ade20k, "20,210; 2,000"),
+    "coco-stuff": (make_coco, "118,287; 5,000"),
+    "coco-object": (make_coco, "118,287; 5,000"),
+    "cityscapes": (make_cityscapes, "2,975; 500"),
+    "nyu-v2": (make_nyu, "24,231; 654"),
+    "nyu-v2-labeled": (make_nyu_labeled, "795; 654"),
+    "kitti": (make_kitti, "23,158; 652; 45"),
+}
+"""What each dataset must hold, in the order in which it is checked."""
+
+
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_published_counts_are_asserted(name: str, tmp_path: Path) -> None:
+    make, counts = PUBLISHED[name]
+    make(tmp_path)
+    missing = read_set(f"{name}={tmp_path}", allow_partial=True).missing
+    text = " ".join(problem for problem in missing if " published" in problem)
+    for count in counts.split("; "):
+        place = text.find(f" {count}")
+        assert place >= 0, (count, missing)
+        text = text[place + 1 :]
