@@ -183,12 +183,12 @@ def training_view(
         top, left = (int(draw.random() * (side - resolution + 1)) for side in sides)
         box = _box(image.sides, sides, (top, left), resolution)
     flipped = draw.random() < config.flip
-    image = _cut(image, resolution, box, margin)
+    view = _cut(image, resolution, box, margin)
     if flipped:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     if config.trivial_augment:
-        image = trivial_augment(image, draw)
-    return DecodedImage((image,)).pixels()
+        view = trivial_augment(view, draw)
+    return DecodedImage((view,)).pixels()
 
 
 def center_view(

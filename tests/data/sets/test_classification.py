@@ -26,12 +26,11 @@ from veca.data.sets.classification import (
     food101,
     oxford_pets,
     places365,
-    read_matlab,
     stanford_cars,
     sun397,
     voc2007,
 )
-from veca.data.sets.dataset import DatasetError, Split
+from veca.data.sets.dataset import DatasetError, Split, read_matlab
 
 
 def food(folder: Path) -> Path:
