@@ -10,7 +10,6 @@ without teacher and optimizer, over that of the bare pass.
 
 import argparse
 import dataclasses
-import io
 import itertools
 import json
 import statistics
@@ -22,24 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from veca.analysis.machine import this_machine
 from veca.data.loader import Batch
-from veca.distill.feed import tasks, training_batches
-from veca.distill.journal import Journal
-from veca.distill.live import Live
 from veca.distill.losses import distillation_losses
-from veca.distill.run_folder import RunFolder
-from veca.distill.setup import (
-    Place,
-    build_training,
-    find_pictures,
-    find_teachers,
-    fit_to_teachers,
-)
-from veca.distill.tensorboard import open_tensorboard
-from veca.distill.training import Training
+from veca.distill.run import build_trainer
+from veca.distill.run_folder import RunContext, RunFolder
+from veca.distill.trainer import Trainer
 from veca.recipes.distill import RECIPES
 from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets
@@ -65,16 +53,16 @@ class Clock:
         return timed
 
 
-def bare_pass(training: Training, images: torch.Tensor, targets: list[Targets], step: int) -> float:
+def bare_pass(trainer: Trainer, images: torch.Tensor, targets: list[Targets], step: int) -> float:
     """Seconds of a forward and backward pass of the student with its losses, nothing else."""
-    config = training.config
+    config = trainer.config
     budget = draw_budget(config.student, config.seed, step)
     share = draw_share(config.student, config.seed, step)
     start = time.perf_counter()
-    said = training.student(images, budget, share)[0]
-    distillation_losses(said.image, said.patches, targets[0]).total(config.loss).backward()
+    pred = trainer.student(images, budget, share)[0]
+    distillation_losses(pred.image, pred.patches, targets[0]).total(config.loss).backward()
     seconds = time.perf_counter() - start
-    training.optimizers.zero_grad()
+    trainer.optimizers.zero_grad()
     return seconds
 
 
@@ -86,35 +74,24 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
         recipe.config, backbone=backbone, images=arguments.images, resolution=pixels,
         batch=arguments.batch, steps=10_000, statistics_images=32, validation_images=32,
     )  # fmt: skip
-    efficiency = dataclasses.replace(recipe.efficiency, device="cpu", workers=arguments.workers)
-    workers = Ranks(device=torch.device("cpu"))
-    cache = arguments.cache or None
-    place = Place(
-        folder=RunFolder(folder), workers=workers, say=print, asked_to_stop=lambda: False,
-        cache_folder=cache,
-    )  # fmt: skip
-    pictures = find_pictures(config, place)
-    teachers = find_teachers(config, None)
-    training = build_training(config, efficiency, pictures, teachers, place)
-    fit_to_teachers(training, pictures, lambda: False)
+    options = dataclasses.replace(recipe.options, device="cpu", workers=arguments.workers)
+    context = RunContext(folder=RunFolder(folder), ranks=Ranks(device=torch.device("cpu")))
+    trainer = build_trainer(config, options, context, cache_teacher=arguments.cache)
+    trainer.fit_targets()
     teacher, optimizer, waiting = Clock(), Clock(), Clock()
-    training._targets = teacher.around(training._targets)  # type: ignore[method-assign]
-    training.optimizers.step = optimizer.around(training.optimizers.step)  # type: ignore[method-assign]
-    crops = None if training.cache is None else training.cache.crops
+    trainer._targets = teacher.around(trainer._targets)  # type: ignore[method-assign]
+    trainer.optimizers.step = optimizer.around(trainer.optimizers.step)  # type: ignore[method-assign]
     ratios, whole, count = [], 0.0, 0
     for number in range(arguments.rounds + 1):
         if number == 1:  # the round before was to get warm
             for clock in (teacher, optimizer, waiting):
                 clock.seconds = 0.0
         before = teacher.seconds + optimizer.seconds
-        first = training.progress.step
-        found = tasks(config, efficiency, pictures.training, workers,
-                      steps=range(first, 10_000), length=10_000, crops=crops)  # fmt: skip
-        seed = config.seed if crops is None else config.cache.seed
-        with closing(training_batches(pictures, found, config, efficiency, seed)) as feed:
-            batch, seconds = _stretch(training, feed, waiting, arguments.steps, folder)
+        first = trainer.state.step
+        with closing(trainer.batches()) as feed:
+            batch, seconds = _stretch(trainer, feed, waiting, arguments.steps)
         own = seconds - (teacher.seconds + optimizer.seconds - before)
-        bare = _bare(training, batch, range(first, first + arguments.steps))
+        bare = _bare(trainer, batch, range(first, first + arguments.steps))
         if number:
             ratios.append(own / bare)
             whole, count = whole + seconds, count + arguments.steps
@@ -130,11 +107,10 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
 
 
 def _stretch(
-    training: Training,
+    trainer: Trainer,
     feed: Generator[Batch, None, None],
     waiting: Clock,
     steps: int,
-    folder: Path,
 ) -> tuple[Batch, float]:
     """Real steps without a pause, with all logs; a batch of them, and the seconds they took.
 
@@ -142,13 +118,11 @@ def _stretch(
     """
     last = next(feed)
     held = _held(last, feed, waiting)
-    live = Live(10_000, Console(file=io.StringIO()))
-    board = open_tensorboard(folder / "tensorboard", training.progress.step)
-    with closing(Journal(RunFolder(folder), live, training.meter, {}, board)) as journal:
-        start = time.perf_counter()
-        for _ in range(steps):
-            journal.step(training.take_step(held, False))
-        seconds = time.perf_counter() - start
+    start = time.perf_counter()
+    for _ in range(steps):
+        row, _ = trainer.train_step(held)
+        trainer.metrics.step(row, trainer.config.batch)
+    seconds = time.perf_counter() - start
     return last, seconds
 
 
@@ -161,12 +135,12 @@ def _held(
         yield waiting.around(next)(feed)
 
 
-def _bare(training: Training, batch: Batch, steps: range) -> float:
+def _bare(trainer: Trainer, batch: Batch, steps: range) -> float:
     """Seconds of bare passes at the budgets of these steps, with nothing running beside them."""
-    side = training.config.student.patch_size
+    side = trainer.config.student.patch_size
     grid = (batch.images.shape[2] // side, batch.images.shape[3] // side)
-    targets = training.source(batch.images, grid)
-    return sum(bare_pass(training, batch.images, targets, step) for step in steps)
+    targets = trainer.source(batch.images, grid)
+    return sum(bare_pass(trainer, batch.images, targets, step) for step in steps)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`veca distill` from the words to the run."""
+"""`veca distill` from the command line to the run."""
 
 import dataclasses
 import json
@@ -17,11 +17,18 @@ from veca.backbone.config import BackboneConfig
 from veca.cli import distill as module
 from veca.cli.distill import Flags, distill
 from veca.cli.main import main
-from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.run import Outcome, Wishes
-from veca.distill.training import NonFiniteError
+from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.run import TrainResult
+from veca.distill.trainer import NonFiniteError
 from veca.recipes.distill import RECIPES, Recipe
 from veca.train.schedules import ResolutionPhase
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
 
 VALUES: dict[str, tuple[str, Any]] = {
     "recipe": ("mine", "mine"),
@@ -118,7 +125,7 @@ def flags_of(name: str, *words: str) -> Flags:
 def value_of(flags: Flags, flag: str) -> Any:
     """The value that a flag sets."""
     first, *rest = flag.replace("-", "_").split(".")
-    holder: Any = flags.efficiency if hasattr(flags.efficiency, first) else flags.config
+    holder: Any = flags.options if hasattr(flags.options, first) else flags.config
     for part in (first, *rest):
         holder = getattr(holder, part)
     return holder
@@ -138,7 +145,7 @@ def leaves(kind: Any, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("stage", ["1", "2"])
 def test_a_recipe_without_further_flags_is_the_recipe(name: str, stage: str) -> None:
     flags = flags_of(name, "--stage", stage)
-    assert Recipe(flags.config, flags.efficiency) == RECIPES[name](int(stage))
+    assert Recipe(flags.config, flags.options) == RECIPES[name](int(stage))
     assert (flags.out, flags.resume, flags.cache_teacher) == (Path("runs/x"), False, None)
 
 
@@ -173,7 +180,7 @@ def test_switches_can_be_set_and_unset() -> None:
 
 def test_no_field_is_left_out_here() -> None:
     known = {*VALUES, *SWITCHES, *LISTS}
-    fields = {*leaves(DistillConfig), *leaves(Efficiency)}
+    fields = {*leaves(DistillConfig), *leaves(RunOptions)}
     backbone = {f"backbone.{name}" for name in leaves(BackboneConfig)}
     assert fields - backbone == known - backbone
 
@@ -192,13 +199,13 @@ def test_there_are_two_stages(words: tuple[str, ...], capsys: pytest.CaptureFixt
 def test_the_second_stage_begins_with_the_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ending(monkeypatch, Outcome(True, 1, None, Path("runs/x")))
+    asked = ending(monkeypatch, TrainResult(True, 1, None, Path("x")))
     words = ["distill", "small", "--stage", "2", "--out", "x"]
     assert main(words) == 2
-    assert "name it, as in --start runs/small/best" in capsys.readouterr().err
+    assert "give it, as in --start runs/small/best" in capsys.readouterr().err
     assert asked == []
     assert main([*words, "--start", "runs/small/best"]) == 0
-    assert asked[0].config.recipe == "small, stage 2"
+    assert asked[0][0].recipe == "small, stage 2"
 
 
 def test_no_recipe_lists_them_and_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,7 +245,7 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones(
 ) -> None:
     assert main(["distill", "smal"]) == 2
     assert capsys.readouterr().err == (
-        f"veca: 'smal' is no recipe; the recipes are {', '.join(RECIPES)}.\n"
+        f"veca: unknown recipe 'smal'; the recipes are {', '.join(RECIPES)}.\n"
     )
 
 
@@ -248,12 +255,12 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones(
         (["tiny"], "--out"),
         (["tiny", "--out", "x", "--bach", "3"], "--bach"),
         (["tiny", "--out", "x", "--batch", "many"], "many"),
-        (["tiny", "--out", "x", "--batch", "0"], "batch=0 is not usable; use 1 or more"),
+        (["tiny", "--out", "x", "--batch", "0"], "batch=0 is invalid: it must be >= 1"),
         (["tiny", "--out", "x", "--resolution", "100"], "not a multiple of the patch size 16"),
-        (["tiny", "--out", "x", "--teacher", ""], "no teacher is named"),
+        (["tiny", "--out", "x", "--teacher", ""], "teacher is empty"),
         (["tiny", "--out", "x", "--backbone.attention", "full"], "set attention='full'"),
         (["tiny", "--out", "x", "--attention", "half"], "half"),
-        (["tiny", "--out", "x", "--recipe", "small"], "the first word of the command"),
+        (["tiny", "--out", "x", "--recipe", "small"], "name the recipe as the first argument"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(
@@ -271,18 +278,20 @@ def test_mistakes_are_told_before_anything_runs(
     assert list(tmp_path.iterdir()) == []
 
 
-def ending(monkeypatch: pytest.MonkeyPatch, outcome: Outcome | Exception) -> list[Any]:
-    """Let every run end so; what it was asked."""
-    asked: list[Any] = []
+def ending(monkeypatch: pytest.MonkeyPatch, result: TrainResult | Exception) -> list[Any]:
+    """Let every run end so; return what each was given."""
+    given: list[Any] = []
 
-    def run(recipe: Recipe, out: Path, wishes: Wishes, tell: Any) -> Outcome:
-        asked.extend((recipe, out, wishes, tell))
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+    def run(*values: Any, **named: Any) -> TrainResult:
+        given.append((*values, named))
+        if isinstance(result, Exception):
+            raise result
+        result.folder.mkdir(parents=True, exist_ok=True)
+        (result.folder / "metrics.jsonl").touch()
+        return result
 
-    monkeypatch.setattr(module, "run_recipe", run)
-    return asked
+    monkeypatch.setattr(module, "run_distill", run)
+    return given
 
 
 @pytest.mark.parametrize(
@@ -294,16 +303,16 @@ def test_the_exit_code_says_how_a_run_ended(
     stopped_by: int | None,
     code: int,
 ) -> None:
-    ending(monkeypatch, Outcome(stopped_by is None, 1234, stopped_by, Path("runs/x")))
+    ending(monkeypatch, TrainResult(stopped_by is None, 1234, stopped_by, Path("x")))
     assert main(["distill", "tiny", "--out", "runs/x"]) == code
     printed = capsys.readouterr().out
-    assert ("Finished at step 1,234: best/ and last/ in runs/x" in printed) == (code == 0)
+    assert ("Finished at step 1,234: best/ and last/ in x" in printed) == (code == 0)
 
 
 def test_only_the_first_process_says_that_it_is_finished(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ending(monkeypatch, Outcome(True, 1234, None, Path("runs/x")))
+    ending(monkeypatch, TrainResult(True, 1234, None, Path("x")))
     monkeypatch.setenv("RANK", "1")
     assert main(["distill", "tiny", "--out", "runs/x"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -312,13 +321,12 @@ def test_only_the_first_process_says_that_it_is_finished(
 def test_keeping_outputs_alone_does_not_promise_a_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ending(monkeypatch, Outcome(True, 0, None, Path("runs/x")))
+    asked = ending(monkeypatch, TrainResult(True, 0, None, Path("x")))
     words = ["distill", "tiny", "--out", "runs/x", "--cache-teacher", "kept", "--cache-only"]
     assert main(words) == 0
-    assert asked[2].cache_only
-    printed = capsys.readouterr().out
-    assert printed == (
-        "The teachers' outputs are kept; the command without --cache-only trains with them.\n"
+    assert asked[0][-1]["cache_only"]
+    assert capsys.readouterr().out == (
+        "The teacher outputs are cached; run without --cache-only to train with them.\n"
     )
 
 
@@ -340,7 +348,7 @@ def test_other_mistakes_are_left_to_the_door(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_run_gets_flags_folder_and_the_command_as_it_was_typed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = ending(monkeypatch, Outcome(True, 1, None, Path("runs/x")))
+    asked = ending(monkeypatch, TrainResult(True, 1, None, Path("x")))
     words = [
         "tiny",
         "--out",
@@ -352,16 +360,15 @@ def test_the_run_gets_flags_folder_and_the_command_as_it_was_typed(
         "kept",
     ]
     distill(words)
-    recipe, out, wishes, tell = asked
-    assert recipe.config.images == "my photos"
+    ((config, out, _, named),) = asked
+    assert config.images == "my photos"
     assert out == Path("runs/x")
-    assert wishes == Wishes(
-        resume=True,
-        cache_teacher=Path("kept"),
-        command="veca distill tiny --out runs/x --resume --images 'my photos' --cache-teacher kept",
-    )
-    assert shlex.split(wishes.command) == ["veca", "distill", *words]
-    assert tell is print
+    command = "veca distill tiny --out runs/x --resume --images 'my photos' --cache-teacher kept"
+    assert named == {
+        "resume": True, "cache_teacher": Path("kept"), "cache_only": False, "command": command,
+        "initialize": None,
+    }  # fmt: skip
+    assert shlex.split(command) == ["veca", "distill", *words]
 
 
 def test_a_small_run_from_the_words_to_the_model(
@@ -372,11 +379,12 @@ def test_a_small_run_from_the_words_to_the_model(
     assert main(["distill", "tiny", *words]) == 0
     printed = capsys.readouterr()
     assert "Finished at step 2" in printed.out
-    assert "student weights" in printed.err
+    assert "Peak memory after the first step" in printed.err
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(rows(out, "train")) == 2
     assert veca.load(out / "last").config.budgets == (2, 4)
     stored = json.loads((out / "config.json").read_text("utf-8"))
     assert stored["command"].startswith("veca distill tiny --images")
     assert main(["distill", "tiny", *words]) == 2
-    assert "already holds a run; add --resume" in capsys.readouterr().err
+    assert "already contains a run; add --resume" in capsys.readouterr().err
     assert main(["distill", "tiny", *words, "--resume"]) == 0

@@ -17,7 +17,7 @@ from veca.data.augment import ViewConfig
 from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import CacheConfig, DistillConfig
-from veca.distill.margin import find_margin
+from veca.distill.targets import find_margin
 from veca.distill.teacher_cache import LiveOutputs, TeacherCache, open_teacher_cache
 from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets, Teacher, cut

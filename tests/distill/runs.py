@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from tests.data.pictures import write_pictures
 from veca.backbone.config import BackboneConfig
-from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.run import Outcome, Wishes, distill
+from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.run import TrainResult, distill
 from veca.teacher.teacher import Targets, Teacher, cut
 from veca.train.schedules import ResolutionPhase, ScheduleConfig
 
@@ -22,12 +22,11 @@ TINY = BackboneConfig(
     layers=2, width=32, heads=2, budgets=(2, 4), ffn_shares=(0.5, 1.0), patch_size=8
 )
 
-QUIET = Wishes(shown=False)
-ALONE = Efficiency(device="cpu", precision="fp32", workers=0, save_every=4)
+ALONE = RunOptions(device="cpu", precision="fp32", workers=0, save_every=4)
 
 
 class PixelTeacher(Teacher):
-    """Fixed random features of mean colors, which a student can learn."""
+    """Fixed random projections of mean colors, which a student can learn."""
 
     def __init__(self, name: str = "pixels", image_width: int = 12, patch_width: int = 20) -> None:
         super().__init__()
@@ -55,7 +54,7 @@ class PixelTeacher(Teacher):
 
 
 class PoisonedTeacher(PixelTeacher):
-    """Answers with what is no number once, on the second of several processes."""
+    """Returns NaN once, on the second of several ranks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +63,7 @@ class PoisonedTeacher(PixelTeacher):
     def forward(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
     ) -> Targets:
-        """The features, or at the fifth call none."""
+        """The features, or NaN at the fifth call."""
         self.calls += 1
         found = super().forward(images, grid, margin)
         bad = self.calls == 5 and os.environ.get("RANK") == "1"
@@ -92,10 +91,12 @@ def small_config(images: Path, **changes: Any) -> DistillConfig:
     return dataclasses.replace(config, **changes)
 
 
-def run(config: DistillConfig, out: Path, efficiency: Efficiency = ALONE, **wishes: Any) -> Outcome:
+def run(
+    config: DistillConfig, out: Path, options: RunOptions = ALONE, **changes: Any
+) -> TrainResult:
     """Run with the small teacher."""
-    chosen = dataclasses.replace(QUIET, **wishes)
-    return distill(config, out, efficiency, chosen, [PixelTeacher(name) for name in config.teacher])
+    teachers = [PixelTeacher(name) for name in config.teacher]
+    return distill(config, out, options, teachers=teachers, show_progress=False, **changes)
 
 
 def pictures(folder: Path, count: int = 24) -> Path:

@@ -10,37 +10,37 @@ from hypothesis import strategies as st
 
 from tests.distill.runs import TINY
 from veca.backbone.config import PAPER_BUDGETS, BackboneConfig
-from veca.distill.config import DistillConfig, Efficiency
+from veca.distill.config import DistillConfig, RunOptions
 from veca.train.schedules import ResolutionPhase
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("batch", 0, "batch=0 is not usable; use 1 or more"),
-        ("steps", 0, "steps=0 is not usable; use 1 or more"),
-        ("validate_every", 0, "validate_every=0 is not usable; use 1 or more"),
-        ("statistics_images", 0, "statistics_images=0 is not usable; use 1 or more"),
-        ("validation_images", 0, "validation_images=0 is not usable; use 1 or more"),
-        ("most_images", 0, "most_images=0 is not usable; use 1 or more"),
-        ("max_skips", -1, "max_skips=-1 is not usable; use 0 or more"),
-        ("epochs", 0.0, r"epochs=0.0 is not usable; it must lie above 0.0"),
-        ("epochs", float("inf"), "epochs=inf is not usable"),
-        ("epochs", float("nan"), "epochs=nan is not usable"),
-        ("ema", 0.0, r"ema=0.0 is not usable; it must lie above 0.0 and below 1.0"),
-        ("ema", 1.0, r"ema=1.0 is not usable; it must lie above 0.0 and below 1.0"),
-        ("clip", 0.0, r"clip=0.0 is not usable; it must lie above 0.0"),
-        ("max_unreadable", 1.5, r"max_unreadable=1.5 is no share within 0..1"),
-        ("max_unreadable", -0.1, r"max_unreadable=-0.1 is no share within 0..1"),
-        ("teacher", (), "no teacher is named; name one, such as efficientnet-lite2"),
-        ("teacher_weights", (1.0, 1.0), r"do not fit 1 teachers; give one number of 0 or more"),
-        ("teacher_weights", (-1.0,), "do not fit 1 teachers"),
-        ("teacher_weights", (0.0,), "at least one above 0"),
-        ("teacher_margin", -32, "teacher_margin=-32 is not usable; use 0 or more"),
+        ("batch", 0, "batch=0 is invalid: it must be >= 1"),
+        ("steps", 0, "steps=0 is invalid: it must be >= 1"),
+        ("validate_every", 0, "validate_every=0 is invalid: it must be >= 1"),
+        ("statistics_images", 0, "statistics_images=0 is invalid: it must be >= 1"),
+        ("validation_images", 0, "validation_images=0 is invalid: it must be >= 1"),
+        ("most_images", 0, "most_images=0 is invalid: it must be >= 1"),
+        ("max_skips", -1, "max_skips=-1 is invalid: it must be >= 0"),
+        ("epochs", 0.0, r"epochs=0.0 is invalid: it must be in \(0.0"),
+        ("epochs", float("inf"), "epochs=inf is invalid"),
+        ("epochs", float("nan"), "epochs=nan is invalid"),
+        ("ema", 0.0, r"ema=0.0 is invalid: it must be in \(0.0, 1.0\)"),
+        ("ema", 1.0, r"ema=1.0 is invalid: it must be in \(0.0, 1.0\)"),
+        ("clip", 0.0, r"clip=0.0 is invalid: it must be in \(0.0"),
+        (r"max_unreadable", 1.5, r"max_unreadable=1.5 is invalid: it must be in \[0, 1\]"),
+        (r"max_unreadable", -0.1, r"max_unreadable=-0.1 is invalid: it must be in \[0, 1\]"),
+        ("teacher", (), "teacher is empty; name one, such as efficientnet-lite2"),
+        ("teacher_weights", (1.0, 1.0), r"give one number >= 0 for each of the 1 teachers"),
+        ("teacher_weights", (-1.0,), "is invalid"),
+        ("teacher_weights", (0.0,), "at least one of them above 0"),
+        ("teacher_margin", -32, "teacher_margin=-32 is invalid: it must be >= 0"),
         pytest.param(
             "teacher_surroundings",
             "real",
-            "'real' is unknown; use 'reflected' or 'contextual'",
+            "'real' is invalid: use 'reflected' or 'contextual'",
             marks=pytest.mark.compiled,  # without the shape hook, which would refuse it first
         ),
         ("resolution", 36, r"resolution 36 is not a multiple of the patch size 8; use 32"),
@@ -48,9 +48,9 @@ from veca.train.schedules import ResolutionPhase
         ("resolutions", (ResolutionPhase(sizes=(32, 33)),), "resolution 33 is not a multiple"),
         ("resolutions", (), "the first must begin at 0"),
         ("resolutions", (ResolutionPhase(sizes=(32,), from_share=0.5),), "must begin at 0"),
-        ("budget_weights", (1.0,), "give 2 numbers of 0 or more"),
+        ("budget_weights", (1.0,), "give 2 numbers >= 0"),
         ("budget_weights", (0.0, 0.0), "at least one of them above 0"),
-        ("share_weights", (1.0, 1.0, 1.0), "give 2 numbers of 0 or more"),
+        ("share_weights", (1.0, 1.0, 1.0), "give 2 numbers >= 0"),
         (
             "backbone",
             BackboneConfig(attention="full"),
@@ -72,9 +72,9 @@ def test_a_run_that_cannot_be_is_refused_with_what_can(
 def test_counts_below_their_least_are_refused_with_it(field: str, least: int) -> None:
     fine: dict[str, Any] = {field: least}
     bad: dict[str, Any] = {field: least - 1}
-    assert getattr(Efficiency(**fine), field) == least
-    with pytest.raises(ValueError, match=f"{field}={least - 1} is not usable; use {least} or more"):
-        Efficiency(**bad)
+    assert getattr(RunOptions(**fine), field) == least
+    with pytest.raises(ValueError, match=f"{field}={least - 1} is invalid: it must be >= {least}"):
+        RunOptions(**bad)
 
 
 def test_the_baseline_has_the_same_sizes_but_no_budgets_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The parts of the loss."""
+"""Parts of the loss, beside slow computations of each."""
 
 import math
 
@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.distill.losses import LossConfig, Losses, distillation_losses
+from veca.distill.losses import (
+    LossConfig,
+    Losses,
+    anchor_kl,
+    auxiliary_losses,
+    class_kl,
+    distillation_losses,
+    objective,
+    part_names,
+    relation_loss,
+    teacher_losses,
+)
 from veca.teacher.teacher import Targets
 
 
@@ -118,13 +129,106 @@ def test_gradients_agree_with_finite_differences() -> None:
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
 def test_a_weight_that_rewards_being_wrong_is_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match="finite number of 0 or more"):
+    with pytest.raises(ValueError, match="finite and >= 0"):
         LossConfig(patches=weight)
-    with pytest.raises(ValueError, match="finite number of 0 or more"):
+    with pytest.raises(ValueError, match="finite and >= 0"):
         LossConfig(error=weight)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_temperature_that_divides_by_nothing_is_refused(temperature: float) -> None:
-    with pytest.raises(ValueError, match="is not usable; use a finite number above 0"):
+    with pytest.raises(ValueError, match="is invalid: it must be finite and > 0"):
         LossConfig(temperature=temperature)
+
+
+def shares(scores: list[float], temperature: float) -> list[float]:
+    """Softmax by hand."""
+    powers = [math.exp(score / temperature) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+@given(
+    seed=st.integers(0, 2**31), batch=st.integers(1, 3), classes=st.integers(1, 6),
+    temperature=st.floats(0.5, 5),
+)  # fmt: skip
+def test_the_divergence_of_classes_equals_a_sum_by_hand(
+    seed: int, batch: int, classes: int, temperature: float
+) -> None:
+    torch.manual_seed(seed)
+    said, wanted = torch.randn(batch, classes).double(), torch.randn(batch, classes).double()
+    slow = 0.0
+    for one, other in zip(said.tolist(), wanted.tolist(), strict=True):
+        mine, aims = shares(one, temperature), shares(other, temperature)
+        slow += sum(p * math.log(p / q) for p, q in zip(aims, mine, strict=True)) / batch
+    found = float(class_kl(said, wanted, temperature))
+    assert found == pytest.approx(temperature**2 * slow, rel=1e-4, abs=1e-5)
+
+
+def test_equal_scores_up_to_a_constant_diverge_by_nothing() -> None:
+    scores = torch.randn(3, 7)
+    assert float(class_kl(scores + 5, scores, 2.0)) == pytest.approx(0, abs=1e-5)
+    assert float(class_kl(-scores, scores, 2.0)) > 0.1
+
+
+def test_relations_are_squared_differences_of_the_cosines_of_all_pairs() -> None:
+    own, wanted = torch.randn(2, 4, 5), torch.randn(2, 4, 9)
+    slow = 0.0
+    for image in range(2):
+        for first in range(4):
+            for second in range(4):
+                one, other = (
+                    float(
+                        (some[image, first] @ some[image, second])
+                        / (some[image, first].norm() * some[image, second].norm())
+                    )
+                    for some in (own, wanted)
+                )
+                slow += (one - other) ** 2 / 32
+    assert float(relation_loss(own, wanted)) == pytest.approx(slow, rel=1e-5)
+
+
+def test_relations_do_not_see_turns_and_scales_of_the_features() -> None:
+    wanted = torch.randn(2, 6, 8)
+    turn = torch.linalg.qr(torch.randn(8, 8))[0]
+    assert float(relation_loss(3 * wanted @ turn, wanted)) == pytest.approx(0, abs=1e-6)
+
+
+def test_relations_are_computed_in_single_precision_whatever_comes_in() -> None:
+    own, wanted = torch.randn(2, 6, 8).bfloat16(), torch.randn(2, 6, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = relation_loss(own, wanted)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, relation_loss(own.float(), wanted))
+
+
+def test_only_auxiliary_losses_with_a_weight_are_switched_on() -> None:
+    assert auxiliary_losses(LossConfig()) == ()
+    assert part_names(LossConfig()) == ("loss_image", "loss_patch_cosine", "loss_patch_error")
+    both = LossConfig(relations=0.5, classes=2.0)
+    assert auxiliary_losses(both) == ("classes", "relations")
+    assert part_names(both)[3:] == ("loss_classes", "loss_relations")
+
+
+def test_the_objective_weighs_teachers_and_parts() -> None:
+    config = LossConfig(classes=0.5, relations=2.0)
+    parts = torch.rand(2, 5)
+    losses = teacher_losses(parts, config)
+    slow = sum(
+        weight * (losses[number] + 0.5 * parts[number, 3] + 2.0 * parts[number, 4])
+        for number, weight in enumerate((0.3, 2.0))
+    )
+    torch.testing.assert_close(objective(parts, (0.3, 2.0), config), slow)
+
+
+def test_anchor_kl_is_the_kl_of_likeness_to_each_anchor_by_hand() -> None:
+    said, wanted, anchors = torch.randn(3, 6), torch.randn(3, 6), torch.randn(5, 6)
+    slow = 0.0
+    for one, other in zip(said, wanted, strict=True):
+        logs, aims = (
+            (torch.cosine_similarity(image[None], anchors) / 0.2).softmax(0).log()
+            for image in (one, other)
+        )
+        slow += float((aims.exp() * (aims - logs)).sum()) / 3
+    found = anchor_kl(said, wanted, anchors, temperature=0.2)
+    assert float(found) == pytest.approx(slow, rel=1e-4)
+    assert float(anchor_kl(2 * wanted, wanted, anchors, 0.2)) == pytest.approx(0, abs=1e-6)

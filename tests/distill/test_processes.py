@@ -17,8 +17,8 @@ from tests.distill.processes import (
     start,
 )
 from tests.distill.runs import pictures, rows
-from tests.distill.test_resumed_runs import lasting_rows
-from veca.runtime.snapshots import read_snapshot
+from tests.distill.test_run import lasting_rows
+from veca.train.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,9 @@ def test_sigterm_saves_the_step_and_leaves_no_process_behind(images: Path, tmp_p
     assert time.monotonic() - asked < 20
     assert process.returncode == 128 + signal.SIGTERM, said
     assert processes_of_group(process.pid) == []
-    (folder,) = (out / "checkpoints").iterdir()
+    (path,) = (out / "checkpoints").iterdir()
     steps = [row["step"] for row in rows(out, "train")]
-    assert read_snapshot(folder).step == steps[-1] + 1 == len(steps)
+    assert load_checkpoint(path).step == steps[-1] + 1 == len(steps)
 
 
 @pytest.mark.workers
@@ -144,7 +144,7 @@ def test_two_workers_keep_outputs_with_which_one_then_trains(images: Path, tmp_p
     only = ("--workers", "0", "--cache-only")
     said = finish(command(images, tmp_path / "run", *kept, *only, processes=2))
     assert "22 of 22 views" in said
-    assert said.count("The teachers' outputs are kept") == 1
+    assert said.count("The teacher outputs are cached") == 1
     steps = ("--steps", "2", "--schedule.warmup-steps", "1", "--schedule.decay-steps", "0")
     said = finish(command(images, tmp_path / "run", *kept, *steps))
     assert "views/s" not in said
@@ -187,8 +187,8 @@ def test_sigterm_to_torchrun_saves_once_and_leaves_no_process_behind(
     said, _ = process.communicate(timeout=60)
     assert process.returncode != 0, said
     assert processes_of_group(process.pid) == []
-    (folder,) = (out / "checkpoints").iterdir()
-    assert read_snapshot(folder).step == len(rows(out, "train"))
+    (path,) = (out / "checkpoints").iterdir()
+    assert load_checkpoint(path).step == len(rows(out, "train"))
 
 
 @pytest.mark.slow

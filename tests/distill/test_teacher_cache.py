@@ -27,14 +27,14 @@ from tests.distill.cached_outputs import (
     run_config,
     task_of,
 )
-from tests.distill.runs import ALONE, QUIET, rows, small_config
+from tests.distill.runs import ALONE, rows, small_config
 from tests.distill.runs import pictures as photos
 from tests.runtime.ranks import run_ranks
 from veca.data.augment import ViewConfig
 from veca.data.listing import ImageIndex
 from veca.distill import teacher_cache
 from veca.distill.config import CacheConfig, Surroundings
-from veca.distill.run import Outcome, distill
+from veca.distill.run import TrainResult, distill
 from veca.distill.run_folder import RunError
 from veca.distill.teacher_cache import (
     HEADROOM,
@@ -472,18 +472,18 @@ def fixture_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos(tmp_path_factory.mktemp("images"))
 
 
-def run(images: Path, out: Path, teacher: CellTeacher, **wishes: Any) -> Outcome:
+def run(images: Path, out: Path, teacher: CellTeacher, **changes: Any) -> TrainResult:
     """The small run, its cache beside it."""
     config = small_config(images, cache=CacheConfig(crops=2, dtype="float16"))
-    chosen = dataclasses.replace(QUIET, **{"cache_teacher": out.parent / "cache", **wishes})
-    return distill(config, out, ALONE, chosen, [teacher])
+    changes = {"cache_teacher": out.parent / "cache", **changes}
+    return distill(config, out, ALONE, teachers=[teacher], show_progress=False, **changes)
 
 
 def test_cache_only_trains_nothing_and_changes_no_later_training(
     images: Path, tmp_path: Path
 ) -> None:
     teacher, out = CellTeacher(), tmp_path / "before" / "run"
-    assert run(images, out, teacher, cache_only=True) == Outcome(True, 0, None, out)
+    assert run(images, out, teacher, cache_only=True) == TrainResult(True, 0, None, out)
     assert teacher.asked >= 22 * 2  # 24 pictures, of which 2 are for validation
     assert {path.name for path in out.iterdir()} <= {"index", ".lock"}
     late, alone = CellTeacher(), CellTeacher()
@@ -498,7 +498,7 @@ def test_a_stop_while_caching_is_reported_and_leaves_the_folder_free(
 ) -> None:
     teacher, out = CellTeacher(), tmp_path / "run"
     teacher.before_answer = lambda: signal.raise_signal(signal.SIGTERM)
-    assert run(images, out, teacher, cache_only=True) == Outcome(False, 0, signal.SIGTERM, out)
+    assert run(images, out, teacher, cache_only=True) == TrainResult(False, 0, signal.SIGTERM, out)
     assert run(images, out, CellTeacher(), cache_only=True).finished
 
 

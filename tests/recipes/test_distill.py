@@ -9,8 +9,8 @@ import torch
 from veca.backbone.config import SIZES, AttentionKind
 from veca.backbone.cost import parameters
 from veca.backbone.model import VECA
-from veca.distill.feed import check_batch
-from veca.distill.run_folder import as_json, check_same_run
+from veca.distill.images import check_batch
+from veca.distill.run_folder import as_json, check_same_config
 from veca.recipes.distill import RECIPES
 from veca.runtime.distributed import Ranks
 from veca.teacher.registry import TEACHERS
@@ -51,12 +51,12 @@ def test_a_student_of_the_paper_has_its_parameters_and_a_teacher_of_its_own_size
 @pytest.mark.parametrize("name", PAPER)
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_both_stages_of_the_paper_share(name: str, stage: int) -> None:
-    config, efficiency = RECIPES[name](stage)
+    config, options = RECIPES[name](stage)
     assert config.batch == 768
-    images_at_once = config.batch // GPUS // efficiency.accumulate
+    images_at_once = config.batch // GPUS // options.accumulate
     assert images_at_once == (64 if name == "large" else 128)
-    assert efficiency.teacher_batch == images_at_once
-    check_batch(config, efficiency, Ranks(world_size=GPUS, device=torch.device("cpu")))
+    assert options.teacher_batch == images_at_once
+    check_batch(config, options, Ranks(world_size=GPUS, device=torch.device("cpu")))
     assert config.seed == 42
     assert (config.loss.patches, config.loss.error) == (1.0, 1.0)
     assert (config.clip, config.ema) == (None, None)
@@ -128,7 +128,7 @@ def test_every_recipe_and_its_baseline_can_be_built(
         model = VECA(config.student)
     assert model.config.attention == attention
     assert sum(weight.numel() for weight in model.parameters()) == parameters(config.student)
-    check_same_run(config, as_json(config), 0)  # it can be stored and resumed
+    check_same_config(config, as_json(config), 0)  # it can be stored and resumed
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -153,14 +153,14 @@ def test_the_name_of_a_recipe_is_told_with_its_stage(name: str) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_recipes_need_no_hub_have_two_elastic_axes_and_can_be_prolonged(name: str) -> None:
-    config, efficiency = RECIPES[name](1)
+    config, options = RECIPES[name](1)
     assert config.teacher[0].startswith("efficientnet-lite2")
     assert config.scale_targets  # its features are all positive
     assert len(config.student.budgets) > 1
     assert len(config.student.ffn_shares) > 1
     longer = dataclasses.replace(config, steps=config.length(1) + 1)
-    check_same_run(longer, as_json(config), config.length(1))
-    assert efficiency.save_every < config.length(1)
+    check_same_config(longer, as_json(config), config.length(1))
+    assert options.save_every < config.length(1)
 
 
 def test_tiny_is_what_the_trials_chose() -> None:

@@ -7,12 +7,12 @@ import pytest
 
 import veca
 from tests.data.pictures import write_pictures
-from tests.distill.runs import QUIET, rows
-from veca.distill.config import Efficiency
+from tests.distill.runs import rows
+from veca.distill.config import RunOptions
 from veca.distill.run import distill
 from veca.recipes.distill import RECIPES
 
-ONE_BY_ONE = Efficiency(device="cpu", precision="fp32", workers=0)
+ONE_BY_ONE = RunOptions(device="cpu", precision="fp32", workers=0)
 
 
 def two_steps(name: str, stage: int, folder: Path, start: Path | None = None) -> Path:
@@ -30,7 +30,7 @@ def two_steps(name: str, stage: int, folder: Path, start: Path | None = None) ->
         start=None if start is None else str(start),
     )
     out = folder / f"stage-{stage}"
-    assert distill(config, out, ONE_BY_ONE, QUIET).finished
+    assert distill(config, out, ONE_BY_ONE, show_progress=False).finished
     losses = [row["loss"] for row in rows(out, "train")]
     assert len(losses) == 2
     assert all(loss is not None for loss in losses)

@@ -9,16 +9,22 @@ from typing import Annotated
 import tyro
 
 from veca.cli.flags import REGISTRY, command_line
-from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.run import Outcome, Wishes
-from veca.distill.training import NonFiniteError
-from veca.recipes.distill import RECIPES, Recipe
-from veca.recipes.run import run_recipe
+from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.run import TrainResult
+from veca.distill.run import distill as run_distill
+from veca.distill.run_folder import RunFolder
+from veca.distill.student import Initialize
+from veca.distill.trainer import NonFiniteError
+from veca.recipes.distill import RECIPES
+from veca.recipes.quick import compare_with_constant, crop_photographs
 from veca.runtime.distributed import is_main_process
+from veca.runtime.files import write_atomic
+from veca.runtime.logging import log_to_console
 from veca.runtime.signals import exit_code
+from veca.train.metrics import read_metrics
 
 NOT_FINITE = 3
-"""Exit code of a run whose losses or gradients stay not finite."""
+"""Exit code of a run whose losses or gradients stay non-finite."""
 
 DESCRIPTION = """Train a student from a recipe on unlabeled images, taught by frozen networks.
 
@@ -28,8 +34,8 @@ Many processes: torchrun --nproc-per-node 4 -m -- veca distill small --images ph
 
 Repeat the command with --resume to continue a run that was stopped or killed.
 
-Exit codes: 0 finished, 2 a mistake that the message explains, 3 losses stay not finite,
-143 stopped by SIGTERM and 130 by Ctrl-C, both saved."""
+Exit codes: 0 finished; 2 user error; 3 losses stay non-finite; 143 stopped by SIGTERM and 130 by
+Ctrl-C, both after saving."""
 
 HELP = """Train a student on unlabeled images: veca distill RECIPE --images DIR --out DIR
 
@@ -41,64 +47,124 @@ Example: veca distill tiny --images photos --out runs/tiny"""
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What the command takes beside the fields of a recipe."""
+    """Flags of the command besides the fields of a recipe."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """folder of the run"""
 
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """continue the newest verified checkpoint in --out; begin where there is none"""
+    """continue from the newest verified checkpoint in --out, or start if there is none"""
 
     stage: int = 1
     """stage of the paper's recipes: 1, or 2 with several resolutions"""
 
     cache_teacher: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """keep the teachers' outputs of a set number of views of each image in this folder"""
+    """cache the teachers' outputs for --cache.crops views of each image in this folder"""
 
     cache_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """compute the outputs that --cache-teacher lacks, by all processes, and end without training"""
+    """compute outputs missing in --cache-teacher, on all ranks, and exit without training"""
 
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
-    efficiency: Annotated[Efficiency, tyro.conf.arg(name="")]
+    options: Annotated[RunOptions, tyro.conf.arg(name="")]
 
 
 def distill(words: Sequence[str]) -> None:
-    """Run the command on the words after its name."""
+    """Run the command."""
     if not words or words[0] in {"-h", "--help"}:
         rows = [f"  {name:<11} {_first_line(name)}" for name in RECIPES]
         print(HELP.format(recipes="\n".join(rows)))
         if not words:
             raise SystemExit(2)
         return
-    name, *rest = words
+    flags = _checked_flags(*words)
+    with log_to_console(is_main_process()):
+        try:
+            result = _run(flags, command_line("distill", words))
+        except NonFiniteError as error:
+            print(f"veca: {error}", file=sys.stderr)
+            raise SystemExit(NOT_FINITE) from error
+        if result.signal is not None:
+            raise SystemExit(exit_code(result.signal))
+        if is_main_process():
+            _report(flags, result)
+
+
+def _checked_flags(name: str, *rest: str) -> Flags:
+    """Parse the flags, and check what the recipe and the stage require."""
     if name not in RECIPES:
-        raise ValueError(f"{name!r} is no recipe; the recipes are {', '.join(RECIPES)}.")
+        raise ValueError(f"unknown recipe {name!r}; the recipes are {', '.join(RECIPES)}.")
     flags = _flags(name, rest)
     if flags.config.recipe != RECIPES[name](_stage(rest)).config.recipe:
         raise ValueError(
-            f"--recipe got {flags.config.recipe!r}; the recipe is the first word of the command, "
-            f"as in veca distill {name}."
+            f"--recipe got {flags.config.recipe!r}; name the recipe as the first argument, as in "
+            f"veca distill {name}."
         )
     if flags.stage == 2 and flags.config.start is None:
         raise ValueError(
-            "stage 2 begins with the model of stage 1; name it, as in --start runs/small/best."
+            "stage 2 starts from the model of stage 1; give it, as in --start runs/small/best."
         )
-    wishes = Wishes(
+    return flags
+
+
+def _run(flags: Flags, command: str) -> TrainResult:
+    """Prepare what the recipe or a flag asks for, and run."""
+    config, cache = flags.config, flags.cache_teacher
+    quick = config.recipe == "quick"
+    if quick and config.images is None:
+        if is_main_process():
+            RunFolder(flags.out.expanduser()).prepare(flags.resume)
+        config = crop_photographs(config, flags.out.expanduser())
+    if quick and cache is None and config.cache.crops:
+        cache = flags.out.expanduser() / "teacher"
+    return run_distill(
+        config,
+        flags.out,
+        flags.options,
         resume=flags.resume,
-        cache_teacher=flags.cache_teacher,
+        cache_teacher=cache,
         cache_only=flags.cache_only,
-        command=command_line("distill", words),
+        command=command,
+        initialize=_slices(config, flags),
     )
+
+
+def _slices(config: DistillConfig, flags: Flags) -> Initialize | None:
+    """The weights that --slices names, unless a checkpoint will be resumed."""
+    checkpoints = RunFolder(flags.out.expanduser()).checkpoints
+    resuming = flags.resume and any(checkpoints.glob("step-*"))
+    if config.slices is None or resuming or flags.cache_only:
+        return None
+    # Here, since few runs need it.
+    from veca.convert.slices import slices_of  # noqa: PLC0415
+
+    return slices_of(config)
+
+
+def _report(flags: Flags, result: TrainResult) -> None:
+    """Draw the curves, and print where the results are."""
+    if flags.cache_only:
+        print("The teacher outputs are cached; run without --cache-only to train with them.")
+        return
+    rows = read_metrics(RunFolder(result.folder).metrics)
+    for line in compare_with_constant(rows) if flags.config.recipe == "quick" else ():
+        print(line)
     try:
-        outcome = run_recipe(Recipe(flags.config, flags.efficiency), flags.out, wishes, print)
-    except NonFiniteError as error:
-        print(f"veca: {error}", file=sys.stderr)
-        raise SystemExit(NOT_FINITE) from error
-    _leave(outcome, flags)
+        # Here, since matplotlib is an extra.
+        from veca.analysis.training_curves import plot_training  # noqa: PLC0415
+    except ImportError:
+        curves = ""
+    else:
+        image = plot_training(rows, f"{result.folder.name}: {flags.config.recipe}")
+        write_atomic(result.folder / "curves.png", [image])
+        curves = ", curves.png shows the losses"
+    print(
+        f"Finished at step {result.step:,}: best/ and last/ in {result.folder} are models for "
+        f"veca.load{curves}."
+    )
 
 
 def _flags(name: str, words: Sequence[str]) -> Flags:
-    """The flags, on top of the recipe's own values."""
+    """Parse the flags; defaults are the recipe's values."""
     recipe = RECIPES[name](_stage(words))
 
     @dataclass(frozen=True, kw_only=True)
@@ -106,7 +172,7 @@ def _flags(name: str, words: Sequence[str]) -> Flags:
         """The flags of one recipe."""
 
         config: Annotated[DistillConfig, tyro.conf.arg(name="")] = recipe.config
-        efficiency: Annotated[Efficiency, tyro.conf.arg(name="")] = recipe.efficiency
+        options: Annotated[RunOptions, tyro.conf.arg(name="")] = recipe.options
 
     with REGISTRY:
         return tyro.cli(
@@ -118,7 +184,7 @@ def _flags(name: str, words: Sequence[str]) -> Flags:
 
 
 def _stage(words: Sequence[str]) -> int:
-    """The stage that is asked for, which decides the values that other flags override."""
+    """The value of --stage, which decides the defaults of other flags."""
     text = "1"
     for before, word in zip(("", *words), words, strict=False):
         if before == "--stage":
@@ -126,25 +192,10 @@ def _stage(words: Sequence[str]) -> int:
         elif word.startswith("--stage="):
             text = word.partition("=")[2]
     if text not in {"1", "2"}:
-        raise ValueError(f"--stage got {text!r}; give 1 or 2.")
+        raise ValueError(f"--stage got {text!r}; use 1 or 2.")
     return int(text)
 
 
 def _first_line(name: str) -> str:
-    """What a recipe is, in a line."""
+    """The summary of a recipe."""
     return (RECIPES[name].__doc__ or "").partition("\n")[0]
-
-
-def _leave(outcome: Outcome, flags: Flags) -> None:
-    """Tell where the results are, and leave with the code that says how it ended."""
-    if outcome.signal is not None:
-        raise SystemExit(exit_code(outcome.signal))
-    if not is_main_process():
-        return
-    if flags.cache_only:
-        print("The teachers' outputs are kept; the command without --cache-only trains with them.")
-        return
-    print(
-        f"Finished at step {outcome.step:,}: best/ and last/ in {outcome.folder} are models for "
-        "veca.load, summary.html shows the curves."
-    )

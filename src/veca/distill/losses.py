@@ -1,31 +1,28 @@
-"""Distillation losses.
+"""Distillation losses: how far a student's features are from a teacher's.
 
-How far a student's features are from a teacher's.
+The paper's loss, logged as `loss`:
 
     L = L_image + patches * L_patches
     L_image   = 1 - cos(image, target)
     L_patches = mean of 1 - cos(patch, target) + error * mean of (patch - target)^2
 
-The image feature has no squared error, so its length is free; patches take the teacher's scale.
+The image feature has no squared error, so its norm is free; patches learn the teacher's scale.
 
-What a teacher knows besides its features: classes, and which patches and images are alike.
+Auxiliary losses, each switched on by a weight of `LossConfig`; `objective` is the sum of all:
 
-None is a part of the paper's loss. A weight of `LossConfig` switches each of them on; `loss` in
-the log stays the paper's, so that runs can be compared, and `objective` is what training lowers.
+    classes    T^2 * KL(softmax(target scores / T) || softmax(predicted scores / T))
+    relations  mean of (cos of two predicted patches - cos of the same two targets)^2
+    anchors    KL(softmax(cos(target, anchors) / t) || softmax(cos(prediction, anchors) / t))
 
-    classes    T^2 * KL(softmax(scores wanted / T) || softmax(scores said / T))
-    relations  mean of (cos of two patches said - cos of the same two wanted)^2
-    anchors    KL(softmax(cos(wanted, anchors) / t) || softmax(cos(said, anchors) / t))
-
-Scores of classes are those of the teacher's own classifier, given the image feature that is said
-or wanted: no human label takes part. Relations are those of the student's own patches, before any
-adaptor: an adaptor could turn patches that are all alike into good answers, a neighbor search
-could not. Anchors are the teacher's features of some training images: a classifier with as many
-classes, as a queue of past features is, but fixed, so that a run has no state to lose.
+Class scores come from the teacher's own classifier, applied to predicted and target image features;
+no human label is used. Relations compare the student's own patches, before any adaptor, which could
+map patches that are all alike to good answers. Anchors are the teacher's features of some training
+images: as the queue of past features of other methods, but fixed, so that a run has no such state.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -35,7 +32,10 @@ from torch.nn import functional as F
 from veca.teacher.teacher import Targets
 
 SHORTEST = 1e-6
-"""Vectors shorter than this count as this long in a cosine, so that one of zeros has a gradient."""
+"""Smallest norm in a cosine, so that vectors of zeros have a gradient."""
+
+AUXILIARY = ("classes", "relations", "anchors")
+"""Weights of `LossConfig` that switch auxiliary losses on, in the order of the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,43 +43,51 @@ class LossConfig:
     """Weights of the parts of the loss."""
 
     patches: float = 1.0
-    """Weight of the patches beside the image; lambda of the paper."""
+    """Weight of the patch losses; lambda of the paper."""
 
     error: float = 1.0
-    """Weight of the patches' squared error beside their cosine; beta of the paper."""
+    """Weight of the patches' squared error within the patch losses; beta of the paper."""
 
     classes: float = 0.0
-    """Weight of the classes that a teacher with a classifier sees (`further_losses.py`)."""
+    """Weight of the KL divergence of class scores, for teachers with a classifier."""
 
     temperature: float = 2.0
-    """Of the scores of classes: the higher, the more the unlikely ones count."""
+    """Temperature of the class scores."""
 
     relations: float = 0.0
-    """Weight of which patches are alike (`further_losses.py`)."""
+    """Weight of the loss on cosines between the patches of an image."""
 
     anchors: float = 0.0
-    """Weight of which other images an image is like (`further_losses.py`)."""
+    """Weight of the KL divergence of similarities to other images."""
 
     anchor_temperature: float = 0.1
-    """Of the cosines to these images: the lower, the more the nearest ones count."""
+    """Temperature of these similarities."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that reward being wrong."""
+        """Check ranges."""
         for name in ("temperature", "anchor_temperature"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(
-                    f"{name}={getattr(self, name)} is not usable; use a finite number above 0."
+                    f"{name}={getattr(self, name)} is invalid: it must be finite and > 0."
                 )
-        for name in ("patches", "error", "classes", "relations", "anchors"):
+        for name in ("patches", "error", *AUXILIARY):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(
-                    f"{name}={getattr(self, name)} is not usable as a weight of the loss; "
-                    "use a finite number of 0 or more."
+                    f"{name}={getattr(self, name)} is invalid: a loss weight is finite and >= 0."
                 )
+
+
+class Prediction(NamedTuple):
+    """A student's prediction of one teacher's features."""
+
+    image: Float[Tensor, "B DI"]
+    patches: Float[Tensor, "B N DP"]
+    student_patches: Float[Tensor, "B N D"]
+    """The student's own patches, before the adaptor."""
 
 
 class Losses(NamedTuple):
-    """Parts of the loss, means over the batch."""
+    """Parts of the paper's loss, means over the batch."""
 
     image: Float[Tensor, ""]
     """1 - cosine of the image feature."""
@@ -91,78 +99,67 @@ class Losses(NamedTuple):
     """Squared error of a channel of a patch."""
 
     def total(self, config: LossConfig) -> Float[Tensor, ""]:
-        """The paper's loss; `comparison.objective` adds what else is switched on."""
+        """The paper's loss."""
         return self.image + config.patches * (self.patch_cosine + config.error * self.patch_error)
 
 
-PARTS = tuple(f"loss_{part}" for part in Losses._fields)
-"""Names of the parts in the log."""
+PAPER_COLUMNS = len(Losses._fields)
+"""Columns of the paper's loss among the parts."""
+
+
+def auxiliary_losses(config: LossConfig) -> tuple[str, ...]:
+    """The auxiliary losses that are switched on, in the order of the log."""
+    return tuple(name for name in AUXILIARY if getattr(config, name) > 0)
+
+
+def part_names(config: LossConfig) -> tuple[str, ...]:
+    """Names of all parts in the log."""
+    return tuple(f"loss_{name}" for name in (*Losses._fields, *auxiliary_losses(config)))
 
 
 def distillation_losses(
     image: Float[Tensor, "B DI"], patches: Float[Tensor, "B N DP"], targets: Targets
 ) -> Losses:
-    """Compare predicted features with a teacher's, in single precision whatever comes in."""
+    """Compare predicted features with a teacher's, in single precision."""
     image, patches = image.float(), patches.float()
-    wanted = Targets(targets.image.float(), targets.patches.float())
+    targets = Targets(targets.image.float(), targets.patches.float())
     return Losses(
-        1 - F.cosine_similarity(image, wanted.image, dim=-1, eps=SHORTEST).mean(),
-        1 - F.cosine_similarity(patches, wanted.patches, dim=-1, eps=SHORTEST).mean(),
-        F.mse_loss(patches, wanted.patches),
+        1 - F.cosine_similarity(image, targets.image, dim=-1, eps=SHORTEST).mean(),
+        1 - F.cosine_similarity(patches, targets.patches, dim=-1, eps=SHORTEST).mean(),
+        F.mse_loss(patches, targets.patches),
     )
 
 
-FIELDS = ("classes", "relations", "anchors")
-"""Weights of `LossConfig` that switch parts on, in the order of the log."""
-
-NAMES = tuple(f"loss_{field}" for field in FIELDS)
-"""Of the parts in the log, where they are switched on."""
-
-
-class FurtherPart(NamedTuple):
-    """A part of the objective that is not one of the loss."""
-
-    name: str
-    weight: float
-
-
-def further_parts(config: LossConfig) -> tuple[FurtherPart, ...]:
-    """The parts that a configuration switches on, in the order of the log."""
-    parts = (FurtherPart(field, getattr(config, field)) for field in FIELDS)
-    return tuple(part for part in parts if part.weight > 0)
-
-
-def class_divergence(
-    said: Float[Tensor, "B K"], wanted: Float[Tensor, "B K"], temperature: float
+def class_kl(
+    pred: Float[Tensor, "B K"], target: Float[Tensor, "B K"], temperature: float
 ) -> Float[Tensor, ""]:
-    """How far the classes said are from those wanted; the mean over images."""
-    logs = F.log_softmax(said.float() / temperature, dim=-1)
-    aims = F.log_softmax(wanted.float() / temperature, dim=-1)
-    found = F.kl_div(logs, aims, reduction="batchmean", log_target=True)
-    return found * temperature**2
+    """KL divergence of class scores, the mean over images."""
+    pred = F.log_softmax(pred.float() / temperature, dim=-1)
+    target = F.log_softmax(target.float() / temperature, dim=-1)
+    return F.kl_div(pred, target, reduction="batchmean", log_target=True) * temperature**2
 
 
-def anchor_divergence(
-    said: Float[Tensor, "B DI"],
-    wanted: Float[Tensor, "B DI"],
+def anchor_kl(
+    pred: Float[Tensor, "B DI"],
+    target: Float[Tensor, "B DI"],
     anchors: Float[Tensor, "A DI"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """How far the likeness to anchors that is said is from what is wanted; the mean over images."""
+    """KL divergence of similarities to the anchors, the mean over images."""
     units = F.normalize(anchors.float(), dim=-1, eps=SHORTEST)
-    with torch.autocast(said.device.type, enabled=False):
-        scores, aims = (
+    with torch.autocast(pred.device.type, enabled=False):
+        scores, target_scores = (
             F.normalize(image.float(), dim=-1, eps=SHORTEST) @ units.mT / temperature
-            for image in (said, wanted)
+            for image in (pred, target)
         )
-    return class_divergence(scores, aims, temperature=1.0)
+    return class_kl(scores, target_scores, temperature=1.0)
 
 
-def relation_error(
-    own: Float[Tensor, "B N D"], wanted: Float[Tensor, "B N DP"]
+def relation_loss(
+    student_patches: Float[Tensor, "B N D"], target: Float[Tensor, "B N DP"]
 ) -> Float[Tensor, ""]:
-    """How far cosines between the student's patches are from those between the teacher's."""
-    return (cosines(own) - cosines(wanted)).square().mean()
+    """Squared difference between the cosines of the student's patches and of the teacher's."""
+    return (cosines(student_patches) - cosines(target)).square().mean()
 
 
 def cosines(patches: Float[Tensor, "B N D"]) -> Float[Tensor, "B N N"]:
@@ -170,3 +167,41 @@ def cosines(patches: Float[Tensor, "B N D"]) -> Float[Tensor, "B N N"]:
     units = F.normalize(patches.float(), dim=-1, eps=SHORTEST)
     with torch.autocast(patches.device.type, enabled=False):
         return units @ units.transpose(1, 2)
+
+
+def teacher_losses(
+    parts: Float[Tensor, "teachers parts"], config: LossConfig
+) -> Float[Tensor, " teachers"]:
+    """The paper's loss against each teacher."""
+    return torch.stack([Losses(*values[:PAPER_COLUMNS]).total(config) for values in parts])
+
+
+def objective(
+    parts: Float[Tensor, "teachers parts"], weights: Sequence[float], config: LossConfig
+) -> Float[Tensor, ""]:
+    """The value that training minimizes; `weights` are those of the teachers."""
+    factors = torch.tensor(weights, dtype=parts.dtype, device=parts.device)
+    total = (factors * teacher_losses(parts, config)).sum()
+    for column, name in enumerate(auxiliary_losses(config), PAPER_COLUMNS):
+        total = total + getattr(config, name) * (factors * parts[:, column]).sum()
+    return total
+
+
+def loss_row(
+    parts: Float[Tensor, "teachers parts"], weights: Sequence[float], config: LossConfig
+) -> dict[str, Any]:
+    """The loss and its parts (weighted means over teachers), and per teacher if there are several.
+
+    Non-finite values become None, since JSON has none.
+    """
+    factors = torch.tensor(weights, dtype=parts.dtype)
+    totals = teacher_losses(parts, config)
+    minimized = float(objective(parts, weights, config))
+    row: dict[str, Any] = {"loss": float(factors @ totals)}
+    row.update(zip(part_names(config), (factors @ parts).tolist(), strict=True))
+    if auxiliary_losses(config):
+        row["objective"] = minimized
+    if len(totals) > 1:
+        row["loss_by_teacher"] = totals.tolist()
+    finite = all(value - value == 0 for value in (minimized, *totals.tolist()))
+    return row if finite else dict.fromkeys(row)

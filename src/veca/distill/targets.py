@@ -1,47 +1,308 @@
-"""What the student has to predict: the teachers' features, scaled.
+"""Training targets: teacher features, their center and scale, and the constant predictor.
 
-Statistics come first: the features of some training images give each teacher its center and scale,
-and the constant predictor, which a student must beat to have learned anything about images.
+Statistics come first: features of some training images give each teacher its center and scale, and
+the constant predictor, the best answer that ignores the image, which a student must beat to have
+learned anything about images.
+
+With U the mean unit target, m the mean target and E the mean squared channel of a target, the
+expected loss of a constant c of D channels is
+
+    image    1 - (c/|c|).U
+    patches  1 - (c/|c|).U  +  error * ((|c|^2 - 2c.m)/D + E)
+
+so the moments of targets give its minimum, and its loss on other images.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from veca.distill.losses import LossConfig
-from veca.distill.margin import Margin
-from veca.distill.target_scaling import (
-    Constants,
-    Moments,
-    TargetScaling,
-    best_constants,
-    loss_of_constants,
+from veca.data.images import mirrored
+from veca.distill.config import DistillConfig, Surroundings
+from veca.distill.losses import (
+    SHORTEST,
+    LossConfig,
+    Losses,
+    Prediction,
+    anchor_kl,
+    class_kl,
+    distillation_losses,
+    relation_loss,
 )
 from veca.teacher.teacher import Targets, Teacher
 
 TEACHER_PIXELS = 256 * 256
 """Pixels of an image to which `teacher_batch` refers."""
 
+MIN_VARIANCE = 1e-10
+"""Share of the mean square below which features count as constant: the rest is rounding."""
+
+MIN_CONSTANT = 2 * SHORTEST
+"""Smallest norm of a constant: zero for the squared error, yet with a direction for the cosine."""
+
+ANGLES = 2001
+"""Directions compared in each round of the search; a round narrows it a thousandfold."""
+
+ROUNDS = 4
+
 Grid = tuple[int, int]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Margin:
+    """Border around the student's view that only teachers see and that is cut off their features.
+
+    Networks that pad with zeros respond to an image border that is not in the photo, and a student
+    would learn that response.
+    """
+
+    patches: int = 0
+    """Width in patches of the student, which are cells of a teacher."""
+
+    pixels: int = 0
+    """Width in pixels of the student's view."""
+
+    surroundings: Surroundings = "reflected"
+
+    @property
+    def loaded(self) -> int:
+        """Pixels that views must contain around the student's part."""
+        return self.pixels if self.surroundings == "contextual" else 0
+
+    @property
+    def reflected(self) -> int:
+        """Pixels that are reflected from the view."""
+        return self.pixels - self.loaded
+
+    def ask(self, teacher: Teacher, images: UInt8[Tensor, "B 3 H W"], grid: Grid) -> Targets:
+        """A teacher's features of views that contain the pixels to be loaded."""
+        if not self.patches:
+            return teacher(images, grid)
+        return teacher(reflect(images, self.reflected), grid, self.patches)
+
+    def facts(self) -> dict[str, Any]:
+        """What cached outputs depend on; nothing without a margin."""
+        if not self.patches:
+            return {}
+        return {"margin": {"patches": self.patches, "surroundings": self.surroundings}}
+
+
+def find_margin(config: DistillConfig, teachers: Sequence[Teacher]) -> Margin:
+    """The margin of a run, if it fits all of its teachers."""
+    width = config.teacher_margin
+    if not width:
+        return Margin()
+    for teacher in teachers:
+        for stride in (teacher.stride, teacher.coarsest_stride):
+            if width % stride:
+                raise ValueError(
+                    f"teacher_margin={width} is not a multiple of the stride {stride} of the "
+                    f"teacher {teacher.name}; use 0 or {-(-width // stride) * stride}."
+                )
+    strides = sorted({teacher.stride for teacher in teachers})
+    if len(strides) > 1:
+        raise ValueError(
+            f"teacher_margin={width} needs teachers of one stride, got strides "
+            f"{', '.join(map(str, strides))}; choose such teachers, or use 0."
+        )
+    patches = width // strides[0]
+    return Margin(
+        patches=patches,
+        pixels=patches * config.student.patch_size,
+        surroundings=config.teacher_surroundings,
+    )
+
+
+def reflect(images: UInt8[Tensor, "B 3 H W"], margin: int) -> UInt8[Tensor, "B 3 height width"]:
+    """Pad images by reflection, `margin` pixels on each side."""
+    if not margin:
+        return images
+    for axis in (2, 3):
+        side = images.shape[axis]
+        places = torch.from_numpy(mirrored(-margin, side + margin, side))
+        images = images.index_select(axis, places.to(images.device))
+    return images
+
+
+class Moments:
+    """Sums over vectors of one width, in double precision, so that the order hardly matters."""
+
+    def __init__(self, width: int) -> None:
+        self.count = torch.zeros((), dtype=torch.float64)
+        self.sum = torch.zeros(width, dtype=torch.float64)
+        self.unit_sum = torch.zeros(width, dtype=torch.float64)
+        self.squared_norms = torch.zeros((), dtype=torch.float64)
+
+    def add(self, vectors: Float[Tensor, "*batch D"]) -> None:
+        """Add vectors."""
+        rows = vectors.detach().to("cpu", torch.float64).reshape(-1, vectors.shape[-1])
+        self.count += len(rows)
+        self.sum += rows.sum(0)
+        self.unit_sum += F.normalize(rows, dim=1, eps=SHORTEST).sum(0)
+        self.squared_norms += rows.square().sum()
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The sums themselves, to be added over ranks in place."""
+        return self.count, self.sum, self.unit_sum, self.squared_norms
+
+    @property
+    def mean(self) -> Float[Tensor, " D"]:
+        """The mean vector."""
+        return self.sum / self._checked_count()
+
+    @property
+    def unit_mean(self) -> Float[Tensor, " D"]:
+        """The mean of the normalized vectors."""
+        return self.unit_sum / self._checked_count()
+
+    @property
+    def mean_square(self) -> Float[Tensor, ""]:
+        """The mean squared channel."""
+        return self.squared_norms / self._checked_count() / len(self.sum)
+
+    def _checked_count(self) -> Tensor:
+        if self.count == 0:
+            raise ValueError("no vectors were added, so there is no mean.")
+        return self.count
+
+
 class TargetMoments(NamedTuple):
-    """Statistics of one teacher's targets."""
+    """Moments of one teacher's targets."""
 
     image: Moments
     patches: Moments
 
     def add(self, targets: Targets) -> None:
-        """Count more targets."""
+        """Add targets."""
         self.image.add(targets.image)
         self.patches.add(targets.patches)
 
 
+class ConstantPredictor(NamedTuple):
+    """The best answer that ignores the image, in double precision."""
+
+    image: Float[Tensor, " DI"]
+    patches: Float[Tensor, " DP"]
+
+    @classmethod
+    def fit(cls, moments: TargetMoments, config: LossConfig) -> "ConstantPredictor":
+        """The constants with the lowest loss on targets of these moments."""
+        return cls(moments.image.unit_mean, _best_patch(moments.patches, config.error))
+
+    def losses(self, moments: TargetMoments) -> Losses:
+        """Parts of its loss on targets of these moments."""
+        image, patches = moments
+        error = (self.patches.square() - 2 * self.patches * patches.mean).mean()
+        return Losses(
+            1 - _direction(self.image) @ image.unit_mean,
+            1 - _direction(self.patches) @ patches.unit_mean,
+            error + patches.mean_square,
+        )
+
+
+def constant_loss(
+    constants: Sequence[ConstantPredictor],
+    moments: Sequence[TargetMoments],
+    weights: Sequence[float],
+    config: LossConfig,
+) -> float:
+    """Loss of the constant predictors of all teachers on targets of these moments."""
+    return sum(
+        weight * float(constant.losses(found).total(config))
+        for constant, found, weight in zip(constants, moments, weights, strict=True)
+    )
+
+
+def _best_patch(moments: Moments, error: float) -> Float[Tensor, " D"]:
+    """The constant with the lowest patch loss.
+
+    In direction d the best length is max(0, d.m), which leaves d.U + error * max(0, d.m)^2 / D to
+    be maximized. Only the components of d along U and m count, so d lies in their plane.
+    """
+    mean, unit_mean = moments.mean, moments.unit_mean
+    basis = _plane(unit_mean, mean)
+    along_units, along_mean = basis @ unit_mean, basis @ mean
+    middle, width = 0.0, math.pi
+    for _ in range(ROUNDS):
+        angles = torch.linspace(middle - width, middle + width, ANGLES, dtype=torch.float64)
+        directions = torch.stack((angles.cos(), angles.sin()), dim=1)
+        lengths = (directions @ along_mean).clamp(min=0)
+        gain = directions @ along_units + error * lengths.square() / len(mean)
+        best = int(gain.argmax())
+        middle, width = float(angles[best]), 2 * width / (ANGLES - 1)
+    return max(float(lengths[best]), MIN_CONSTANT) * (directions[best] @ basis)
+
+
+def _plane(first: Float[Tensor, " D"], second: Float[Tensor, " D"]) -> Float[Tensor, "2 D"]:
+    """Two orthogonal directions that span both vectors; zeros where these span less."""
+    one = _direction(first)
+    rest = second - (second @ one) * one
+    rest = rest - (rest @ one) * one  # twice, since the first pass leaves rounding errors
+    return torch.stack((one, _direction(rest)))
+
+
+def _direction(vector: Float[Tensor, " D"]) -> Float[Tensor, " D"]:
+    """A vector normalized as in the loss."""
+    return vector / vector.norm().clamp(min=SHORTEST)
+
+
+class TargetScaling(nn.Module):
+    """(target - center) / scale, with a center for each channel and one scale for all of them.
+
+    One scale preserves the teacher's geometry: distances between features change by a factor.
+    Without centering, features that are all positive, or have one huge channel, let a student that
+    ignores the image come far by repeating their mean.
+    """
+
+    image_center: Tensor
+    image_scale: Tensor
+    patch_center: Tensor
+    patch_scale: Tensor
+    anchors: Tensor | None
+    """Scaled image targets of some training images, for the anchor loss; None where it is off."""
+
+    def __init__(self, image_width: int, patch_width: int, anchors: int = 0) -> None:
+        """Start as the identity, which the paper uses."""
+        super().__init__()
+        self.register_buffer("image_center", torch.zeros(image_width))
+        self.register_buffer("image_scale", torch.ones(()))
+        self.register_buffer("patch_center", torch.zeros(patch_width))
+        self.register_buffer("patch_scale", torch.ones(()))
+        self.register_buffer("anchors", torch.zeros(anchors, image_width) if anchors else None)
+
+    def fit(self, moments: TargetMoments) -> None:
+        """Give targets of these moments a mean of zero and channels of mean square one."""
+        for kind, found in (("image", moments.image), ("patch", moments.patches)):
+            variance = found.mean_square - found.mean.square().mean()
+            if not variance > MIN_VARIANCE * found.mean_square:
+                raise ValueError(
+                    f"the teacher's {kind} features are the same for all {int(found.count)} "
+                    "samples, so there is nothing to learn; check the teacher and its images, or "
+                    "use --no-scale-targets."
+                )
+            cast(Tensor, getattr(self, f"{kind}_center")).copy_(found.mean)
+            cast(Tensor, getattr(self, f"{kind}_scale")).copy_(variance.sqrt())
+
+    def forward(self, targets: Targets) -> Targets:
+        """Scale targets."""
+        return Targets(
+            (targets.image - self.image_center) / self.image_scale,
+            (targets.patches - self.patch_center) / self.patch_scale,
+        )
+
+    def unscaled_image(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B DI"]:
+        """Image features in the teacher's own scale."""
+        return image * self.image_scale + self.image_center
+
+
 class TargetSource(nn.Module):
-    """Teachers, each with a scaling of its outputs."""
+    """Teachers, each with the scaling of its targets, and the losses against them."""
 
     def __init__(
         self,
@@ -50,97 +311,107 @@ class TargetSource(nn.Module):
         margin: Margin = Margin(),  # noqa: B008 - it is frozen
         anchors: int = 0,
     ) -> None:
-        """Set up targets; `anchors` image features are kept for the anchor loss."""
+        """Set up targets with identity scalings; `anchors` is the number of anchor images."""
         super().__init__()
         self.teachers = nn.ModuleList(teachers)
         self.widths = [(teacher.image_width, teacher.patch_width) for teacher in teachers]
         """Channels of each teacher's image and patch targets."""
-        self.scalings = nn.ModuleList(
-            TargetScaling.identity(*widths, anchors) for widths in self.widths
-        )
+        self.scalings = nn.ModuleList(TargetScaling(*widths, anchors) for widths in self.widths)
         self.margin = margin
         """What teachers see around the student's view."""
         self._teacher_batch = teacher_batch
 
     @torch.no_grad()
     def raw(self, images: UInt8[Tensor, "B 3 height width"], grid: Grid) -> list[Targets]:
-        """Features of every teacher, not scaled; in parts that fit into memory.
+        """Unscaled features of every teacher, in batches that fit into memory.
 
-        Images bring the pixels around the student's view that the margin says are loaded.
+        Images contain the pixels around the student's view that the margin loads.
         """
         side = max(images.shape[2], images.shape[3]) + 2 * self.margin.reflected
         part = max(1, self._teacher_batch * TEACHER_PIXELS // (side * side))
         found = []
         for teacher in self.teachers:
-            teller = cast(Teacher, teacher)
-            parts = [self.margin.ask(teller, some, grid) for some in images.split(part)]
+            parts = [
+                self.margin.ask(cast(Teacher, teacher), some, grid) for some in images.split(part)
+            ]
             image = torch.cat([targets.image for targets in parts]).float()
             patches = torch.cat([targets.patches for targets in parts]).float()
             found.append(Targets(image, patches))
         return found
 
     def scaled(self, targets: Sequence[Targets]) -> list[Targets]:
-        """Targets as the student has to predict them."""
+        """Scale each teacher's features."""
         return [scale(found) for scale, found in zip(self.scalings, targets, strict=True)]
 
     def forward(self, images: UInt8[Tensor, "B 3 height width"], grid: Grid) -> list[Targets]:
-        """What the student has to predict of 8-bit images."""
+        """The student's targets for 8-bit images."""
         return self.scaled(self.raw(images, grid))
 
+    def compare(
+        self, predictions: Sequence[Prediction], targets: Sequence[Targets], config: LossConfig
+    ) -> Float[Tensor, "teachers parts"]:
+        """All parts of the loss (columns of `part_names`) against each teacher."""
+        pairs = enumerate(zip(predictions, targets, strict=True))
+        return torch.stack([
+            torch.stack([
+                *distillation_losses(pred.image, pred.patches, target),
+                *self._auxiliary(teacher, pred, target, config),
+            ])
+            for teacher, (pred, target) in pairs
+        ])  # fmt: skip
+
+    def _auxiliary(
+        self, teacher: int, pred: Prediction, target: Targets, config: LossConfig
+    ) -> Iterator[Float[Tensor, ""]]:
+        """The auxiliary losses that are switched on, in the order of `auxiliary_losses`."""
+        if config.classes > 0:
+            scores = self.classes(teacher, pred.image)
+            target_scores = self.classes(teacher, target.image)
+            if scores is None or target_scores is None:  # another teacher has the classifier
+                yield pred.image.new_zeros((), dtype=torch.float32)
+            else:
+                yield class_kl(scores, target_scores, config.temperature)
+        if config.relations > 0:
+            yield relation_loss(pred.student_patches, target.patches)
+        anchors = self.scaling(teacher).anchors
+        if config.anchors > 0 and anchors is not None:
+            yield anchor_kl(pred.image, target.image, anchors, config.anchor_temperature)
+
     def classes(self, teacher: int, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
-        """What classes one teacher tells from scaled image features; None where it knows none."""
-        teller = cast(Teacher, self.teachers[teacher])
-        if not teller.num_classes:
+        """A teacher's class scores of scaled image features; None if it has no classifier."""
+        network = cast(Teacher, self.teachers[teacher])
+        if not network.num_classes:
             return None
         with torch.autocast(image.device.type, enabled=False):
-            return teller.classes(self.scaling(teacher).unscaled_image(image.float()))
+            return network.classes(self.scaling(teacher).unscaled_image(image.float()))
 
     def moments(self) -> list[TargetMoments]:
-        """Empty statistics, one for each teacher."""
+        """Empty moments, one for each teacher."""
         return [TargetMoments(Moments(image), Moments(patches)) for image, patches in self.widths]
 
     def scaling(self, teacher: int) -> TargetScaling:
         """The scaling of one teacher's targets."""
         return cast(TargetScaling, self.scalings[teacher])
 
+    def fit(
+        self, raw: Iterable[Sequence[Targets]], scale: bool, config: LossConfig
+    ) -> list[ConstantPredictor]:
+        """Fit scalings and anchors to raw targets of training images; return constant predictors."""
+        batches = list(raw)
+        if scale:
+            for teacher, moments in enumerate(self._moments_of(batches)):
+                self.scaling(teacher).fit(moments)
+        batches = [self.scaled(targets) for targets in batches]
+        for teacher in range(len(self.widths)):
+            anchors = self.scaling(teacher).anchors
+            if anchors is not None:
+                anchors.copy_(torch.cat([targets[teacher].image for targets in batches]))
+        return [ConstantPredictor.fit(found, config) for found in self._moments_of(batches)]
 
-def fit_targets(
-    source: TargetSource, raw: Iterable[Sequence[Targets]], scale: bool, config: LossConfig
-) -> list[Constants]:
-    """Set the scalings by the raw targets of training images; the best constant answers."""
-    kept = list(raw)
-    if scale:
-        moments = source.moments()
-        for targets in kept:
+    def _moments_of(self, batches: Sequence[Sequence[Targets]]) -> list[TargetMoments]:
+        """Moments of batches of targets, for each teacher."""
+        moments = self.moments()
+        for targets in batches:
             for found, more in zip(moments, targets, strict=True):
                 found.add(more)
-        for teacher, found in enumerate(moments):
-            source.scaling(teacher).fit(found.image, found.patches)
-    moments = source.moments()
-    scaled = [source.scaled(targets) for targets in kept]
-    for targets in scaled:
-        for found, more in zip(moments, targets, strict=True):
-            found.add(more)
-    _keep_anchors(source, scaled)
-    return [best_constants(found.image, found.patches, config) for found in moments]
-
-
-def _keep_anchors(source: TargetSource, scaled: Sequence[Sequence[Targets]]) -> None:
-    """Keep image targets to compare images with, where the anchor loss is on."""
-    for teacher in range(len(source.widths)):
-        anchors = source.scaling(teacher).anchors
-        if anchors is not None:
-            anchors.copy_(torch.cat([targets[teacher].image for targets in scaled]))
-
-
-def constant_predictor_loss(
-    constants: Sequence[Constants],
-    moments: Sequence[TargetMoments],
-    weights: Sequence[float],
-    config: LossConfig,
-) -> float:
-    """Loss of the constant answers on other images, given the moments of their targets."""
-    return sum(
-        weight * loss_of_constants(answer, found.image, found.patches, config)
-        for answer, found, weight in zip(constants, moments, weights, strict=True)
-    )
+        return moments

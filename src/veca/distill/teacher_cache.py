@@ -40,9 +40,8 @@ from torch.nn import functional as F
 
 from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
-from veca.distill.config import DistillConfig, Efficiency
-from veca.distill.margin import Margin, find_margin
-from veca.distill.targets import TEACHER_PIXELS
+from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.targets import TEACHER_PIXELS, Margin, find_margin
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision, autocast
 from veca.runtime.distributed import Ranks
@@ -129,7 +128,7 @@ class TeacherCache:
 def open_teacher_cache(  # noqa: PLR0913 - the entry point
     root: Path,
     config: DistillConfig,
-    options: Efficiency,
+    options: RunOptions,
     *,
     index: ImageIndex,
     images: NDArray[np.int64],
@@ -399,7 +398,7 @@ class LiveOutputs:
     teacher: Teacher
     resolution: int
     config: DistillConfig
-    options: Efficiency
+    options: RunOptions
     index: ImageIndex
     images: NDArray[np.int64]
     """Sorted numbers of the images; view v belongs to image v // crops."""

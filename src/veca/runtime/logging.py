@@ -1,5 +1,6 @@
-"""Progress on a terminal and in a log."""
+"""The package's logger, and progress on a terminal and in a log."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -7,6 +8,37 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
+logger = logging.getLogger("veca")
+"""What the package reports; commands show it on stderr (`log_to_console`)."""
+
+CONSOLE = Console(stderr=True)
+"""Where messages and progress bars are drawn: one console, so that neither overwrites the other."""
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints messages above a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        CONSOLE.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def log_to_console(shown: bool = True) -> Iterator[None]:
+    """Show the package's messages on stderr within the block; give rank 0 alone `shown`."""
+    handler = _ConsoleHandler() if shown else logging.NullHandler()
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
 
 Clock = Callable[[], float]
 """Seconds that only ever rise."""

@@ -1,17 +1,13 @@
-"""Which parameter learns how.
-
-Norm and clipping of all gradients together, also where they are spread over processes.
-
-Which parameter learns how: NorMuon for the matrices inside a network, AdamW for all else.
+"""NorMuon for the matrices inside a network, AdamW for the other parameters; gradient clipping.
 
 The learning rate is an argument of every step and never stored, so a resumed run cannot disagree
-with its schedule. All that is stored are tensors by the names of their parameters and counts.
+with its schedule.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,22 +19,22 @@ from veca.backbone.cores import AnyCoreStep, AttentionCoreStep
 from veca.backbone.model import VECA, LocalMixing, PatchEmbedding
 from veca.runtime.device import ResolvedPrecision
 from veca.train.muon import NorMuon, NorMuonConfig, PolarConfig
-from veca.train.parallel import sharded_like, whole
+from veca.train.parallel import full_tensor, shard_like
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
-    """Length of all gradients as one vector; not finite if any number in them is not.
+    """Norm of all gradients together; not finite if any value in them is not.
 
-    A collective where parameters are sharded; every process gets the same number.
+    A collective where parameters are sharded; every rank gets the same number.
     """
-    return whole(torch.nn.utils.get_total_norm(_gradients(parameters)))
+    return full_tensor(torch.nn.utils.get_total_norm(_gradients(parameters)))
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm: float | Tensor, limit: float) -> None:
-    """Scale gradients of this norm down to `limit`; those within it stay as they are.
+    """Scale gradients whose norm exceeds `limit` down to it.
 
-    NorMuon and AdamW divide by the size of the gradient, so clipping only changes how much a step
-    weighs beside those before it. A norm that is not finite has no remedy here: skip the step.
+    NorMuon and AdamW divide by the size of the gradient, so clipping only changes the weight of a
+    step relative to those before it. A non-finite norm cannot be clipped: skip the step.
     """
     if norm > limit:
         for gradient in _gradients(parameters):
@@ -46,78 +42,78 @@ def clip_gradients(parameters: Iterable[nn.Parameter], norm: float | Tensor, lim
 
 
 def _gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients of those parameters that have one."""
+    """Gradients, where there are any."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 MatrixOptimizer = Literal["normuon", "adamw"]
-"""What steps the matrices; 'adamw' steps them as it steps everything else, at their own rate."""
+"""Optimizer of the matrices; 'adamw' treats them like all other parameters, at their own rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Constants of both optimizers; the defaults are the paper's first stage."""
+    """Hyperparameters of both optimizers; the defaults are the paper's first stage."""
 
     matrices: MatrixOptimizer = "normuon"
-    """What steps the matrices inside the network."""
+    """Optimizer of the matrices inside the network."""
 
     weight_decay: float = 0.015
-    """Share of a weight that one step at rate one takes away."""
+    """Decoupled weight decay, times the learning rate."""
 
     decays: Literal["all", "matrices"] = "all"
-    """'matrices' spares biases, norms, cores and their points; the paper decays all parameters."""
+    """'matrices' excludes biases, norms, cores and their points; the paper decays all parameters."""
 
     momentum: float = 0.95
-    """Share of NorMuon's momentum that is kept at each step."""
+    """Momentum of NorMuon."""
 
     beta2: float = 0.95
-    """Share of NorMuon's row moments that is kept at each step."""
+    """Decay of NorMuon's row moments."""
 
     betas: tuple[float, float] = (0.9, 0.999)
-    """Shares of AdamW's first and second moments that are kept at each step."""
+    """Decay of AdamW's first and second moments."""
 
     eps: float = 1e-8
-    """Keeps AdamW from dividing by zero."""
+    """Added to AdamW's denominator."""
 
     matrix_rate: float = 1.0
-    """Factor on the schedule's rate for the matrices inside the network, whatever steps them."""
+    """Factor on the learning rate of the matrices inside the network."""
 
     other_rate: float = 1.0
-    """Factor on the schedule's rate for all else."""
+    """Factor on the learning rate of all other parameters."""
 
     core_step_rate: float = 1.0
-    """Further factor, times `other_rate`, for what moves the cores: the steps of AdamW have one
-    size, that of a weight or not."""
+    """Further factor, times `other_rate`, for the layers that move the cores: the size of an AdamW
+    step does not depend on the size of the weight."""
 
     def __post_init__(self) -> None:
-        """Refuse constants with which nothing is learned."""
+        """Check ranges."""
         for name in ("weight_decay", "eps", "matrix_rate", "other_rate", "core_step_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} is not usable; it must be finite and 0 or more."
+                    f"{name}={getattr(self, name)} is invalid: it must be finite and >= 0."
                 )
         shares = {"momentum": self.momentum, "beta2": self.beta2}
         shares |= {f"betas[{index}]": share for index, share in enumerate(self.betas)}
         for name, share in shares.items():
             if not 0 <= share < 1:
-                raise ValueError(f"{name}={share} is not usable; use 0 or more and less than 1.")
+                raise ValueError(f"{name}={share} is invalid: it must be in [0, 1).")
 
 
 class ParameterSplit(NamedTuple):
-    """Parameters by name."""
+    """Trainable parameters by name."""
 
     matrices: dict[str, nn.Parameter]
-    """For NorMuon, unless AdamW is asked to step them too."""
+    """For NorMuon, or AdamW if the configuration says so."""
 
     others: dict[str, nn.Parameter]
     """For AdamW."""
 
 
 def split_parameters(student: nn.Module) -> ParameterSplit:
-    """Split what is trained by the paper's rule.
+    """Split trainable parameters by the paper's rule.
 
-    Matrices are the weights of linear layers, adaptors included, except those that lead out of the
-    network: the heads that move cores, and the last block's contraction.
+    Matrices are the weights of linear layers, adaptors included, except output layers: the heads
+    that move cores, and the last block's contraction.
     """
     weights, outward = set(), set()
     for module in student.modules():
@@ -137,14 +133,14 @@ def split_parameters(student: nn.Module) -> ParameterSplit:
 
 
 class Optimizers:
-    """Both optimizers of a student as one."""
+    """Both optimizers of a student behind one interface."""
 
     def __init__(
         self, student: nn.Module, config: OptimizerConfig, precision: ResolvedPrecision = "fp32"
     ) -> None:
-        """Make them for parameters as they are now: shard a student before, not after.
+        """Create optimizers for a student, which must have been sharded before.
 
-        `precision` is that of NorMuon's matrix products; all that is remembered stays fp32.
+        `precision` is that of NorMuon's matrix products; optimizer state stays fp32.
         """
         self.config = config
         matrices, others = split_parameters(student)
@@ -164,88 +160,46 @@ class Optimizers:
         }
 
     def step(self, learning_rate: float) -> None:
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for optimizer, factor in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * factor * group.get("factor", 1.0)
             optimizer.step()
 
     def zero_grad(self) -> None:
-        """Forget all gradients: None, not zero, so that unused cores stay as they are."""
+        """Set gradients to None, not zero, so that unused cores get no update."""
         for parameter in self._named.values():
             parameter.grad = None
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What the optimizers remember, whole, as '<parameter>/<what>'; every process must ask.
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state by '<parameter>/<kind>', whole; every rank must call this.
 
-        Tensors that are not sharded are the live ones: the next step changes them.
+        Tensors that are not sharded are the live ones: the next step changes them. A parameter
+        that never had a gradient has no state.
         """
         return {
-            f"{name}/{kind}": whole(tensor)
+            f"{name}/{kind}": full_tensor(tensor)
             for name, parameter in self._named.items()
-            for kind, tensor in self._state(parameter).items()
-            if kind != "step"
+            for kind, tensor in self._owner[parameter].state.get(parameter, {}).items()
         }
 
-    def facts(self) -> dict[str, int]:
-        """Steps that AdamW has taken with each parameter, as '<parameter>/step'."""
-        return {
-            f"{name}/step": int(self._state(parameter)["step"])
-            for name, parameter in self._named.items()
-            if "step" in self._state(parameter)
-        }
-
-    def load(self, tensors: Mapping[str, Tensor], facts: Mapping[str, int]) -> None:
-        """Go on as the optimizers would have that `tensors` and `facts` were taken from.
-
-        A parameter of which nothing was remembered has never had a gradient.
-        """
-        stored: dict[str, dict[str, Any]] = {}
-        for key, value in (*tensors.items(), *facts.items()):
-            name, _, kind = key.rpartition("/")
-            stored.setdefault(name, {})[kind] = value
-        self._check(stored)
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a stored state, which is copied and sharded as its parameter is."""
         for optimizer, _ in self._optimizers:
             optimizer.state.clear()
-        for name, state in stored.items():
+        for key, stored in state.items():
+            name, _, kind = key.rpartition("/")
             parameter = self._named[name]
-            self._owner[parameter].state[parameter] = {
-                kind: _restored(kind, value, parameter) for kind, value in state.items()
-            }
-
-    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What is remembered of a parameter; looking does not make an entry."""
-        return self._owner[parameter].state.get(parameter, {})
-
-    def _check(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
-        """Refuse what other optimizers or another student remembered."""
-        for name, state in stored.items():
-            parameter = self._named.get(name)
-            if parameter is None:
-                raise ValueError(
-                    f"the stored state of {name!r} belongs to no parameter of this student; "
-                    "resume with the configuration that it was stored with."
-                )
-            shapes = self._shapes(parameter)
-            found = {kind: tuple(torch.as_tensor(value).shape) for kind, value in state.items()}
-            if found != shapes:
-                raise ValueError(
-                    f"the stored state of {name!r} has the shapes {found}, but this student's "
-                    f"optimizer has {shapes}; resume with the configuration it was stored with."
-                )
-
-    def _shapes(self, parameter: nn.Parameter) -> dict[str, tuple[int, ...]]:
-        """What is remembered of a parameter that has had a gradient."""
-        shape = tuple(parameter.shape)
-        if isinstance(self._owner[parameter], NorMuon):
-            return {"momentum": shape, "row_moment": shape[:1]}
-        return {"exp_avg": shape, "exp_avg_sq": shape, "step": ()}
+            tensor = stored.detach().to(parameter.device, torch.float32, copy=True)
+            if tensor.shape == parameter.shape:  # a count, or a moment per row, is not sharded
+                tensor = shard_like(tensor, parameter)
+            self._owner[parameter].state[parameter][kind] = tensor
 
 
 def _normuon(
     matrices: Mapping[str, nn.Parameter], config: OptimizerConfig, precision: ResolvedPrecision
 ) -> NorMuon:
-    """The optimizer of the matrices, all of which decay."""
+    """NorMuon for the matrices, all of which decay."""
     constants = NorMuonConfig(
         weight_decay=config.weight_decay,
         momentum=config.momentum,
@@ -258,13 +212,13 @@ def _normuon(
 def _adamw(
     student: nn.Module, parameters: Mapping[str, nn.Parameter], config: OptimizerConfig
 ) -> AdamW:
-    """The optimizer of all else, and of matrices if that is asked for."""
+    """AdamW with parameter groups by decay and rate."""
     decaying, moving = _decaying(student, config), _moving(student)
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for parameter in parameters.values():
         decay = config.weight_decay if decaying is None or parameter in decaying else 0.0
         factor = config.core_step_rate if parameter in moving else 1.0
-        # Sharded and plain tensors cannot be stepped in one call.
+        # One fused call cannot mix sharded and plain tensors.
         groups.setdefault((decay, factor, isinstance(parameter, DTensor)), []).append(parameter)
     return AdamW(
         [
@@ -279,7 +233,7 @@ def _adamw(
 
 
 def _moving(student: nn.Module) -> set[nn.Parameter]:
-    """What says how far the cores move."""
+    """Parameters of the layers that move the cores."""
     steps = [module for module in student.modules() if isinstance(module, AnyCoreStep)]
     return {parameter for step in steps for parameter in step.parameters()}
 
@@ -295,11 +249,3 @@ def _decaying(student: nn.Module, config: OptimizerConfig) -> set[nn.Parameter] 
         if isinstance(found, nn.Linear | PatchEmbedding | LocalMixing)
     }
     return {parameter for parameter in student.parameters() if id(parameter) in weights}
-
-
-def _restored(kind: str, value: Tensor | int, parameter: nn.Parameter) -> Tensor:
-    """A stored value as the optimizer keeps it: copied, on its device, spread over processes."""
-    if not isinstance(value, Tensor):  # the fused AdamW counts on the device
-        return torch.tensor(float(value), device=parameter.device)
-    copied = value.detach().to(parameter.device, parameter.dtype, copy=True)
-    return copied if kind == "row_moment" else sharded_like(copied, parameter)

@@ -1,14 +1,7 @@
-"""Learning rate, resolution, budget and FFN share of a step.
+"""Learning rate, resolution, budget and FFN share of a training step.
 
-Which budget and which share of the hidden units a training step uses.
-
-Pure functions of (seed, step): every process of a run draws the same without talking, and a
-resumed run draws what the uninterrupted one would have drawn.
-
-Learning rate and resolution of a training step.
-
-Pure functions of the step: nothing is stored, so a resumed run and every process of a run follow
-the same schedule without talking.
+Pure functions of the step (and the seed): every rank computes the same without communication, and
+a resumed run continues the schedule of the run it resumes.
 """
 
 import itertools
@@ -41,19 +34,19 @@ def draw_budget(
 def draw_share(
     config: BackboneConfig, seed: int, step: int, weights: Sequence[int | float] | None = None
 ) -> float:
-    """The share of hidden units of a step: one of `config.ffn_shares`, all alike by default."""
+    """The share of FFN hidden units of a step, uniform over `config.ffn_shares` by default."""
     if weights is None:
         weights = (1,) * len(config.ffn_shares)
     return config.ffn_shares[_weighted_index(weights, len(config.ffn_shares), f"ffn/{seed}/{step}")]
 
 
 def _weighted_index(weights: Sequence[int | float], count: int, key: str) -> int:
-    """An index drawn in proportion to its weight, by `key` alone."""
+    """Draw an index in proportion to its weight, from `key` alone."""
     total = float(sum(weights))
     if len(weights) != count or min(weights) < 0 or total <= 0:
         raise ValueError(
-            f"weights={tuple(weights)} cannot be drawn from; give {count} numbers of 0 or more, "
-            "at least one of them above 0."
+            f"weights={tuple(weights)} is invalid: give {count} numbers >= 0, at least "
+            "one of them above 0."
         )
     # Seeding with text goes through SHA-512, so neighboring steps are unrelated.
     point = random.Random(key).random() * total
@@ -65,7 +58,7 @@ def _weighted_index(weights: Sequence[int | float], count: int, key: str) -> int
 
 
 ScheduleKind = Literal["cosine", "constant-decay"]
-"""How the rate falls: along half a cosine, or not at all until a straight decay at the end."""
+"""A cosine decay, or a constant rate with a linear decay at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,42 +66,42 @@ class ScheduleConfig:
     """Learning rate over a run; the defaults are the paper's first stage."""
 
     kind: ScheduleKind = "cosine"
-    """'constant-decay' can be prolonged: its rate does not depend on the length until the decay."""
+    """A 'constant-decay' run can be extended: until the decay, its rate ignores the length."""
 
     peak: float = 4e-4
-    """Rate at the end of the warm-up."""
+    """Learning rate at the end of the warm-up."""
 
     minimum: float = 5e-5
-    """Rate at both ends of the run: the warm-up starts here too, not at zero."""
+    """Learning rate at both ends of the run; the warm-up starts here, not at zero."""
 
     warmup_share: float = 25 / 135
-    """Share of the steps in which the rate rises."""
+    """Share of the steps that warm up."""
 
     warmup_steps: int | None = None
-    """Steps in which the rate rises; overrides the share, and does not change with the length."""
+    """Steps of warm-up, whatever the length; overrides the share."""
 
     decay_share: float = 0.2
-    """Share of the steps in which 'constant-decay' falls."""
+    """Share of the steps in which 'constant-decay' decays."""
 
     decay_steps: int | None = None
-    """Steps in which 'constant-decay' falls; overrides the share."""
+    """Steps in which 'constant-decay' decays; overrides the share."""
 
     def __post_init__(self) -> None:
-        """Refuse a schedule that cannot be followed."""
+        """Check ranges."""
         if self.kind not in ("cosine", "constant-decay"):
-            raise ValueError(f"kind={self.kind!r} is not known; use 'cosine' or 'constant-decay'.")
+            raise ValueError(f"kind={self.kind!r} is invalid: use 'cosine' or 'constant-decay'.")
         if not 0 <= self.minimum <= self.peak < math.inf:
             raise ValueError(
-                f"minimum={self.minimum} and peak={self.peak} are not usable; "
-                "both must be finite, and 0 <= minimum <= peak."
+                f"minimum={self.minimum} and peak={self.peak} are invalid: "
+                "both must be finite, with 0 <= minimum <= peak."
             )
         for name in ("warmup_share", "decay_share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is no share; use one within 0..1.")
+                raise ValueError(f"{name}={getattr(self, name)} is invalid: it must be in [0, 1].")
         for name in ("warmup_steps", "decay_steps"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise ValueError(f"{name}={value} is not usable; use 0 or more, or leave it out.")
+                raise ValueError(f"{name}={value} is invalid: it must be >= 0.")
 
 
 def learning_rate(config: ScheduleConfig, step: int, steps: int) -> float:
@@ -125,41 +118,39 @@ def learning_rate(config: ScheduleConfig, step: int, steps: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolutionPhase:
-    """Image sizes drawn from a point of the run on."""
+    """Image sizes to draw from, beginning at some point of the run."""
 
     sizes: tuple[int, ...]
     """Sides of the square training images in pixels."""
 
     weights: tuple[float, ...] | None = None
-    """How often each size is drawn, in any unit; None means all alike."""
+    """Relative frequency of each size; None is uniform."""
 
     from_share: float = 0.0
-    """Share of the run's steps at which this phase begins."""
+    """Where this phase begins, as a share of the run."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn from."""
+        """Check sizes and weights."""
         if not self.sizes or min(self.sizes) < 1:
-            raise ValueError(
-                f"sizes={self.sizes} are not usable; give at least one size in pixels."
-            )
+            raise ValueError(f"sizes={self.sizes} is invalid: give at least one size in pixels.")
         if self.weights is not None and (
             len(self.weights) != len(self.sizes) or min(self.weights) <= 0
         ):
             raise ValueError(
-                f"weights={self.weights} do not fit sizes={self.sizes}; "
-                "give one number above 0 for each size, or leave them out."
+                f"weights={self.weights} is invalid: give one number above 0 for "
+                f"each of sizes={self.sizes}, or leave them out."
             )
         if not 0 <= self.from_share <= 1:
-            raise ValueError(f"from_share={self.from_share} is no share; use one within 0..1.")
+            raise ValueError(f"from_share={self.from_share} is invalid: it must be in [0, 1].")
 
 
 def draw_resolution(phases: Sequence[ResolutionPhase], seed: int, step: int, steps: int) -> int:
-    """The image size of a step, the same in every process and after every resume."""
+    """The image size of a step."""
     starts = [phase.from_share for phase in phases]
     if not phases or starts[0] != 0 or starts != sorted(set(starts)):
         raise ValueError(
-            f"phases that begin at {starts} leave steps without a resolution; "
-            "the first must begin at 0 and each later one after the one before it."
+            f"phases that begin at {starts} are invalid: the first must begin at 0, and "
+            "each later one after the one before it."
         )
     phase = [phase for phase in phases if step >= round(phase.from_share * steps)][-1]
     weights = phase.weights or (1.0,) * len(phase.sizes)
@@ -170,15 +161,15 @@ def draw_resolution(phases: Sequence[ResolutionPhase], seed: int, step: int, ste
 
 
 def _count(steps: int | None, share: float, total: int) -> int:
-    """A number of steps that is given, or else taken as a share."""
+    """A number of steps, given or as a share of the run."""
     return round(share * total) if steps is None else steps
 
 
 def _share_of_decay(step: int, start: int, end: int) -> float:
-    """How much of the decay has passed, from 0 to 1; one that has no steps never begins."""
+    """Completed share of the decay, from 0 to 1; 0 where the decay has no steps."""
     return min(1.0, (step - start) / (end - start)) if start < min(step, end) else 0.0
 
 
 def _between(config: ScheduleConfig, height: float) -> float:
-    """The rate at a height of 0 (minimum) to 1 (peak)."""
+    """The rate between minimum (0) and peak (1)."""
     return config.minimum + (config.peak - config.minimum) * height

@@ -1,0 +1,1 @@
+"""Students made from other models, without training."""

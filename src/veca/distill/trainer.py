@@ -1,0 +1,548 @@
+"""The training loop: validate, step, log, save, and stop in order when asked to.
+
+A step draws its budget, FFN share and resolution from (seed, step), sends the parts of its batch
+through teacher and student, and updates the weights once. It is skipped, weights unchanged, where a
+loss or a gradient is not finite on any rank. Validation of step n happens before the update of step
+n, and after the last one. Everything logged in metrics.jsonl depends on configuration and images
+alone, so a run that was killed and resumed logs again what it had logged.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from veca.data.augment import inner_view
+from veca.data.loader import Batch, BatchSpec, batches, sample_order
+from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.images import ImageSplit, UnreadableImages, training_batches
+from veca.distill.losses import loss_row, objective, part_names
+from veca.distill.run_folder import (
+    RunContext,
+    RunError,
+    as_json,
+    provenance_of,
+    publish,
+    today,
+)
+from veca.distill.student import Initialize, build_student
+from veca.distill.targets import ConstantPredictor, TargetSource, constant_loss, find_margin
+from veca.distill.teacher_cache import TeacherCache
+from veca.distill.validation import Validator, eval_points
+from veca.runtime import VERSION, VecaError
+from veca.runtime.device import autocast, seed_for
+from veca.runtime.logging import logger
+from veca.runtime.shards import StoppedError
+from veca.teacher.teacher import Targets, Teacher
+from veca.train.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointManager,
+    refuse_non_finite,
+)
+from veca.train.metrics import Meter, MetricLogger, describe_validation, peak_memory
+from veca.train.optimizers import Optimizers, clip_gradients, gradient_norm
+from veca.train.parallel import (
+    EMA,
+    compile_blocks,
+    full_parameters,
+    gradients_synchronized,
+    load_full,
+    wrap_student,
+)
+from veca.train.schedules import draw_share, learning_rate
+from veca.weights.card import Provenance
+
+MAX_FAILED_SAVES = 3
+"""Consecutive failed saves after which a run stops, since it would keep nothing."""
+
+STATISTICS_BATCH = 32
+"""Images of a batch from which center, scale and constant predictor are computed."""
+
+
+class NonFiniteError(VecaError, ValueError):
+    """Training that does not recover from losses or gradients that are not finite."""
+
+
+@dataclass
+class TrainState:
+    """Progress of a run."""
+
+    step: int = 0
+    """Steps taken, which is the number of the next one."""
+
+    skipped: int = 0
+    consecutive_skips: int = 0
+    best_loss: float | None = None
+    best_step: int | None = None
+    finished: bool = False
+
+
+class Trainer:
+    """A run that is ready to train."""
+
+    def __init__(  # noqa: PLR0913 - everything that a run consists of
+        self,
+        config: DistillConfig,
+        options: RunOptions,
+        context: RunContext,
+        images: ImageSplit,
+        teachers: Sequence[Teacher],
+        *,
+        cache: TeacherCache | None = None,
+        checkpoint: Checkpoint | None = None,
+        initialize: Initialize | None = None,
+        command: str | None = None,
+    ) -> None:
+        """Build student, optimizers and logs, and load the checkpoint if there is one.
+
+        `initialize` gives a student that starts from scratch its first weights. Call `fit_targets`
+        before training a run without a checkpoint.
+        """
+        self.config, self.options = config, options
+        self.folder, self.ranks, self.stop = context.folder, context.ranks, context.stop
+        self.images, self.cache = images, cache
+        self.state = TrainState()
+        self.length = config.length(len(images.training))
+        self.source = self._build_source([teacher.to(self.ranks.device) for teacher in teachers])
+        self.student = build_student(
+            config,
+            self.source.widths,
+            teachers,
+            initialize=initialize,
+            resuming=checkpoint is not None,
+        ).to(self.ranks.device)
+        self.model = self._wrapped_student()
+        precision = options.resolved(self.ranks.device)
+        self.optimizers = Optimizers(self.student, config.optimizer, precision)
+        self.ema = None if config.ema is None else EMA(self.student, config.ema)
+        self.unreadable = UnreadableImages(
+            images.index,
+            len(images.training),
+            config.max_unreadable,
+            self.ranks,
+            self.folder.unreadable,
+        )
+        self.validator = Validator(
+            config, options, context,
+            images=images, source=self.source, unreadable=self.unreadable,
+        )  # fmt: skip
+        self.checkpoints = CheckpointManager(self.folder.checkpoints)
+        self._failed_saves = 0
+        if checkpoint is not None:
+            self.load_state_dict(checkpoint)
+            stored = checkpoint.metadata["provenance"]
+            self.provenance = Provenance(**{**stored, "date": today()})
+        else:
+            self.provenance = provenance_of(config, teachers, len(images.training), command)
+        self.meter = Meter(self.ranks.device)
+        self.metrics = MetricLogger(
+            self.folder.path if self.ranks.is_main else None,
+            self.meter,
+            total=self.length,
+            done=self.state.step,
+            shown=context.show_progress,
+        )
+        if checkpoint is not None:
+            self._log_resume(checkpoint)
+
+    def _wrapped_student(self) -> nn.Module:
+        """The module to call in training: compiled, wrapped or sharded as the options say."""
+        config, options, backbone = self.config, self.options, self.student.backbone
+        blocks = list(backbone.blocks)
+        backbone.checkpoint_activations = options.checkpoint_activations
+        if options.compile:
+            points = len(eval_points(config.student)) * max(1, len(config.student.ffn_shares))
+            compile_blocks(blocks, options.compile_backend, 2 * points * len(config.sizes))
+        return wrap_student(self.student, blocks, self.ranks, options.shard)
+
+    def train(self) -> bool:
+        """Train to the end (True) or until asked to stop (False); either way the run is saved."""
+        state, options = self.state, self.options
+        first, state.finished = state.step, False  # it may have been extended
+        with closing(self.batches()) as feed:
+            try:
+                while state.step < self.length:
+                    if state.step % self.config.validate_every == 0:
+                        self.validate()
+                    row, stopping = self.train_step(feed)
+                    self.metrics.step(row, self.config.batch)
+                    self._check_skips()
+                    if state.step == first + 1:
+                        gigabytes = peak_memory(self.ranks.device) / 1e9
+                        logger.info("Peak memory after the first step: %.2f GB.", gigabytes)
+                    if stopping:
+                        raise StoppedError
+                    if state.step % options.save_every == 0 and state.step < self.length:
+                        self.save()
+                self.validate()
+                state.finished = True
+            except StoppedError:
+                logger.info("Stopped at step %s; --resume continues it.", f"{state.step:,}")
+            self.save(final=True)
+        return state.finished
+
+    def train_step(self, feed: Generator[Batch, None, None]) -> tuple[dict[str, Any], bool]:
+        """Take one step; return its row for the log, and whether any rank was asked to stop."""
+        config, step = self.config, self.state.step
+        budget = config.draw_budget(step, self.length)
+        ffn = draw_share(config.student, config.seed, step, config.share_weights)
+        rate = learning_rate(config.schedule, step, self.length)
+        columns = len(part_names(config.loss))
+        losses = torch.zeros(len(config.teacher), columns, dtype=torch.float64)
+        new_unreadable = resolution = 0
+        self.model.train()
+        for _ in range(self.options.accumulate):
+            with self.meter.waiting():
+                batch = next(feed)
+            resolution = batch.task.resolution
+            new_unreadable += self.unreadable.note(batch.unreadable)
+            with _out_of_memory_advice():
+                losses += self._backward(batch, budget, ffn)
+        # One all-reduce decides loss, stop and skip for all ranks.
+        flags = torch.tensor([float(self.stop()), float(new_unreadable)], dtype=torch.float64)
+        losses /= self.ranks.world_size
+        reduced = self.ranks.all_reduce(torch.cat((losses.flatten(), flags)))
+        losses, stopping, any_unreadable = reduced[:-2].view_as(losses), reduced[-2], reduced[-1]
+        row = {"kind": "train", "step": step, "budget": budget, "ffn": ffn,
+               "resolution": resolution, "learning_rate": rate}  # fmt: skip
+        row |= loss_row(losses, config.weights, config.loss)
+        self._update(row, rate)
+        if any_unreadable > 0:
+            self.unreadable.synchronize()
+        self.state.step += 1
+        return row, bool(stopping > 0)
+
+    def _backward(
+        self, batch: Batch, budget: int | None, ffn: float
+    ) -> Float[Tensor, "teachers parts"]:
+        """Add the gradients of a part of the batch; return its share of the batch's losses."""
+        config, device = self.config, self.ranks.device
+        parts, step = self.options.accumulate, self.state.step
+        images = batch.images.to(device, non_blocking=True)
+        with gradients_synchronized(self.model, batch.task.part == parts - 1):
+            with autocast(device, self.options.precision):
+                torch.manual_seed(seed_for(config.seed, step, f"teachers/{batch.task.part}"))
+                targets = self._targets(batch, images)
+                # All parts and ranks jitter coordinates alike, as in one large batch.
+                torch.manual_seed(seed_for(config.seed, step, "coordinates"))
+                images = inner_view(images, batch.task.resolution)
+                predictions = self.model(images, budget, ffn)
+                losses = self.source.compare(predictions, targets, config.loss)
+            (objective(losses, config.weights, config.loss) / parts).backward()
+        return losses.detach().double().cpu() / parts
+
+    def _targets(self, batch: Batch, images: Tensor) -> list[Targets]:
+        """Scaled targets of a batch, from the cache or the teachers."""
+        if self.cache is not None:
+            return self.source.scaled(self.cache.lookup(batch.task, self.ranks.device))
+        side = batch.task.resolution // self.config.student.patch_size
+        return self.source(images, (side, side))
+
+    def _update(self, row: dict[str, Any], rate: float) -> None:
+        """Update the weights unless a value is not finite; complete the row of the log."""
+        norm = float(gradient_norm(self.student.parameters()))
+        finite = row["loss"] is not None and norm - norm == 0
+        row["gradient_norm"] = norm if finite else None
+        if finite:
+            if self.config.clip is not None:
+                clip_gradients(self.student.parameters(), norm, self.config.clip)
+            self.optimizers.step(rate)
+            if self.ema is not None:
+                self.ema.update()
+            self.state.consecutive_skips = 0
+        else:
+            row["skipped"] = True
+            self.state.skipped += 1
+            self.state.consecutive_skips += 1
+        self.optimizers.zero_grad()
+
+    def _check_skips(self) -> None:
+        """End a run that does not recover."""
+        skips = self.state.consecutive_skips
+        if skips > self.config.max_skips:
+            raise NonFiniteError(
+                f"{skips} consecutive steps up to step {self.state.step} had a loss or gradient "
+                "that is not finite; start another run with --start and best/, and a lower "
+                "--schedule.peak or --clip 1.0."
+            )
+
+    def validate(self) -> None:
+        """Log the loss at every budget; publish the weights as best/ if they are."""
+        step, state = self.state.step, self.state
+        with self.meter.paused():
+            with nullcontext() if self.ema is None else self.ema.applied():
+                rows = self.validator.run(self.student)
+            rows = [{"kind": "validation", "step": step, **row} for row in rows]
+            for row in rows:
+                self.metrics.log(row)
+            for size in self.config.sizes:
+                text = describe_validation([row for row in rows if row["resolution"] == size])
+                logger.info("Validation before step %s at %d px: %s", f"{step:,}", size, text)
+            losses = [row["loss"] for row in rows]
+            if any(loss is None for loss in losses):
+                logger.warning("The validation loss is not finite; best/ stays as it is.")
+                return
+            mean = sum(losses) / len(losses)
+            if state.best_loss is None or mean < state.best_loss:
+                state.best_loss, state.best_step = mean, step
+                weights = self.published()
+                adaptors = self.options.publish_adaptors
+                self._try_to_write("the best model", lambda: publish(
+                    weights, self.config, self.folder.best, self.provenance, adaptors
+                ))  # fmt: skip
+
+    def save(self, *, final: bool = False) -> None:
+        """Save a checkpoint and the model of this step.
+
+        A failed save, such as on a full disk, is logged and training continues, unless it is the
+        `final` one or several fail in a row; earlier checkpoints stay intact.
+        """
+        with self.meter.paused():
+            step = self.state.step
+            tensors, metadata = self.state_dict()
+            weights = self.published()
+
+            def write() -> None:
+                self.metrics.sync()  # no checkpoint is ahead of the logs
+                refuse_non_finite(tensors)
+                # The checkpoint comes last: one of a finished run without its model would keep an
+                # old model for good if the run were killed in between.
+                adaptors = self.options.publish_adaptors
+                publish(weights, self.config, self.folder.last, self.provenance, adaptors)
+                self.checkpoints.save(step, tensors, metadata)
+
+            reason = self._try_to_write(f"the checkpoint of step {step:,}", write)
+        self._failed_saves = self._failed_saves + 1 if reason else 0
+        if reason and (final or self._failed_saves >= MAX_FAILED_SAVES):
+            raise RunError(
+                f"the checkpoint of step {step:,} could not be saved ({reason}; failed saves in a "
+                f"row: {self._failed_saves}); free disk space, then continue with --resume."
+            )
+
+    def _try_to_write(self, what: str, write: Callable[[], None]) -> str:
+        """Write on rank 0; return, on every rank, why that failed, or nothing."""
+        reason = ""
+        if self.ranks.is_main:
+            try:
+                write()
+            except (OSError, CheckpointError) as error:
+                reason = " ".join(str(error).split()) or type(error).__name__
+        reason = str(self.ranks.broadcast_object(reason))
+        if reason:
+            logger.warning(
+                "Saving %s failed (%s); continuing, earlier files are intact.", what, reason
+            )
+        return reason
+
+    def batches(self) -> Generator[Batch, None, None]:
+        """The batches of the remaining steps."""
+        return training_batches(
+            self.config,
+            self.options,
+            self.images,
+            self.ranks,
+            steps=range(self.state.step, self.length),
+            length=self.length,
+            margin=self.source.margin.loaded,
+            crops=None if self.cache is None else self.cache.crops,
+        )
+
+    def published(self) -> dict[str, Tensor]:
+        """The weights to publish: the average if there is one; every rank must call this."""
+        return full_parameters(self.student) if self.ema is None else self.ema.state_dict()
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and metadata of a checkpoint; every rank must call this."""
+        groups: dict[str, Mapping[str, Tensor]] = {
+            "student": full_parameters(self.student),
+            "optimizer": self.optimizers.state_dict(),
+            "ema": {} if self.ema is None else self.ema.state_dict(),
+            "scaling": self.source.scalings.state_dict(),
+            "unreadable": {"images": self.unreadable.tensor()},
+        }
+        tensors = {
+            f"{group}/{name}": tensor.detach().cpu()
+            for group, members in groups.items()
+            for name, tensor in members.items()
+        }
+        metadata = {
+            "veca": VERSION,
+            "torch": torch.__version__,
+            "config": as_json(self.config),
+            "length": self.length,
+            "precision": self.options.resolved(self.ranks.device),
+            "cache_precision": None if self.cache is None else self.cache.precision,
+            "state": dataclasses.asdict(self.state),
+            "ema_updates": 0 if self.ema is None else self.ema.updates,
+            "images": self.images.fingerprint,
+            "teachers": self._teacher_digests(),
+            "provenance": self.provenance.known(),
+        }
+        return tensors, metadata
+
+    def load_state_dict(self, checkpoint: Checkpoint) -> None:
+        """Restore the run between two steps."""
+        metadata = checkpoint.metadata
+        self._check_resumable(metadata)
+
+        def group(name: str) -> dict[str, Tensor]:
+            return {
+                key.removeprefix(f"{name}/"): tensor
+                for key, tensor in checkpoint.tensors.items()
+                if key.startswith(f"{name}/")
+            }
+
+        if self.config.steps is None:  # the length follows from the images it was started with
+            self.length = metadata["length"]
+        student = group("student")
+        for name, parameter in self.student.named_parameters():
+            load_full(parameter, student[name])
+        self.optimizers.load_state_dict(group("optimizer"))
+        if self.ema is not None:
+            self.ema.load_state_dict(group("ema"), metadata["ema_updates"])
+        self.source.scalings.load_state_dict(group("scaling"))
+        self.state = TrainState(**metadata["state"])
+        if metadata["images"] == self.images.fingerprint:
+            self.unreadable.load(group("unreadable")["images"])
+        else:
+            self.state.best_loss = self.state.best_step = None
+            logger.warning(
+                "The images have changed since the run began: order and validation images differ "
+                "from now on, and the best model is chosen again."
+            )
+
+    def _check_resumable(self, metadata: Mapping[str, Any]) -> None:
+        """Refuse other targets than before."""
+        before = metadata["cache_precision"] is not None
+        if before != (self.cache is not None):
+            word = "with" if before else "without"
+            raise RunError(
+                f"the run was started {word} --cache-teacher, which decides its views and targets; "
+                f"resume it {word} it."
+            )
+        digests = zip(
+            self.config.teacher, metadata["teachers"], self._teacher_digests(), strict=True
+        )
+        for name, stored, now in digests:
+            if None not in (stored, now) and stored != now:
+                raise RunError(
+                    f"the teacher {name} has other weights than when the run was started; restore "
+                    "them, or start another run with --start."
+                )
+
+    def _teacher_digests(self) -> list[str | None]:
+        """Hashes of the teachers' weights, where these are known."""
+        return [cast(Teacher, teacher).digest for teacher in self.source.teachers]
+
+    def _log_resume(self, checkpoint: Checkpoint) -> None:
+        """Log that, and in which precision if it changed, the run was resumed."""
+        step = self.state.step
+        self.metrics.log({"kind": "resume", "step": step})
+        before, now = checkpoint.metadata["precision"], self.options.resolved(self.ranks.device)
+        if before != now:
+            self.metrics.log(
+                {"kind": "precision", "step": step, "precision": now, "before": before}
+            )
+            logger.warning(
+                "The run used %s up to step %s and continues in %s, so its losses differ from an "
+                "uninterrupted run; --precision %s avoids that.",
+                before, f"{step:,}", now, before,
+            )  # fmt: skip
+
+    def _build_source(self, teachers: Sequence[Teacher]) -> TargetSource:
+        config = self.config
+        images = min(config.statistics_images, len(self.images.training))
+        source = TargetSource(
+            teachers,
+            self.options.teacher_batch,
+            find_margin(config, teachers),
+            anchors=images if config.loss.anchors else 0,
+        )
+        return source.to(self.ranks.device)
+
+    def fit_targets(self) -> None:
+        """Fit center and scale of the targets on rank 0; log the constant predictor's loss."""
+        source, ranks, config = self.source, self.ranks, self.config
+        constants = [
+            ConstantPredictor(*(torch.zeros(width, dtype=torch.float64) for width in widths))
+            for widths in source.widths
+        ]
+        raw: list[list[Targets]] = []
+        if ranks.is_main:
+            with closing(self._statistics_targets()) as found:
+                raw = list(itertools.takewhile(lambda _: not self.stop(), found))
+        if ranks.any(self.stop()):
+            raise StoppedError
+        if ranks.is_main:
+            constants = source.fit(raw, config.scale_targets, config.loss)
+        for tensor in (*source.scalings.state_dict().values(), *itertools.chain(*constants)):
+            ranks.broadcast(tensor)
+        losses = {
+            size: constant_loss(
+                constants, self.validator.moments(size), config.weights, config.loss
+            )
+            for size in config.sizes
+        }
+        mean = sum(losses.values()) / len(losses)
+        row: dict[str, Any] = {"kind": "baseline", "loss": mean, "resolution": min(losses)}
+        if len(losses) > 1:
+            row["by_resolution"] = {str(size): loss for size, loss in losses.items()}
+        self.metrics.log(row)
+        logger.info("The constant predictor has a validation loss of %.4f.", mean)
+
+    def _statistics_targets(self) -> Generator[list[Targets], None, None]:
+        """Unscaled targets of the first training images in their first views."""
+        config, device, images = self.config, self.ranks.device, self.images
+        count = min(config.statistics_images, len(images.training))
+        places, _ = sample_order(len(images.training), count, 0, config.seed)
+        resolution = config.sizes[0]
+        parts = np.array_split(images.training[places], -(-count // STATISTICS_BATCH))
+        specs = [
+            BatchSpec(0, part, some, np.zeros(len(some), np.int64), resolution)
+            for part, some in enumerate(parts)
+        ]
+        if self.cache is not None:
+            for spec in specs:
+                yield [_on_cpu(targets) for targets in self.cache.lookup(spec, device)]
+            return
+        side = resolution // config.student.patch_size
+        loaded = batches(
+            images.index,
+            specs,
+            seed=config.seed,
+            config=config.views,
+            num_workers=self.options.workers,
+            replacements=images.training,
+            margin=self.source.margin.loaded,
+        )
+        with torch.no_grad(), autocast(device, self.options.precision):
+            for batch in loaded:
+                raw = self.source.raw(batch.images.to(device), (side, side))
+                yield [_on_cpu(targets) for targets in raw]
+
+
+def _on_cpu(targets: Targets) -> Targets:
+    return Targets(targets.image.float().cpu(), targets.patches.float().cpu())
+
+
+@contextmanager
+def _out_of_memory_advice() -> Iterator[None]:
+    """Name the options that save memory where it runs out."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        text = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+            raise RunError(
+                f"out of memory ({text.splitlines()[0]}); use a larger --accumulate, "
+                "--checkpoint-activations, or a smaller --teacher-batch."
+            ) from error
+        raise

@@ -1,0 +1,131 @@
+"""Images and verdict of the recipe `quick`: crops of photographs that installed packages contain.
+
+They are found without importing the packages or a download. Training and validation images come
+from different photographs.
+"""
+
+import importlib.util
+import io
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from veca.data.images import Box, DataError, decode
+from veca.distill.config import DistillConfig
+from veca.runtime.device import seed_for
+from veca.runtime.distributed import is_main_process
+
+TRAINING = (
+    ("matplotlib", "mpl-data/sample_data/grace_hopper.jpg"),
+    ("skimage", "data/astronaut.png"),
+    ("skimage", "data/brick.png"),
+    ("skimage", "data/chelsea.png"),
+    ("skimage", "data/coffee.png"),
+    ("skimage", "data/grass.png"),
+    ("skimage", "data/gravel.png"),
+    ("skimage", "data/hubble_deep_field.jpg"),
+    ("skimage", "data/ihc.png"),
+    ("skimage", "data/moon.png"),
+    ("skimage", "data/motorcycle_left.png"),
+    ("skimage", "data/page.png"),
+    ("skimage", "data/retina.jpg"),
+    ("skimage", "data/text.png"),
+    ("sklearn", "datasets/images/china.jpg"),
+)
+"""Photographs by package and path within it; drawings, charts and second views are left out."""
+
+VALIDATION = (
+    ("skimage", "data/camera.png"),
+    ("skimage", "data/coins.png"),
+    ("skimage", "data/rocket.jpg"),
+    ("sklearn", "datasets/images/flower.jpg"),
+)
+
+SIDE = 160
+"""Width and height of a crop in the file, in pixels."""
+
+MIN_CROP = 112
+"""Side of a crop in the photograph, in pixels; smaller ones would be blurred."""
+
+TRAINING_CROPS, VALIDATION_CROPS = 2800, 128
+
+
+def crop_photographs(config: DistillConfig, out: Path) -> DistillConfig:
+    """Write crops for a run that names no images; other ranks wait for rank 0 in `distill`."""
+    folders = {"training": out / "images", "validation": out / "validation-images"}
+    if is_main_process():
+        write_crops(folders["training"], TRAINING, TRAINING_CROPS)
+        write_crops(folders["validation"], VALIDATION, VALIDATION_CROPS)
+    return replace(
+        config,
+        images=str(folders["training"]),
+        validation=config.validation or str(folders["validation"]),
+    )
+
+
+def write_crops(folder: Path, photographs: Sequence[tuple[str, str]], count: int) -> None:
+    """Fill a folder with random crops of photographs, unless it exists; it appears when complete.
+
+    Raises:
+        DataError: none of the packages is installed.
+    """
+    if folder.exists():
+        return
+    paths = list(installed(photographs))
+    if not paths:
+        raise DataError(
+            "the recipe quick found no sample photographs; pip install 'veca[samples]', or give "
+            "--images DIR."
+        )
+    unfinished = folder.with_name(f"{folder.name}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    draw = np.random.default_rng(seed_for(0, 0, folder.name))
+    for place, path in enumerate(paths):
+        photograph = decode(path)
+        for number in range(place, count, len(paths)):
+            crop = photograph.resampled((SIDE, SIDE), _random_box(draw, photograph.sides))
+            buffer = io.BytesIO()
+            crop.bands[0].save(buffer, "JPEG", quality=92)  # these have 8 bits, so one band
+            (unfinished / f"{number:04d}_{path.stem}.jpg").write_bytes(buffer.getvalue())
+    os.replace(unfinished, folder)  # noqa: PTH105 - a rename, as for files
+
+
+def installed(photographs: Sequence[tuple[str, str]]) -> Iterator[Path]:
+    """Paths of the photographs whose packages are installed."""
+    for package, path in photographs:
+        found = importlib.util.find_spec(package)
+        for folder in (found and found.submodule_search_locations) or ():
+            if (Path(folder) / path).is_file():
+                yield Path(folder) / path
+
+
+def _random_box(draw: Generator, sides: tuple[int, int]) -> Box:
+    """A square at a random place, its side log-uniform from `MIN_CROP` to the whole photograph."""
+    height, width = sides
+    smallest = min(MIN_CROP, height, width)
+    side = smallest * (min(sides) / smallest) ** float(draw.random())
+    left, top = float(draw.random()) * (width - side), float(draw.random()) * (height - side)
+    return left, top, min(left + side, float(width)), min(top + side, float(height))
+
+
+def compare_with_constant(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How far the last validation losses are below the constant predictor's, a line each."""
+    constant = next((row["loss"] for row in rows if row["kind"] == "baseline"), None)
+    scored = [row for row in rows if row["kind"] == "validation" and row["loss"] is not None]
+    if constant is None or not scored:
+        return []
+    last = max(row["step"] for row in scored)
+    lines = []
+    for row in (row for row in scored if row["step"] == last):
+        cores = "full attention" if row["budget"] is None else f"{row['budget']} cores"
+        ffn = "" if row["ffn"] == 1 else f" and FFN {row['ffn']:g}"
+        below = 100 * (1 - row["loss"] / constant)
+        lines.append(f"Validation loss {below:.1f} % below the constant predictor: {cores}{ffn}")
+    return lines

@@ -1,0 +1,312 @@
+"""What a run logs: metrics.jsonl, speed.jsonl, a progress line, and TensorBoard if installed.
+
+A full disk does not end a run at a row of its log: rows wait in memory until there is room, and no
+checkpoint is saved before they are on disk.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+from veca.runtime.files import JsonlWriter, read_jsonl
+from veca.runtime.logging import CONSOLE, logger
+
+SPEED_EVERY = 10
+"""Steps between two rows of the speed log, and steps that a speed is measured over."""
+
+DRAW_SECONDS, LINE_SECONDS = 0.1, 10.0
+"""Least time between two updates of the progress line on a terminal and in a log."""
+
+PROCESS_STATUS = Path("/proc/self/status")
+"""Linux reports the memory of this process here; `ru_maxrss` may be that of its parent."""
+
+KEYS = ("kind", "step", "resolution", "ffn", "budget")
+"""Fields that identify a row; the others are its values."""
+
+Row = Mapping[str, Any]
+
+
+class Speed(NamedTuple):
+    """Speed over the last steps."""
+
+    images_per_second: float
+    data_wait: float
+    """Share of the time in which training waited for images, 0 to 1."""
+    memory_mb: float
+    """Peak memory of the GPU, or of this process."""
+
+
+class Meter:
+    """Measures the training speed of one rank, validation and saving aside."""
+
+    def __init__(
+        self, device: torch.device | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._device = device or torch.device("cpu")
+        self._clock = clock
+        self._images = 0
+        self._waited = self._paused = 0.0
+        self._marks = deque([(self._now(), 0, 0.0)], maxlen=SPEED_EVERY + 1)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time within as waiting for data."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self._waited += self._now() - start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time within."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self._paused += self._now() - start
+
+    def step(self, images: int) -> Speed:
+        """Count a step, and return the speed over the last ones."""
+        self._images += images
+        now = (self._now(), self._images, self._waited)
+        self._marks.append(now)
+        first = self._marks[0]
+        memory = peak_memory(self._device) / 1e6
+        seconds = now[0] - first[0]
+        if seconds <= 0:
+            return Speed(0.0, 0.0, memory)
+        wait = min((now[2] - first[2]) / seconds, 1.0)
+        return Speed((now[1] - first[1]) / seconds, wait, memory)
+
+    def _now(self) -> float:
+        return self._clock() - self._paused
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory in bytes: what torch allocated on a GPU, or resident memory of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        for line in PROCESS_STATUS.read_text("utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0
+
+
+class MetricLogger:
+    """Writes the rows of a run and shows its progress; on ranks other than 0 it does nothing."""
+
+    def __init__(  # noqa: PLR0913 - the last is for tests
+        self,
+        folder: Path | None,
+        meter: Meter,
+        *,
+        total: int,
+        done: int = 0,
+        shown: bool = True,
+        console: Console = CONSOLE,
+    ) -> None:
+        """Continue the logs of a folder; None logs nothing."""
+        self._meter = meter
+        self._files: dict[str, _BufferedLog] = {}
+        self._board: Any = None
+        self._line: _ProgressLine | None = None
+        if folder is not None:
+            self._files = {
+                name: _BufferedLog(folder / f"{name}.jsonl") for name in ("metrics", "speed")
+            }
+            self._board = _tensorboard(folder / "tensorboard", done)
+            if shown:
+                self._line = _ProgressLine(total, done, console)
+
+    def log(self, row: Row) -> None:
+        """Log a row."""
+        if not self._files:
+            return
+        self._files["metrics"].write(row)
+        if self._board is not None:
+            try:
+                for name, value in scalars(row).items():
+                    self._board.add_scalar(name, value, row.get("step", 0))
+            except OSError as error:  # raised by the writer's thread from then on
+                self._board = None
+                logger.warning("TensorBoard files cannot be written (%s); continuing.", error)
+
+    def step(self, row: Row, images: int) -> None:
+        """Log a training step of so many images, and show it."""
+        speed = self._meter.step(images)
+        self.log(row)
+        if self._line is not None:
+            self._line.show(row, speed)
+        if self._files and row["step"] % SPEED_EVERY == 0:
+            self._files["speed"].write({"step": row["step"], **speed._asdict()})
+        if row.get("skipped"):
+            logger.warning("Step %s was skipped: its loss or gradient is not finite.", row["step"])
+
+    def sync(self) -> None:
+        """Bring all rows to the disk, or raise an OSError."""
+        for log in self._files.values():
+            log.sync()
+
+    def close(self) -> None:
+        """Close the files; what cannot be written is reported, since training is over."""
+        if self._line is not None:
+            self._line.close()
+        for log in (*self._files.values(), self._board):
+            try:
+                if log is not None:
+                    log.close()
+            except OSError as error:
+                logger.warning("A log could not be written completely (%s).", error)
+
+
+class _BufferedLog:
+    """A JSONL file whose rows wait in memory while the disk is full."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = JsonlWriter(path)
+        self._waiting: deque[Row] = deque()
+
+    def write(self, row: Row) -> None:
+        """Write a row now, or later if that fails."""
+        failed_before = bool(self._waiting)
+        self._waiting.append(dict(row))
+        try:
+            self._flush()
+        except OSError as error:
+            if not failed_before:
+                name = self._lines.path.name
+                logger.warning("%s cannot be written (%s); its rows wait for room.", name, error)
+
+    def sync(self) -> None:
+        """Bring all rows to the disk, or raise an OSError."""
+        self._flush()
+        self._lines.sync()
+
+    def close(self) -> None:
+        """Write waiting rows and close the file."""
+        with closing(self._lines):
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._lines.write(self._waiting[0])
+            self._waiting.popleft()
+
+
+class _ProgressLine:
+    """The current step: one line redrawn on a terminal, a line every few seconds in a log.
+
+    It is drawn by no thread, since data loaders may fork meanwhile.
+    """
+
+    def __init__(self, total: int, done: int, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn())
+        # stdout may lead elsewhere.
+        self._bar = Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False)
+        self._task = self._bar.add_task("", total=total, completed=done)
+        self._terminal = console.is_terminal
+        self._shown_at = -LINE_SECONDS
+        if self._terminal:
+            self._bar.start()
+
+    def show(self, row: Row, speed: Speed) -> None:
+        """Show a step, unless another one was shown a moment ago."""
+        now, done = time.monotonic(), row["step"] + 1
+        total = self._bar.tasks[0].total or done
+        self._bar.update(self._task, completed=done)
+        pause = DRAW_SECONDS if self._terminal else LINE_SECONDS
+        if now - self._shown_at < pause and done < total:
+            return
+        self._shown_at = now
+        text = (
+            f"step {done:,} of {total:,.0f}, {describe_step(row)}, "
+            f"{speed.images_per_second:,.1f} images/s, {speed.data_wait:.0%} waiting, "
+            f"{speed.memory_mb:,.0f} MB"
+        )
+        if self._terminal:
+            self._bar.update(self._task, description=text, refresh=True)
+        else:
+            logger.info("%s", text)
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        if self._terminal:
+            self._bar.stop()
+
+
+def describe_step(row: Row) -> str:
+    """Such as 'loss 0.8123 (image 0.31, patch cosine 0.25), 8 cores, ffn 0.5, 128 px'."""
+    loss = "skipped"
+    if row.get("loss") is not None:
+        parts = ", ".join(
+            f"{name.removeprefix('loss_').replace('_', ' ')} {value:.4f}"
+            for name, value in row.items()
+            if name.startswith("loss_") and isinstance(value, float)
+        )
+        loss = f"loss {row['loss']:.4f}" + (f" ({parts})" if parts else "")
+    drawn = {"budget": "{} cores", "ffn": "ffn {:g}", "resolution": "{} px"}
+    texts = [text.format(row[name]) for name, text in drawn.items() if row.get(name) is not None]
+    return ", ".join((loss, *texts))
+
+
+def describe_validation(rows: Sequence[Row]) -> str:
+    """Such as '8 cores 0.8120, 64 cores 0.7124, 64 cores at FFN 0.5 0.7300'."""
+    texts = []
+    for row in rows:
+        name = "full attention" if row["budget"] is None else f"{row['budget']} cores"
+        name += "" if row["ffn"] == 1 else f" at FFN {row['ffn']:g}"
+        texts.append(f"{name} " + ("NaN" if row["loss"] is None else f"{row['loss']:.4f}"))
+    return ", ".join(texts)
+
+
+def _tensorboard(folder: Path, step: int) -> Any:  # noqa: ANN401 - a type that may be absent
+    """A TensorBoard writer that hides what an earlier run wrote from `step` on; None without it."""
+    try:
+        # Here, since importing it takes a second.
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=step)
+
+
+def scalars(row: Row) -> dict[str, float]:
+    """TensorBoard tags and values of a row: `train/loss`, `validation/loss/128px/8_cores`.
+
+    What was drawn for a training step is a scalar of its own; validation repeats over it, so there
+    it is part of the tag.
+    """
+    kind = row["kind"]
+    values = {
+        name: float(value)
+        for name, value in row.items()
+        if isinstance(value, int | float) and (kind == "train" or name not in KEYS)
+    }
+    if kind == "train":
+        return {f"{kind}/{name}": value for name, value in values.items() if name != "step"}
+    formats = {"resolution": "/{}px", "ffn": "/ffn_{:g}", "budget": "/{}_cores"}
+    suffix = "".join(
+        text.format(row[name]) for name, text in formats.items() if row.get(name) is not None
+    )
+    return {f"{kind}/{name}{suffix}": value for name, value in values.items()}
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log; of rows about the same thing, as a resumed run writes, the last one."""
+    latest = {tuple(map(row.get, KEYS)): row for row in read_jsonl(path)}
+    return list(latest.values())
