@@ -8,7 +8,6 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from veca.backbone.features import Features
 from veca.backbone.model import INITIAL_STD, VECA, Features
 from veca.data.transforms import IMAGENET
 from veca.distill.config import AdaptorKind, DistillConfig
