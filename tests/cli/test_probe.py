@@ -96,10 +96,10 @@ def test_a_folder_becomes_a_report_with_heads(
     assert "knn of model on photos at 16 px (c2, c6), protocol dinov2.\n" in printed.out
     assert "knn on photos, protocol dinov2, feature image" in printed.out
     assert "| of pixels, untrained (teacher) |" in printed.out
-    assert "out/report.json, report.md and report.png hold all rows." in printed.out
+    assert "out/report.json, report.md and report.png have all rows." in printed.out
     last = printed.out.splitlines()[-1]
     head = "out/heads/knn_photos_model_c6_16px_dinov2_s0.safetensors"
-    assert last == f"Use a head on new pictures: veca predict {head} IMAGES"
+    assert last == f"Predict on new images: veca predict {head} IMAGES"
     assert (folder / head).is_file()
     assert "21 of 21 images" in printed.err
     rows = json.loads((folder / "out" / "report.json").read_text())
@@ -142,7 +142,7 @@ def test_each_baseline_has_a_comparison_over_all_tasks_of_the_folder_in_the_orde
     beside = [*FLAGS, "--baseline", "twin", "--budgets", "2,6"]
     both = [*FLAGS, "--baseline", "twin,another", "--budgets", "2,6"]
     assert main(["probe", "knn", "photos", *both]) == 0
-    assert "out/comparison.json and report.md tell how sure shares of" in capsys.readouterr().out
+    assert "out/comparison.json and report.md have intervals relative to" in capsys.readouterr().out
     assert main(["probe", "logistic", "photos", *beside]) == 0
     dense = (("segmentation", "farm", "0,1"), ("dense-knn", "farm", "0"), ("depth", "rooms", "0"))
     for task, data, seeds in dense:
@@ -237,7 +237,7 @@ def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["dance"], "'dance' is no task; the tasks are linear, knn, "),
+        (["dance"], "'dance' is no task; use linear, knn, "),
         (["depth", "photos", *FLAGS], "photos tells classes of its pictures, but depth needs"),
         (["knn", "nowhere", *FLAGS], "nowhere is neither a folder nor NAME=FOLDER"),
         (["knn", "food101=photos", *FLAGS], "food101"),
@@ -248,9 +248,9 @@ def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn
         (["knn", "photos", *FLAGS, "--budgets", "2,x"], "--budgets got '2,x'"),
         (["knn", "photos", *FLAGS, "--budgets", "7"], "budget=7 is outside 1..6"),
         (["knn", "photos", *FLAGS, "--ffn", "a"], "--ffn got 'a'"),
-        (["knn", "photos", *FLAGS, "--resolution", "0"], "--resolution got 0; use whole numbers"),
+        (["knn", "photos", *FLAGS, "--resolution", "0"], "--resolution is 0; it must be >= 1."),
         (["knn", "photos", *FLAGS, "--resolutions", "8"], "--resolution and --resolutions were"),
-        (["knn", "photos", *FLAGS, "--seeds", "0,-1"], "--seeds got -1; use whole numbers from 0"),
+        (["knn", "photos", *FLAGS, "--seeds", "0,-1"], "--seeds is -1; it must be >= 0."),
         (["knn", "photos", *FLAGS, "--also", ","], "--also got ','"),
         (["knn", "photos", *FLAGS, "--batch", "0"], "batch=0"),
         (["knn", "photos", *FLAGS, "--protocol", "paper"], "no protocol 'paper'"),
@@ -324,7 +324,7 @@ def test_ctrl_c_keeps_what_was_computed(
     monkeypatch.setattr(prober, "find_model", lambda name, device: models.pop(0))
     words = ["probe", "knn", "photos", *FLAGS, "--batch", "4"]
     assert main(words) == 130
-    assert "Features that were computed are kept; repeat" in capsys.readouterr().err
+    assert "Features are cached; repeat the command" in capsys.readouterr().err
     assert not (plotless / "out" / "report.json").exists()
     whole = models[0]
     assert main(words) == 0
@@ -336,7 +336,7 @@ def test_without_matplotlib_there_is_no_plot(
     plotless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 0
-    assert "out/report.json and report.md hold all rows." in capsys.readouterr().out
+    assert "out/report.json and report.md have all rows." in capsys.readouterr().out
     assert not (plotless / "out" / "report.png").exists()
 
 
@@ -348,16 +348,16 @@ def test_a_suite_skips_what_is_done_and_goes_on_without_what_is_missing(
     words = ["probe", "suite", "suite.toml", "--out", "out", "--workers", "0", "--device", "cpu"]
     assert main(words) == 1
     printed = capsys.readouterr().out
-    assert "Jobs: 1 ran, 0 had been done before, 1 could not be run." in printed
-    assert "Not run: dense-knn of model on farm at 16 px, quick, seed 0: farm is neither" in printed
+    assert "Jobs: 1 ran, 0 were already done, 1 failed." in printed
+    assert "Failed: dense-knn of model on farm at 16 px, quick, seed 0: farm is neither" in printed
     first = report()
     assert {row["task"] for row in first} == {"knn"}
 
     write_dense(plotless / "farm", "masks")
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "Jobs: 1 ran, 1 had been done before, 0 could not be run." in printed
-    assert "knn of model on photos at 16 px, seed 0: done before" in printed
+    assert "Jobs: 1 ran, 1 were already done, 0 failed." in printed
+    assert "knn of model on photos at 16 px, seed 0: already done" in printed
     assert [row for row in report() if row["task"] == "knn"] == first
     assert {row["task"] for row in report()} == {"knn", "dense-knn"}
     write_model(plotless / "model", seed=1)

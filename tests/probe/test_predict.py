@@ -420,7 +420,7 @@ def origin(**changes: Any) -> Origin:
 
 
 def test_a_result_is_written_under_what_it_is(tmp_path: Path) -> None:
-    some = color_set(tmp_path, scored=(0, 2))
+    some = color_set(tmp_path, eval_classes=(0, 2))
     path = keep_result(found_in(tmp_path, data=some), origin(row=row(command="a 'b'")), tmp_path)
     name = "logistic_colors_tiny_c8-f0.5_64px_dinov2_s3.safetensors"
     assert path == tmp_path / "heads" / name

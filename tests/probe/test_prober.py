@@ -25,9 +25,9 @@ from veca.probe import run as module
 from veca.probe.bootstrap import PerImageFiles
 from veca.probe.models import ProbeError
 from veca.probe.predict import load_head
-from veca.probe.rows import TASKS, Setting, mean_over_seeds, merge_rows
+from veca.probe.rows import TASKS, Setting, Task, mean_over_seeds, merge_rows
 from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Evaluator, usual_protocol
-from veca.probe.suite import Job
+from veca.probe.suite import Job, is_done
 from veca.runtime import VERSION
 
 
@@ -193,7 +193,7 @@ def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
         (job(also=("masks",)), "colors tells masks of its pictures, so that"),
     ]
     for bad, words in wrong:
-        for call in (prober.check, prober.rows, prober.facts):
+        for call in (prober.check, prober.rows, prober.expect):
             with pytest.raises(ValueError, match=words) as caught:
                 call(bad)
             assert str(caught.value).endswith(".")
@@ -254,51 +254,26 @@ def test_models_are_loaded_once_and_only_so_many_stay(
     assert loaded == names
 
 
-def test_facts_tell_what_a_finished_job_depends_on(tmp_path: Path) -> None:
-    def facts(text: str) -> dict[str, Any]:
-        found = prober_in(tmp_path / "run")
-        return found.facts(Job(task="knn", data=text, model=str(tmp_path / "model")))
-
+@pytest.mark.parametrize("task", ["knn", "logistic", "linear"])
+def test_a_job_is_done_when_its_rows_are_there_and_again_not_with_other_weights_or_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Task
+) -> None:
+    use_quick_protocols(monkeypatch)
     write_model(tmp_path / "model")
     folder = write_classes(tmp_path / "photos", train=4, val=2)
-    first = facts(str(folder))
-    assert facts(str(folder)) == first
+    protocol = "quick" if task == "linear" else None
+    wanted = Job(task=task, data=str(folder), model=str(tmp_path / "model"), teacher="pixels",
+                 budgets=(2, 6), resolution=20, protocol=protocol, seed=3)  # fmt: skip
+    rows = prober_in(tmp_path).rows(wanted)
+    assert is_done(prober_in(tmp_path).expect(wanted), rows)
+    for change in ({"budgets": (3,)}, {"seed": 4}, {"feature": "patch-mean"}, {"resolution": 32}):
+        assert not is_done(prober_in(tmp_path).expect(dataclasses.replace(wanted, **change)), rows)
     write_model(tmp_path / "model", seed=1)
-    second = facts(str(folder))
-    assert {name for name in first if first[name] != second[name]} == {"models"}
+    assert not is_done(prober_in(tmp_path).expect(wanted), rows)
+    write_model(tmp_path / "model")
+    assert is_done(prober_in(tmp_path).expect(wanted), rows)
     (folder / "val" / "red" / "0.png").rename(folder / "val" / "blue" / "moved.png")
-    third = facts(str(folder))
-    assert {name for name in first if second[name] != third[name]} == {"pictures", "labels"}
-
-
-def test_facts_tell_the_weights_of_every_baseline(tmp_path: Path) -> None:
-    prober, _ = prepared(tmp_path)
-    for name in ("twin", "other"):
-        prober.models[name] = CellModel(digest=name)
-
-    def models(*names: str) -> dict[str, Any]:
-        return prober.facts(job(baseline=names))["models"]
-
-    assert models() == {"model": "cells"}
-    assert models("twin") == {"model": "cells", "control": "twin"}  # as older suites have it
-    assert models("twin", "other") == {"model": "cells", "control": ["twin", "other"]}
-
-
-def test_facts_tell_a_protocol_that_is_another_one_for_a_model(tmp_path: Path) -> None:
-    folder = write_dense(tmp_path / "set", "masks")
-    prober = prober_in(tmp_path)
-    for stride in (8, 14):
-        prober.models[f"by {stride}"] = ColorModel(stride=stride)
-
-    def told(protocol: str, **models: str) -> str:
-        given: dict[str, Any] = {"data": str(folder), "protocol": protocol, "resolution": None}
-        return prober.facts(job("segmentation", **given, **models))["protocol"]
-
-    usual, other = (told("paper", model=name) for name in ("by 8", "by 14"))
-    assert usual != other  # what was done at another size is not done
-    assert told("paper", model="by 8", teacher="by 8") == usual
-    assert told("paper", model="by 8", teacher="by 14") == f"{usual} {other}"
-    assert told("dinov3", model="by 14") == told("dinov3", model="by 8")
+    assert not is_done(prober_in(tmp_path).expect(wanted), rows)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +289,7 @@ def test_dense_tasks_give_rows_too(
     prober.models["colors"] = model = ColorModel()
     given: dict[str, Any] = {"data": str(folder), "model": "colors", "protocol": "quick"}
     rows = prober.rows(job(task, resolution=None, **given))
+    assert is_done(prober.expect(job(task, resolution=None, **given)), rows)
     lead = next(row for row in rows if row.metric == metric)
     assert (lead.unit, lead.data, lead.split) == (unit, "set", "val")
     assert (lead.counts["train"], lead.counts["test"]) == (6, 3)
@@ -338,15 +314,15 @@ def test_a_run_in_bf16_says_so_and_stands_beside_one_in_fp32(tmp_path: Path) -> 
     wanted = Job(
         task="knn", data=str(tmp_path / "data"), model=str(tmp_path / "model"), resolution=32
     )
-    found, facts = {}, {}
+    found = {}
     for precision in ("fp32", "bf16"):
         prober = prober_in(tmp_path)
         prober.ctx = dataclasses.replace(prober.ctx, precision=precision)
         found[precision] = prober.rows(wanted)
-        facts[precision] = prober.facts(wanted)
+        assert is_done(prober.expect(wanted), found[precision])
         assert {row.precision for row in found[precision]} == {precision}
     assert len(merge_rows(found["fp32"], found["bf16"])) == 2 * len(found["fp32"])
-    assert facts["bf16"] == {**facts["fp32"], "precision": "bf16"}
+    assert not is_done(prober.expect(wanted), found["fp32"])
     heads = sorted(path.name for path in (tmp_path / "out" / "heads").iterdir())
     halves = [name for name in heads if "_dinov2_bf16_" in name]
     assert len(halves) == len(heads) / 2 > 0

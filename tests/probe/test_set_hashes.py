@@ -11,13 +11,12 @@ from PIL import Image
 from tests.probe.small_sets import color_set, split_of, write_classes, write_dense
 from veca.data.sets.registry import read_set
 from veca.probe import run as set_hashes
-from veca.probe.run import labels_hash, pictures_hash, said_of
+from veca.probe.run import data_hash, said_of
 
 
-def hashes(folder: Path) -> tuple[str, str]:
-    """Both hashes of a set on disk."""
-    data = read_set(str(folder))
-    return pictures_hash(data), labels_hash(data)
+def hashes(folder: Path) -> str:
+    """The hash of a set on disk."""
+    return data_hash(read_set(str(folder)))
 
 
 def test_a_set_that_moved_is_the_same(tmp_path: Path) -> None:
@@ -33,18 +32,17 @@ def test_a_picture_more_in_any_part_is_another_set(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "first", folder)
         shutil.copy(folder / "val" / "red" / "0.png", folder / part / "red" / "more.png")
         found.append(hashes(folder))
-    assert len({pictures for pictures, _ in found}) == 4
+    assert len(set(found)) == 4
 
 
 def test_other_labels_of_the_same_pictures_are_noticed(tmp_path: Path) -> None:
     plain = color_set(tmp_path)
     changed = color_set(tmp_path, test=split_of(tmp_path, "test", np.arange(9) % 3))
-    assert labels_hash(plain) == labels_hash(changed)
+    assert data_hash(plain) == data_hash(changed)
     assert changed.test.labels is not None
     changed.test.labels[4] = 0
-    assert pictures_hash(plain) == pictures_hash(changed)
-    assert labels_hash(plain) != labels_hash(changed)
-    assert labels_hash(plain) != labels_hash(color_set(tmp_path, classes=("r", "g", "b")))
+    assert data_hash(plain) != data_hash(changed)
+    assert data_hash(plain) != data_hash(color_set(tmp_path, classes=("r", "g", "b")))
 
 
 def test_a_mask_of_another_size_on_disk_is_noticed(tmp_path: Path) -> None:
@@ -52,9 +50,7 @@ def test_a_mask_of_another_size_on_disk_is_noticed(tmp_path: Path) -> None:
     mask = tmp_path / "farm" / "masks" / "50.png"
     noise = np.random.default_rng(0).integers(0, 3, np.array(Image.open(mask)).shape, np.uint8)
     Image.fromarray(noise).save(mask)
-    after = hashes(tmp_path / "farm")
-    assert after[0] == before[0]
-    assert after[1] != before[1]
+    assert hashes(tmp_path / "farm") != before
 
 
 def test_a_mask_that_was_corrected_at_equal_size_is_noticed(tmp_path: Path) -> None:
@@ -63,7 +59,7 @@ def test_a_mask_that_was_corrected_at_equal_size_is_noticed(tmp_path: Path) -> N
     content = bytearray(mask.read_bytes())
     content[-20] ^= 1
     mask.write_bytes(content)
-    assert hashes(tmp_path / "farm")[1] != before[1]
+    assert hashes(tmp_path / "farm") != before
 
 
 def test_of_many_masks_a_sample_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +67,17 @@ def test_of_many_masks_a_sample_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(set_hashes, "SAMPLED", 3)
     folder = write_dense(tmp_path / "farm", "masks")
     data = read_set(str(folder))
-    before = labels_hash(data)
+    before = data_hash(data)
     first = Path(data.test.targets[0])
     content = bytearray(first.read_bytes())
     content[-20] ^= 1
     first.write_bytes(content)
-    assert labels_hash(data) != before
+    assert data_hash(data) != before
 
 
 def test_what_is_scored_belongs_to_the_labels_and_is_said(tmp_path: Path) -> None:
     data = read_set(str(write_dense(tmp_path / "farm", "masks")))
     some = replace(data, eval_classes=(0, 2), facts={"list": "first"})
-    assert labels_hash(some) != labels_hash(data)
+    assert data_hash(some) != data_hash(data)
     assert said_of(data) == data.facts
     assert said_of(some) == {"list": "first", "scored": [data.classes[0], data.classes[2]]}

@@ -1,4 +1,4 @@
-"""`veca probe`: what frozen features are worth, at every budget."""
+"""`veca probe`: evaluate frozen features at every budget."""
 
 import datetime
 import shlex
@@ -18,46 +18,47 @@ from veca.probe.quality import quality_of, report_files, write_quality
 from veca.probe.report import COMPARISON_NAME, Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Task
 from veca.probe.run import Evaluator
-from veca.probe.suite import Job, Outcome, Runner, read_suite, run_suite
+from veca.probe.suite import Job, Runner, read_suite, run_suite
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import Ranks, init_distributed
 from veca.weights.checkpoint import describe
 
-HELP = """Measure frozen features: veca probe TASK DATA --model M --out DIR
+HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
 
-  knn           classes by the nearest training pictures
-  logistic      classes by logistic regression
-  linear        classes by a linear layer, trained by SGD
-  dense-knn     classes of pixels by the nearest labeled patches
-  segmentation  classes of pixels by a linear layer on patch features
-  depth         meters of pixels by a linear layer on patch features
-  suite FILE    a list of such jobs; skips what is done
-  quality REPORT.json ...  what reports tell of one model, as a file beside its weights
+  knn           image classes by the nearest training images
+  logistic      image classes by logistic regression
+  linear        image classes by a linear layer, trained by SGD
+  dense-knn     pixel classes by the nearest labeled patches
+  segmentation  pixel classes by a linear layer on patch features
+  depth         meters of each pixel by a linear layer on patch features
+  suite FILE    a TOML list of such jobs; skips what is done
+  quality REPORT.json ...  all numbers of one model, in a file beside its weights
 
-veca probe TASK --help tells the flags, and which layouts of DATA are known.
+veca probe TASK --help lists the flags and the supported layouts of DATA.
 Example: veca probe knn photos --model tiny --budgets 8,64 --out probes"""
 
-DESCRIPTION = """Measure frozen features by a probe, at every budget, by one code for all models.
+DESCRIPTION = """Evaluate frozen features by a probe at every budget, with the same code for all models.
 
-DATA is a folder: train/CLASS/ and val/CLASS/ with pictures; images/, masks/, classes.txt, train.txt
-and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published sets in
-their makers' layout are given as NAME=FOLDER, where NAME is one of {sets}.
+DATA is a folder: train/CLASS/ and val/CLASS/ with images; images/, masks/, classes.txt, train.txt
+and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published data
+sets in their original layout are given as NAME=FOLDER, where NAME is one of {sets}.
 
 The folder --out gets report.json, report.md, report.png, the fitted heads (for veca predict) and
-what became of each test picture; with --baseline also comparison.json. Rows of earlier runs in the
-same folder stay. Features are kept and used again.
+results for each test image; with --baseline also comparison.json. Rows of earlier runs in the same
+folder stay. Features are cached.
 
 Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
 
-SUITE_DESCRIPTION = """Run the jobs of a TOML or JSON file, skip those that are done, and write one
-report; where jobs have baselines, comparison.json has their shares with intervals. A job that
-cannot be run, such as for want of its set, does not stop the others; the exit code is then 1.
+SUITE_DESCRIPTION = """Run the jobs of a TOML file, skip those that are done, and write one report;
+with baselines, comparison.json has the models' numbers relative to theirs, with intervals. A job
+that cannot be run, for example without its data set, does not stop the others; the exit code is
+then 1.
 
 Example: veca probe suite paper.toml --out probes"""
 
-QUALITY_DESCRIPTION = """Write what reports tell of one model into a small file for programs, to lie
-beside its weights: every metric by task, set, resolution, budget and share of the hidden units,
-with a 95 % interval where the cases of the report are there. Rows are found by the hash of the
+QUALITY_DESCRIPTION = """Write all numbers of one model in some reports to a small file for programs,
+to lie beside its weights: every metric by task, data set, resolution, budget and share of the
+hidden units, with a 95 % interval where per-image results exist. Rows are found by the hash of the
 weights, whether the model was measured as such, as a baseline or as a teacher.
 
 Example: veca probe quality probes/report.json --model runs/tiny --out runs/tiny/quality.json"""
@@ -74,32 +75,32 @@ Numbers = tyro.conf.arg(metavar="A,B,...", help_behavior_hint="")
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How a run goes about it; its numbers depend on the precision alone."""
+    """Flags that change how a run works; of these only the precision changes its numbers."""
 
     features: Annotated[
         Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: OUT/features)")
     ] = None
-    """folder in which features are kept, which several reports may share"""
+    """folder of cached features, which several reports may share"""
 
     batch: int = 32
-    """pictures that go through a model together, at most"""
+    """maximum number of images in a batch"""
 
     workers: int = 2
-    """processes that decode pictures; 0 decodes in the main one"""
+    """processes that decode images; 0 decodes in the main one"""
 
     device: str = "auto"
     """where models run: auto, cpu, cuda, cuda:1"""
 
     precision: Precision = "fp32"
-    """what models compute with: fp32, bf16, or auto: bf16 where the device computes it natively"""
+    """precision of models: fp32, bf16, or auto: bf16 where the device supports it natively"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFlags:
-    """What a task takes."""
+    """Flags of a task."""
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
-    """folder of a labeled set, or NAME=FOLDER"""
+    """folder of a labeled data set, or NAME=FOLDER"""
 
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """a folder, .safetensors file, bundled or hub name, size (untrained), any teacher's name, or
@@ -109,12 +110,12 @@ class TaskFlags:
     """folder of the report, new or to be continued"""
 
     teacher: NoModel = None
-    """another model to measure beside it, of which it keeps a share"""
+    """another model to evaluate, of whose numbers the report shows the retained share"""
 
     baseline: Annotated[
         str | None, tyro.conf.arg(metavar="M,...", help_behavior_hint="(default: none)")
     ] = None
-    """full-attention models to measure beside it, such as full-local,full; the first leads"""
+    """full-attention models to compare with, such as full-local,full; the first one comes first"""
 
     budgets: Annotated[str | None, Numbers] = None
     """cores to use; by default those that the model was trained with"""
@@ -123,29 +124,29 @@ class TaskFlags:
     """shares of the hidden units, of models with nested feed-forward parts; by default all"""
 
     resolution: Annotated[int | None, Number] = None
-    """pixels of a view, or of the short side; by default what suits model and protocol"""
+    """pixels of a view, or of the short side; the default depends on model and protocol"""
 
     resolutions: Annotated[str | None, Numbers] = None
     """several of them"""
 
     seed: Annotated[int | None, Number] = None
-    """of everything that is drawn; by default 0"""
+    """of all random draws; by default 0"""
 
     seeds: Annotated[str | None, Numbers] = None
-    """several of them: the report tells mean and spread"""
+    """several of them: the report shows mean and standard deviation"""
 
     protocol: Annotated[str | None, Usual] = None
-    """by default dinov3 (knn and logistic: dinov2), of a folder of one's own its small form"""
+    """by default dinov3 (knn and logistic: dinov2), for your own folders its small form"""
 
     feature: Annotated[str | None, Usual] = None
     """image, patch-mean or image+patch-mean; for dense tasks patches or patches+image; by default
     the protocol's"""
 
     also: Sets = None
-    """further sets for the same heads, such as imagenet-v2=DIR,imagenet-real=DIR"""
+    """more data sets for the same heads, such as imagenet-v2=DIR,imagenet-real=DIR"""
 
     allow_partial: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """measure a set that is not whole; its rows are marked"""
+    """evaluate on an incomplete data set; its rows are marked"""
 
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
 
@@ -170,10 +171,10 @@ class TaskFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteFlags:
-    """What a suite takes."""
+    """Flags of a suite."""
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """TOML or JSON with jobs"""
+    """TOML file with jobs"""
 
     out: Folder
     """folder of the report, new or to be continued"""
@@ -183,14 +184,14 @@ class SuiteFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFlags:
-    """What a file beside the weights takes."""
+    """Flags of `veca probe quality`."""
 
     reports: Annotated[
         tuple[Path, ...],
         tyro.conf.Positional,
         tyro.conf.arg(metavar="REPORT.json ...", help_behavior_hint="(required)"),
     ]
-    """reports, or their folders; of a number that several have, the last one counts"""
+    """reports, or their folders; if several have the same number, the last one counts"""
 
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """a folder, .safetensors file, bundled or hub name"""
@@ -200,132 +201,117 @@ class QualityFlags:
 
 
 def probe(words: Sequence[str]) -> None:
-    """Run the command on the words after its name."""
+    """Run the command with these arguments."""
     if not words or words[0] in {"-h", "--help"}:
         print(HELP)
         if not words:
             raise SystemExit(2)
         return
     task, *rest = words
-    command = command_line("probe", words)
+    prog, command = f"veca probe {task}", command_line("probe", words)
     if task == "suite":
-        described = SUITE_DESCRIPTION
-        _suite(
-            tyro.cli(SuiteFlags, prog="veca probe suite", description=described, args=rest), command
-        )
-        return
-    if task == "quality":
-        described = QUALITY_DESCRIPTION
-        _quality(
-            tyro.cli(QualityFlags, prog="veca probe quality", description=described, args=rest)
-        )
-        return
-    if task not in TASKS:
-        raise ValueError(
-            f"{task!r} is no task; the tasks are {', '.join(TASKS)}, and suite and quality."
-        )
-    described = DESCRIPTION.format(sets=", ".join(SETS), task=task)
-    flags = tyro.cli(TaskFlags, prog=f"veca probe {task}", description=described, args=rest)
-    _task(task, flags, command)
+        suite = tyro.cli(SuiteFlags, prog=prog, description=SUITE_DESCRIPTION, args=rest)
+        _suite(suite, command)
+    elif task == "quality":
+        _quality(tyro.cli(QualityFlags, prog=prog, description=QUALITY_DESCRIPTION, args=rest))
+    elif task in TASKS:
+        described = DESCRIPTION.format(sets=", ".join(SETS), task=task)
+        _task(task, tyro.cli(TaskFlags, prog=prog, description=described, args=rest), command)
+    else:
+        raise ValueError(f"{task!r} is no task; use {', '.join(TASKS)}, suite or quality.")
 
 
 def _task(task: Task, flags: TaskFlags, command: str) -> None:
-    """Measure."""
+    """Evaluate on one task."""
     jobs = flags.jobs(task)
     seeds = _one_or_several("seed", flags.seed, flags.seeds, least=0) or (0,)
-    with init_distributed(flags.how.device) as workers:
-        prober = _prober(flags.out, flags.how, workers, command)
+    with init_distributed(flags.how.device) as ranks:
+        evaluator = _evaluator(flags.out, flags.how, ranks, command)
         for job in jobs:  # before a folder is made, and before anything is computed
-            prober.check(job)
-        with _alone_in(flags.out, workers):
-            rows = [row for job in jobs for row in prober.rows(job, seeds)]
-            if workers.is_main:
-                _finish(rows, prober, flags.out)
+            evaluator.check(job)
+        with _locked(flags.out, ranks):
+            rows = [row for job in jobs for row in evaluator.rows(job, seeds)]
+            if ranks.is_main:
+                _finish(rows, evaluator, flags.out)
 
 
 def _suite(flags: SuiteFlags, command: str) -> None:
     """Run a suite."""
     jobs = read_suite(flags.file)
-    with init_distributed(flags.how.device) as workers:
-        prober = _prober(flags.out, flags.how, workers, command)
-        with _alone_in(flags.out, workers):
-            runner = Runner(
-                facts=prober.facts, run=prober.rows, workers=workers, tell=prober.ctx.log
-            )
+    with init_distributed(flags.how.device) as ranks:
+        evaluator = _evaluator(flags.out, flags.how, ranks, command)
+        log = evaluator.ctx.log
+        runner = Runner(expect=evaluator.expect, run=evaluator.rows, ranks=ranks, log=log)
+        with _locked(flags.out, ranks):
             outcome = run_suite(jobs, flags.out, runner)
-            if workers.is_main:
-                write_report(outcome.rows, flags.out, _draw())
-                _tell_outcome(outcome, flags.out)
+            if ranks.is_main:
+                write_report([], flags.out, _draw())
+                log(
+                    f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} were already done, "
+                    f"{len(outcome.failed)} failed. {flags.out / 'report.md'} has all rows."
+                )
+                for job, reason in outcome.failed.items():
+                    log(f"Failed: {job.name}: {' '.join(reason.split())}")
     if outcome.failed:
         raise SystemExit(1)
 
 
 def _quality(flags: QualityFlags) -> None:
-    """Write what reports tell of a model."""
-    rows, cases = report_files(flags.reports)
+    """Write all numbers of a model."""
+    rows, folders = report_files(flags.reports)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     weights = describe(flags.model).digest
-    found = quality_of(rows, cases, model=flags.model, weights=weights, date=today)
+    found = quality_of(rows, folders, model=flags.model, weights=weights, date=today)
     write_quality(found, flags.out)
-    sure = sum(row.interval is not None for row in found.rows)
-    print(f"{flags.out}: {len(found.rows)} measurements, {sure} of them with an interval.")
+    known = sum(row.interval is not None for row in found.rows)
+    print(f"{flags.out}: {len(found.rows)} measurements, {known} of them with an interval.")
 
 
-def _prober(out: Path, how: How, workers: Ranks, command: str) -> Evaluator:
+def _evaluator(out: Path, how: How, ranks: Ranks, command: str) -> Evaluator:
     """What runs jobs."""
     ctx = RunContext(
         cache=how.features or out / "features",
-        ranks=workers,
+        ranks=ranks,
         num_workers=how.workers,
         batch=how.batch,
-        precision=workers.broadcast_object(resolve_precision(how.precision, workers.device)),
-        log=_tell if workers.is_main else _keep_still,
-        show_progress=workers.is_main,
+        precision=ranks.broadcast_object(resolve_precision(how.precision, ranks.device)),
+        # Flushed, since progress goes to stderr and should not come first.
+        log=lambda line: print(line, flush=True) if ranks.is_main else None,
+        show_progress=ranks.is_main,
     )
     return Evaluator(ctx=ctx, out=out, command=command)
 
 
 @contextmanager
-def _alone_in(out: Path, workers: Ranks) -> Iterator[None]:
-    """Keep other runs out of the folder of a report; what fails, fails in all processes."""
+def _locked(out: Path, ranks: Ranks) -> Iterator[None]:
+    """Keep other runs out of the folder of a report."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give a folder.")
-    with workers.locked(out):
+    with ranks.locked(out):
         try:
             yield
         except KeyboardInterrupt:
-            if workers.is_main:
-                told = "Features that were computed are kept; repeat the command to go on."
-                print(told, file=sys.stderr)
+            if ranks.is_main:
+                print("Features are cached; repeat the command to continue.", file=sys.stderr)
             raise
 
 
-def _finish(rows: Sequence[Row], prober: Evaluator, out: Path) -> None:
-    """Write the report, show what this run found, and say how to use it."""
+def _finish(rows: Sequence[Row], evaluator: Evaluator, out: Path) -> None:
+    """Write the report and print the tables of this run."""
     written = write_report(rows, out, _draw())
     print(f"\n{report_tables(rows)}\n")
     whole = [path for path in written.files if path.name != COMPARISON_NAME]
     first, *others = (str(whole[0]), *(path.name for path in whole[1:]))
-    print(f"{', '.join([first, *others[:-1]])} and {others[-1]} hold all rows.")
+    print(f"{', '.join([first, *others[:-1]])} and {others[-1]} have all rows.")
     if len(whole) < len(written.files):
-        print(f"{out / COMPARISON_NAME} and report.md tell how sure shares of the baseline's are.")
-    heads = [folder for role, folder in prober.heads if role == "model"]
+        print(f"{out / COMPARISON_NAME} and report.md have intervals relative to the baseline.")
+    heads = [path for role, path in evaluator.heads if role == "model"]
     if heads:
-        print(f"Use a head on new pictures: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
-
-
-def _tell_outcome(outcome: Outcome, out: Path) -> None:
-    """Say what became of the jobs of a suite."""
-    print(
-        f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} had been done before, "
-        f"{len(outcome.failed)} could not be run. {out / 'report.md'} has all rows."
-    )
-    for job, reason in outcome.failed.items():
-        print(f"Not run: {job.name}: {' '.join(reason.split())}")
+        print(f"Predict on new images: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
 
 
 def _draw() -> Draw | None:
-    """What draws the plot, where matplotlib is installed."""
+    """The function that draws the plot, if matplotlib is installed."""
     try:
         from veca.analysis.figures import plot_quality  # noqa: PLC0415 - an extra
     except ImportError:
@@ -333,20 +319,10 @@ def _draw() -> Draw | None:
     return plot_quality
 
 
-def _tell(line: str) -> None:
-    """Tell at once, also into a file: progress goes another way and should not overtake."""
-    print(line, flush=True)
-
-
-def _keep_still(line: str) -> None:
-    """Tell nobody: another process speaks."""
-    del line
-
-
 def _one_or_several(
     name: str, one: int | None, several: str | None, *, least: int
 ) -> tuple[int, ...]:
-    """The values of a flag that has a plural; none where neither was given."""
+    """The values of a flag that has a plural; empty if neither was given."""
     if one is not None and several is not None:
         raise ValueError(f"--{name} and --{name}s were both given; use one of them.")
     if several is not None:
@@ -354,5 +330,5 @@ def _one_or_several(
     else:
         found, flag = () if one is None else (one,), f"--{name}"
     if found and min(found) < least:
-        raise ValueError(f"{flag} got {min(found)}; use whole numbers from {least} on.")
+        raise ValueError(f"{flag} is {min(found)}; it must be >= {least}.")
     return found

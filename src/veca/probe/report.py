@@ -70,13 +70,11 @@ def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) ->
     One process at a time may call it for a folder. Without `draw`, as without matplotlib, a plot of
     older rows is removed, since it would no longer match the tables.
     """
-    make_folder(folder)
-    merged = merge_rows(read_report(folder), rows)
+    merged = add_rows(rows, folder)
     plot = draw(merged) if draw is not None else None
     compared = compare_to_baseline(merged, folder / PER_IMAGE_FOLDER)
     text = report_markdown(merged, PLOT_NAME if plot is not None else None, compared)
     files = {
-        JSON_NAME: _json_lines([row.as_json() for row in merged]),
         TEXT_NAME: text.encode(),
         PLOT_NAME: plot,
         COMPARISON_NAME: _json_lines(compared) if compared else None,
@@ -86,7 +84,16 @@ def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) ->
             (folder / name).unlink(missing_ok=True)
         else:
             write_atomic(folder / name, [content])
-    return Written(merged, [folder / name for name, it in files.items() if it is not None])
+    written = [JSON_NAME, *(name for name, content in files.items() if content is not None)]
+    return Written(merged, [folder / name for name in written])
+
+
+def add_rows(rows: Sequence[Row], folder: Path) -> list[Row]:
+    """Add rows to `report.json` alone; returns all rows of the folder."""
+    make_folder(folder)
+    merged = merge_rows(read_report(folder), rows)
+    write_atomic(folder / JSON_NAME, [_json_lines([row.as_json() for row in merged])])
+    return merged
 
 
 def read_report(folder: Path) -> list[Row]:

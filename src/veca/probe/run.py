@@ -51,6 +51,7 @@ from veca.probe.protocols import (
 from veca.probe.rows import Role, Row, Setting, Task, Unit
 from veca.probe.segmentation import SegmentationResult, run_segmentation
 from veca.probe.suite import Job
+from veca.runtime import VERSION
 
 CHOSEN_ON = {
     "test": "the reported part",
@@ -101,21 +102,15 @@ SAMPLED = 64
 """Files of a larger part that are."""
 
 
-def pictures_hash(data: LabeledDataset) -> str:
-    """SHA-256 over names and sizes of the pictures of a set, part by part."""
-    text = "\n".join(f"{part.name} {part.fingerprint()}" for part in _parts(data))
-    return hashlib.sha256(text.encode()).hexdigest()
+def data_hash(data: LabeledDataset) -> str:
+    """SHA-256 over the names and sizes of all images, their labels, and which classes count.
 
-
-def labels_hash(data: LabeledDataset) -> str:
-    """SHA-256 over what is told of the pictures, and what of it counts.
-
-    Files of masks and depth are read where they are few, and known by their sizes and a sample of
-    them where they are many.
+    Masks and depth are read if they are few; many are identified by their sizes and a sample.
     """
     found = hashlib.sha256("\n".join(data.classes).encode("utf-8", "surrogateescape"))
     found.update(f"{data.eval_classes} {data.depth}".encode())
     for part in _parts(data):
+        found.update(f"\0{part.name} {part.fingerprint()}".encode())
         for values in (part.labels, part.counted):
             found.update(b"\0" if values is None else values.tobytes())
         sizes = [Path(target).stat().st_size for target in part.targets]
@@ -288,8 +283,6 @@ PROTOCOLS: Mapping[Task, tuple[str, str]] = {
 }
 """The protocols where none is named: of published sets, and of folders of one's own."""
 
-Hash = Callable[[LabeledDataset], str]
-
 MOST_MODELS = 4
 """Models that are held in memory; a suite may have many."""
 
@@ -337,7 +330,7 @@ class Evaluator:
 
     models: dict[str, FrozenModel] = field(default_factory=dict)
     sets: dict[tuple[str, bool], LabeledDataset] = field(default_factory=dict)
-    hashes: dict[tuple[int, Hash], str] = field(default_factory=dict)
+    hashes: dict[int, str] = field(default_factory=dict)
     """Of sets, each made once: their pictures may be millions."""
 
     def check(self, job: Job) -> None:
@@ -364,23 +357,32 @@ class Evaluator:
             for row in rows
         ]
 
-    def facts(self, job: Job) -> dict[str, Any]:
-        """Hashes of weights, pictures and labels, for a suite to know what is done."""
+    def expect(self, job: Job) -> list[dict[str, Any]]:
+        """Fields that identify the rows of a job, so that a suite can skip what is done."""
         sets = self._sets(job)
-        plans = self._plans(job, sets, (job.seed,))
-        every = (sets.data, *sets.also)
         name = job.protocol or usual_protocol(job.task, job.data)
-        protocols = [protocol_hash(job.task, name, sets.data, plan.who.model) for plan in plans]
-        # Jobs that were done before there was a choice are fp32, and stay done.
-        precision = self.ctx.precision
-        chosen = {} if precision == "fp32" else {"precision": precision}
-        return {
-            **chosen,
-            "models": _digests(plans),
-            "pictures": [self._hash(one) for one in every],
-            "labels": [self._hash(one, labels_hash) for one in every],
-            "protocol": " ".join(dict.fromkeys(protocols)),
-        }
+        content = protocol_hash(job.task, name, sets.data)
+        return [
+            {
+                "task": job.task,
+                "role": plan.who.role,
+                "model": plan.who.asked,
+                "weights": plan.who.model.digest,
+                "budget": setting.budget,
+                "ffn": setting.ffn,
+                "resolution": plan.who.model.round_down_to_patch(plan.resolution),
+                "precision": plan.who.model.precision,
+                "data": data.name,
+                "data_sha256": self._hash(data),
+                "protocol_sha256": content,
+                "feature": job.feature or _usual_feature(job.task, name, sets.data, plan.who.model),
+                "seed": job.seed,
+                "version": VERSION,
+            }
+            for plan in self._plans(job, sets, (job.seed,))
+            for setting in plan.who.model.settings(job.budgets, job.ffn)
+            for data in (sets.data, *sets.also)
+        ]
 
     def _found(self, job: Job, sets: Sets, plans: Sequence[Plan]) -> list[tuple[Found, list[Row]]]:
         """What the models of a job are worth; heads and cases are on disk and not in it."""
@@ -549,12 +551,11 @@ class Evaluator:
             for metric, value in measured.metrics.items()
         ]
 
-    def _hash(self, data: LabeledDataset, hash_of: Hash = pictures_hash) -> str:
-        """A hash of a set that `sets` holds."""
-        key = (id(data), hash_of)
-        if key not in self.hashes:
-            self.hashes[key] = hash_of(data)
-        return self.hashes[key]
+    def _hash(self, data: LabeledDataset) -> str:
+        """The hash of a set that `sets` holds."""
+        if id(data) not in self.hashes:
+            self.hashes[id(data)] = data_hash(data)
+        return self.hashes[id(data)]
 
 
 DenseMeasure = Callable[[DenseProbe, str, Sequence[int]], tuple[int, Iterator[Measured]]]
@@ -566,16 +567,14 @@ DENSE: Mapping[Task, DenseMeasure] = {
 }
 
 
-def _digests(plans: Sequence[Plan]) -> dict[str, Any]:
-    """The weights of the models of a job by their role, an only one of a role without a list.
-
-    Baselines go by the former name of their role, so that jobs of older suites stay done.
-    """
-    found: dict[str, list[str | None]] = {}
-    for plan in plans:
-        role = "control" if plan.who.role == "baseline" else plan.who.role
-        found.setdefault(role, []).append(plan.who.model.digest)
-    return {role: digests if len(digests) > 1 else digests[0] for role, digests in found.items()}
+def _usual_feature(task: Task, name: str, data: LabeledDataset, model: FrozenModel) -> str:
+    """What heads see where a job does not say."""
+    if task in {"knn", "logistic"}:
+        return "image"
+    if task == "dense-knn":
+        return "patches"
+    protocol = _protocol(task, name, data)
+    return protocol.feature if task == "linear" else _feature(for_model(protocol, model))
 
 
 def usual_protocol(task: Task, data: str) -> str:
