@@ -22,16 +22,16 @@ from tests.runtime.held_folder import held
 from tests.runtime.ranks import run_ranks
 from veca.runtime.distributed import Ranks
 from veca.runtime.shards import Compute, ShardError, ShardStore, StoppedError, Task, fill
-from veca.runtime.tensors import DamagedFileError
+from veca.runtime.tensors import DamagedFileError, TensorFile
 
 ALONE = Ranks(device=torch.device("cpu"))
 COUNT, CHUNK_SIZE = 23, 4
 
 
-def store_in(root: Path, setting: int = 1) -> ShardStore:
+def store_in(root: Path, setting: int = 1, *, lazy: bool = False) -> ShardStore:
     """The store of one setting of a made-up model."""
     facts = {"model": "abc", "setting": setting}
-    return ShardStore(root, facts, count=COUNT, chunk_size=CHUNK_SIZE, name="made up")
+    return ShardStore(root, facts, count=COUNT, chunk_size=CHUNK_SIZE, name="made up", lazy=lazy)
 
 
 def item(setting: int, number: int) -> Tensor:
@@ -218,6 +218,33 @@ def test_a_chunk_is_hashed_once_per_run(whole: Path, monkeypatch: pytest.MonkeyP
         fill_one(store)
         store.rows("image", np.arange(COUNT))
     assert hashed == [store.path(chunk) for chunk in range(6)]
+
+
+def test_a_lazy_store_hashes_a_chunk_when_it_is_first_read(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    hashed: list[Path] = []
+    verify = TensorFile.verify
+
+    def noted(file: TensorFile) -> None:
+        hashed.append(file.path)
+        verify(file)
+
+    monkeypatch.setattr(TensorFile, "verify", noted)
+    store = store_in(tmp_path, lazy=True)
+    flip(store.path(3))
+    assert fill_one(store) == []
+    assert hashed == []
+    for _ in range(2):
+        store.rows("image", np.arange(2 * CHUNK_SIZE))
+    assert hashed == [store.path(0), store.path(1)]
+    with pytest.raises(ShardError, match="cannot be used: its tensors do not match their SHA-256"):
+        store.read(3)
+    assert store.verify() == [3]
+    store.path(3).unlink()
+    assert fill_one(store) == [3]
+    assert files_of(store.folder) == files_of(store_in(whole).folder)
 
 
 # Stops and failures.

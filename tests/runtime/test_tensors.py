@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -67,6 +68,12 @@ def test_tensors_and_metadata_come_back(tmp_path: Path) -> None:
     with open_tensors(path) as file:
         assert (file.sha256, file.metadata) == (digest, METADATA)
         assert equal({name: file.read(name) for name in file.specs}, sample())
+
+
+def test_damage_found_on_rank_0_can_be_sent_to_the_other_ranks() -> None:
+    error = DamagedFileError(Path("file"), "it was cut short")
+    sent = pickle.loads(pickle.dumps(error))
+    assert (str(sent), sent.path, sent.reason) == (str(error), error.path, error.reason)
 
 
 def test_the_safetensors_library_reads_our_files(tmp_path: Path) -> None:
