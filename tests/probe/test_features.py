@@ -157,7 +157,7 @@ def test_a_new_setting_computes_only_itself(split: Split, ctx: RunContext) -> No
     ("crops", "shared"),
     [
         (replace(CENTER, resolution=SIDE + 3), True),
-        (replace(CENTER, resize_ratio=1), False),
+        (replace(CENTER, resize_ratio=1.0), False),
         (replace(CENTER, resolution=SIDE + 4), False),
         (replace(CENTER, num_crops=1), False),
     ],
