@@ -18,7 +18,7 @@ Shapes: b pictures, K outputs, DP and DI channels of patch and image features, D
 One loop that fits the heads of all settings and rates of a dense task on the same batches.
 
 Features come from outside, a batch at a time: drawn and computed step by step, or kept
-(`kept_views.py`). What is told of the pixels, and its loss, is the task's (`Loss`). Under
+(`features.py`). What is told of the pixels, and its loss, is the task's (`Loss`). Under
 torchrun each worker has a part of each batch; sums over the workers make it the fit that one worker
 would do, but for rounding.
 """
