@@ -143,7 +143,7 @@ def test_settings_are_every_budget_with_every_share_once() -> None:
         ((0.5, 1.0), ([7], None), r"small: budget=7 is outside 1\.\.6"),
         ((0.5, 1.0), ([2], [1.5]), r"small: ffn=1\.5 is outside"),
         ((0.5, 1.0), ([], None), "no budget or no share"),
-        ((1.0,), ([2], [0.5]), "needs a model with nested feed-forward parts"),
+        ((1.0,), ([2], [0.5]), "needs a model with nested feed-forward layers"),
     ],
 )
 def test_settings_that_a_model_does_not_have_are_refused(

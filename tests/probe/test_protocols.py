@@ -59,7 +59,7 @@ def test_views_are_as_many_as_a_fit_has_epochs_within_bounds(tmp_path: Path) -> 
     assert linear_protocol("paper", few).views == 0
     assert few.train is not None
     many = split_of(tmp_path, "train", np.zeros(1, int))
-    object.__setattr__(many, "pictures", _Long())
+    object.__setattr__(many, "images", _Long())
     assert linear_protocol("dinov3", color_set(tmp_path, train=many)).views == 2
 
 
