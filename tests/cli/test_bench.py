@@ -9,7 +9,7 @@ import veca
 from veca.analysis import bench_report
 from veca.cli.bench import Flags
 from veca.cli.main import main
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 SMALL_RUN = ("--resolutions", "64", "--budgets", "2,4", "--quick", "--no-memory", "--threads", "1")
 
@@ -37,7 +37,7 @@ def test_a_quick_run_prints_tables_and_writes_its_report(
     assert "in turns" in printed.err
     found = json.loads((out / "bench.json").read_text())
     assert found["command"].startswith("veca bench --model")
-    assert found["weights"]["configuration_of_sha256"] == describe(model_folder).digest
+    assert found["weights"]["configuration_of_sha256"] == model_info(model_folder).digest
     assert found["machine"]["threads"] == 1
     assert {row["rounds"] for row in found["rows"]} == {3}
     assert len(found["rows"]) == 7

@@ -11,7 +11,7 @@ import veca
 from tests.weights.models import trained_model
 from veca.cli.main import main
 from veca.weights.card import Provenance
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 STORY = Provenance(
     licence="mit", teacher="owner/teacher", teacher_licence="bsd", data="photographs",
@@ -29,8 +29,8 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_everything_known_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     veca.save(trained_model(), tmp_path, dtype=torch.bfloat16, provenance=STORY)
     text = printed(capsys, str(tmp_path))
-    facts = describe(tmp_path)
-    for value in (*STORY.known().values(), facts.digest, facts.dtype, facts.story):
+    facts = model_info(tmp_path)
+    for value in (*STORY.known().values(), facts.digest, facts.dtype, facts.training_status):
         assert str(value) in text
     for words in ("core-periphery", "2, 3, 6", "512 x 512", "has no name", "32 in 2 heads"):
         assert words in text
@@ -69,7 +69,7 @@ def test_a_full_attention_model_has_no_budgets(
 def test_json_holds_the_same_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     veca.save(trained_model(), tmp_path, provenance=STORY)
     found = json.loads(printed(capsys, str(tmp_path), "--json"))
-    assert found == describe(tmp_path).as_json()
+    assert found == model_info(tmp_path).as_json()
     assert found["provenance"] == STORY.known()
 
 
@@ -81,7 +81,7 @@ def test_a_note_tells_when_config_json_speaks_of_other_weights(
     veca.save(trained_model(seed=2), tmp_path)
     (tmp_path / "config.json").write_bytes(old)
     text = printed(capsys, str(tmp_path))
-    assert "Note: config.json tells of other weights" in text
+    assert "Note: config.json describes other weights" in text
     assert "owner/teacher" not in text
 
 

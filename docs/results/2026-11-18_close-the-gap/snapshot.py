@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import veca
 from veca.distill.publish import ADAPTORS_NAME
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 COMMAND = "sh docs/results/2026-11-18_close-the-gap/run.sh, stage by stage"
 
@@ -23,7 +23,7 @@ RECIPE = "tiny, as docs/results/2026-11-18_close-the-gap tells; the run is not f
 
 def main(source: str, target: str) -> None:
     """Write model and adaptors."""
-    told = describe(source).provenance
+    told = model_info(source).provenance
     if told is None:
         raise ValueError(f"{source} does not tell where it comes from; give a run's last.")
     told = replace(told, command=COMMAND, recipe=RECIPE)  # no paths of one machine

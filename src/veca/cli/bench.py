@@ -14,7 +14,7 @@ from veca.backbone.config import SIZES, BackboneConfig
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.runtime.device import Precision
 from veca.runtime.timing import Effort
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 DESCRIPTION = """Measure time, peak memory and FLOPs over resolutions, budgets and FFN shares.
 
@@ -152,7 +152,7 @@ def _backbone(name: str) -> tuple[BackboneConfig, str | None]:
     if name in SIZES and not stored:
         return SIZES[name], None
     try:
-        facts = describe(name)
+        facts = model_info(name)
     except ValueError as error:
         hint = "" if stored else f" The sizes are {', '.join(SIZES)}."
         raise ValueError(f"{error}{hint}") from error

@@ -14,7 +14,7 @@ from veca.analysis.machine import this_machine
 from veca.cli.flags import command_line
 from veca.runtime.device import Precision
 from veca.runtime.files import make_folder, write_atomic
-from veca.weights.checkpoint import NamedModel, named_model
+from veca.weights.checkpoint import NamedModel, load_or_build
 
 DESCRIPTION = """Show one model at several budgets: a table, and a page with pictures.
 
@@ -46,7 +46,7 @@ def demo(words: Sequence[str]) -> None:
                 natively, else fp32
             out: folder of the report
         """
-        found = named_model(model, precision=precision)
+        found = load_or_build(model, precision=precision)
         _demo(photos or tuple(sample_photos()), found, _numbers(budgets), size, out, command)
 
     tyro.cli(run, prog="veca demo", description=DESCRIPTION, args=words)

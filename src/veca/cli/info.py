@@ -12,8 +12,8 @@ from rich.text import Text
 
 from veca.backbone.cost import cost_rows, parameters
 from veca.probe.quality import QUALITY_NAME, QualityError, read_quality
-from veca.weights.card import NOT_RECORDED, Facts, Provenance, size_name
-from veca.weights.checkpoint import describe
+from veca.weights.card import NOT_RECORDED, ModelInfo, Provenance, size_name
+from veca.weights.checkpoint import model_info
 
 DESCRIPTION = """Show size, origin, cost and hash of a model, and verify its weights.
 
@@ -44,7 +44,7 @@ def _info(
         as_json: print JSON, for programs
         revision: branch, tag or commit of a model on the hub
     """
-    facts = describe(model, revision)
+    facts = model_info(model, revision)
     if as_json:
         print(json.dumps(facts.as_json(), indent=2))
         return
@@ -58,7 +58,7 @@ def _info(
         console.print(Text(f"\nNote: {note}"))
 
 
-def _facts_table(facts: Facts) -> Table:
+def _facts_table(facts: ModelInfo) -> Table:
     """One fact a row; as plain text, since some come from a file."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -68,7 +68,7 @@ def _facts_table(facts: Facts) -> Table:
     return table
 
 
-def _model_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+def _model_rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
     """What the model is."""
     config = facts.config
     yield "size", size_name(config) or "has no name"
@@ -84,11 +84,11 @@ def _model_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{parameters(config):,}"
 
 
-def _file_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+def _file_rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
     """What lies on the disk, and where it comes from."""
     yield "numbers", f"{facts.dtype}, {facts.file_bytes / 1e6:,.1f} MB"
     yield "sha256", facts.digest
-    yield "training", facts.story
+    yield "training", facts.training_status
     provenance = facts.provenance or Provenance()
     rows: dict[str, object] = {"licence": NOT_RECORDED} | provenance.known()
     for name, value in rows.items():
@@ -105,7 +105,7 @@ def _measurements(path: Path, digest: str) -> str:
         return str(error)
 
 
-def _cost_table(facts: Facts) -> Table:
+def _cost_table(facts: ModelInfo) -> Table:
     """What one image costs at each budget."""
     table = Table(box=None, pad_edge=False)
     for title in ("cores", "pixels", "pairs of a block", "GFLOPs"):

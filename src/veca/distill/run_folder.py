@@ -31,7 +31,7 @@ from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.tensors import tensor_pieces
 from veca.teacher.teacher import Teacher
 from veca.weights.card import NOT_RECORDED, Provenance
-from veca.weights.checkpoint import describe, save
+from veca.weights.checkpoint import model_info, save
 
 MAY_CHANGE = frozenset({"images", "validation", "validate_every", "max_unreadable", "max_skips"})
 """Fields that may differ when a run is resumed: images may have moved, if they are the same."""
@@ -212,7 +212,7 @@ def provenance_of(
     source = _source(config.images) if config.images else "not named"
     names = [teacher.name for teacher in teachers]
     licences = [teacher.licence or NOT_RECORDED for teacher in teachers]
-    before = (None if config.start is None else describe(config.start).provenance) or Provenance()
+    before = (None if config.start is None else model_info(config.start).provenance) or Provenance()
     for name, licence in _earlier_teachers(before):
         if name not in names:
             names.append(name)

@@ -56,7 +56,7 @@ from veca.runtime.device import Precision, cpu_threads, pick_device, resolve_pre
 from veca.runtime.files import lock_folder, make_folder
 from veca.runtime.logging import Tracker, progress
 from veca.weights.card import is_trained
-from veca.weights.checkpoint import named_model
+from veca.weights.checkpoint import load_or_build
 from veca.weights.format import weights_hash
 
 logger = logging.getLogger("veca")
@@ -230,7 +230,7 @@ class Embedder:
             self.model = model.to(place).eval()
         else:
             name = os.fspath(model)
-            self.model, _, trained, sha256 = named_model(name, device=place)
+            self.model, _, trained, sha256 = load_or_build(name, device=place)
             name = absolute(name) if Path(name).expanduser().exists() else name
         self.config = _resolved(config or EmbedConfig(), self.model.config, place)
         self.model.precision = self.config.precision

@@ -28,7 +28,7 @@ from veca.teacher.registry import PREFIX, TEACHERS, load_teacher
 from veca.teacher.teacher import Teacher, VecaTeacher
 from veca.teacher.vit import ViTTeacher
 from veca.weights.card import is_trained
-from veca.weights.checkpoint import named_model
+from veca.weights.checkpoint import load_or_build
 from veca.weights.hub import bundled_names, existing_path, missing_path
 
 PATCH14_SIZES: Mapping[int, int] = {256: 252, 384: 392, 512: 518, 768: 770}
@@ -305,7 +305,7 @@ def find_model(name: str, device: torch.device) -> FrozenModel:
     if not exists and name == PIXELS:
         return PixelModel(device)
     if not exists and name in SIZES:
-        found = named_model(name)
+        found = load_or_build(name)
         return VecaModel(found.model, device, name=name, digest=found.digest)
     known, problem = {*TEACHERS, *bundled_names()}, missing_path(name)
     if not exists and "/" not in name and ":" not in name and name.partition("@")[0] not in known:

@@ -32,7 +32,7 @@ from veca.data.transforms import IMAGENET, Normalization
 from veca.runtime import VecaError
 from veca.runtime.tensors import bytes_of
 from veca.weights.card import Provenance
-from veca.weights.checkpoint import load_with_digest
+from veca.weights.checkpoint import load_with_hash
 from veca.weights.hub import Source
 
 
@@ -430,5 +430,5 @@ class VecaTeacher(StridedTeacher):
 
 def veca_teacher(source: Source, name: str | None = None) -> VecaTeacher:
     """What `veca.load` finds, as a teacher."""
-    found = load_with_digest(source)
+    found = load_with_hash(source)
     return VecaTeacher(found.model, name=name or os.fspath(source), digest=found.digest)

@@ -1,23 +1,15 @@
 """Save and load models.
 
-A model on disk: `save` writes a folder, `load` reads it from wherever it lies.
+`save` writes a folder, `load` reads it:
 
-    model.safetensors   the weights, with their configuration and hash; alone enough to load
-    config.json         what the hub and people read: configuration, hash, provenance
+    model.safetensors   the weights, with their configuration and hash; sufficient to load
+    config.json         for the hub and people: configuration, hash, provenance
     README.md           the model card
 
-Each file is replaced in one step, the weights first: they are the model, so a save that is
-interrupted leaves the whole old model or the whole new one.
-
-Which model an open weights file holds, from its header and the config.json beside it.
-
-The header decides. A save that was interrupted between the two files leaves new weights beside an
-old config.json; its hash then differs, and what it tells of the weights is dropped. Only a file
-that veca did not write, and so has no description, is read by the config.json beside it.
-
-What a stored model is, without building it.
-
-What a user calls a model on the command line: stored weights, or a size to try things with.
+Each file is written atomically, the weights first: they are the model, so an interrupted save
+leaves the old model or the new one. It may leave new weights beside an old config.json; the hash in
+it then differs, and it is ignored. Only a weights file that veca did not write, and so has no
+header entry, is read with the config.json beside it.
 """
 
 import dataclasses
@@ -36,10 +28,10 @@ from veca.runtime import VERSION
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.files import make_folder, write_atomic
 from veca.weights.card import (
-    Facts,
+    ModelInfo,
     Provenance,
-    card,
     is_trained,
+    model_card,
     provenance_from_json,
     size_name,
 )
@@ -52,100 +44,21 @@ from veca.weights.format import (
     WeightsError,
     WeightsFile,
     WeightsHash,
-    assemble,
-    check_fit,
     check_format,
+    check_shapes,
     config_from_json,
+    dtype_names,
     file_pieces,
-    names_of_types,
+    model_with,
     open_weights,
     read_json,
     stored_fields,
     weights_hash,
 )
-from veca.weights.hub import Source, locate
+from veca.weights.hub import Source, resolve_model
 
 
-class Identity(NamedTuple):
-    """What a file says it holds."""
-
-    config: BackboneConfig
-    digest: str | None
-    """The hash that the weights must have; None where nothing tells it."""
-    provenance: Provenance | None
-    notes: tuple[str, ...]
-
-
-def identify(file: WeightsFile, config: Path | None) -> Identity:
-    """The model in a file, whose tensors have the names and shapes that it needs."""
-    if file.config is not None:
-        provenance, notes = _told(config, file.digest)
-        found = Identity(file.config, file.digest, provenance, notes)
-    else:
-        found = _from_config(file, config)
-    check_fit(found.config, file.shapes, str(file.path))
-    return found
-
-
-def check_hash(found: str, identity: Identity, path: Path) -> None:
-    """Refuse weights that are not the ones that were saved."""
-    if identity.digest is not None and found != identity.digest:
-        raise WeightsError(
-            f"{path} has weights with the SHA-256 {found[:16]}..., but was saved with "
-            f"{ascii(identity.digest)[1:17]}...; it was changed or damaged: get it again."
-        )
-
-
-def _told(config: Path | None, digest: str | None) -> tuple[Provenance | None, tuple[str, ...]]:
-    """Provenance from config.json if it speaks of these weights, and a note if it does not."""
-    if config is None:
-        return None, ("There is no config.json to tell where the weights come from.",)
-    try:
-        content = read_json(config)
-        check_format(content.get("format"), str(config))
-        if content.get("weights_sha256") != digest:
-            return None, (
-                "config.json tells of other weights (an interrupted save?), so it was ignored.",
-            )
-        return _provenance(content), ()
-    except WeightsError as error:
-        return None, (f"config.json was ignored: {error}",)
-
-
-def _from_config(file: WeightsFile, config: Path | None) -> Identity:
-    """The model of a file without a description, by the config.json beside it."""
-    if config is None:
-        raise WeightsError(
-            f"{file.path} does not say what model it holds and no config.json lies beside it; it "
-            "was not saved by veca: put its config.json beside it, or check the file."
-        )
-    content = read_json(config)
-    _check_kind(content, config)
-    check_format(content.get("format"), str(config))
-    digest = content.get("weights_sha256")
-    return Identity(
-        config_from_json(content.get("backbone"), str(config)),
-        digest if isinstance(digest, str) else None,
-        _provenance(content),
-        ("The weights file has no description of its own; config.json was used.",),
-    )
-
-
-def _check_kind(content: dict[str, Any], config: Path) -> None:
-    """Refuse the configuration of another library's model."""
-    if content.get("model_type") != "veca":
-        raise WeightsError(
-            f"{config} describes a model of type {content.get('model_type')!r}, not 'veca'; only "
-            "models that veca.save wrote can be loaded."
-        )
-
-
-def _provenance(content: dict[str, Any]) -> Provenance | None:
-    """What a config.json tells of where weights come from, if anything."""
-    return provenance_from_json(content["provenance"]) if "provenance" in content else None
-
-
-def save(  # noqa: PLR0913 - what a card may tell
+def save(  # noqa: PLR0913 - what a card may contain
     model: VECA,
     folder: Source,
     *,
@@ -154,35 +67,85 @@ def save(  # noqa: PLR0913 - what a card may tell
     results: str | None = None,
     name: str | None = None,
 ) -> None:
-    """Write a model into a folder, over the model there; other files are left alone.
+    """Save a model into a folder, replacing the model there; other files are left alone.
 
-    `dtype` stores the weights in another precision, such as torch.float16. Without `provenance`
-    that of the model is written on, such as `load` found it. `results` is Markdown for the card:
-    what the model was measured to be worth. `name` is what others will load it by.
+    Args:
+        model: the model itself, not a compiled or distributed wrapper.
+        folder: created if it does not exist.
+        dtype: type of the stored weights, such as torch.float16; that of the model by default.
+        provenance: where the weights come from; that of the model by default.
+        results: evaluation results (Markdown) for the model card.
+        name: what others will load the model by, for the model card.
     """
     if not isinstance(model, VECA):
         raise WeightsError(
             f"a {type(model).__name__} cannot be saved; pass the VECA model itself (of a compiled "
-            "or distributed one, the module inside)."
+            "or distributed model, the module inside)."
         )
     target = Path(folder).expanduser()
     if target.exists() and not target.is_dir():
-        raise WeightsError(f"{target} is a file; give a folder to save into.")
+        raise WeightsError(f"{target} is a file; give a folder.")
     tensors = _storable(model, dtype)
     digest = weights_hash(model.config, tensors)
     make_folder(target)
     write_atomic(target / WEIGHTS_NAME, file_pieces(model.config, tensors, digest))
-    facts = Facts(
+    if provenance is None and isinstance(model.provenance, Provenance):
+        provenance = model.provenance
+    info = ModelInfo(
         config=model.config,
         path=target / WEIGHTS_NAME,
-        dtype=names_of_types(tensor.dtype for tensor in tensors.values()),
+        dtype=dtype_names(tensor.dtype for tensor in tensors.values()),
         file_bytes=(target / WEIGHTS_NAME).stat().st_size,
         digest=digest,
         untrained=not any(is_trained(name, tensor) for name, tensor in tensors.items()),
-        provenance=provenance or _provenance_of(model),
+        provenance=provenance or Provenance(),
     )
-    write_atomic(target / CONFIG_NAME, [_config_json(facts).encode()])
-    write_atomic(target / CARD_NAME, [card(facts, results, name).encode()])
+    write_atomic(target / CONFIG_NAME, [_config_json(info).encode()])
+    write_atomic(target / CARD_NAME, [model_card(info, results, name).encode()])
+
+
+def _config_json(info: ModelInfo) -> str:
+    """The content of config.json."""
+    content = {
+        "format": FORMAT,
+        "model_type": "veca",
+        "veca_version": VERSION,
+        "backbone": stored_fields(info.config),
+        "weights_sha256": info.digest,
+        "dtype": info.dtype,
+        "provenance": info.provenance.known() if info.provenance else {},
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _storable(model: VECA, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """The weights as they will be in the file."""
+    _check_dtype(dtype)
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    for name, tensor in tensors.items():
+        if type(tensor) is not Tensor:
+            raise WeightsError(
+                f"{name} is a {type(tensor).__name__}, as in sharded models, which cannot be saved;"
+                " gather the weights with get_model_state_dict(full_state_dict=True) of "
+                "torch.distributed.checkpoint.state_dict and save a VECA with them."
+            )
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_shapes(model.config, shapes, "the model")
+    for name, tensor in tensors.items():
+        if tensor.is_meta or tensor.dtype not in CODES:
+            problem = "is on the meta device" if tensor.is_meta else f"has type {tensor.dtype}"
+            raise WeightsError(
+                f"{name} {problem}, which cannot be saved; weights must be {dtype_names(CODES)}."
+            )
+    if dtype is None:
+        return tensors
+    stored = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if not bool((stored[name].isfinite() | ~tensor.isfinite()).all()):
+            raise WeightsError(
+                f"{name} has values too large for dtype={dtype}; use torch.bfloat16, or omit dtype."
+            )
+    return stored
 
 
 def load(  # noqa: PLR0913 - what a loaded model may differ in
@@ -195,7 +158,7 @@ def load(  # noqa: PLR0913 - what a loaded model may differ in
     revision: str | None = None,
     precision: Precision = "fp32",
 ) -> VECA:
-    """Load a model in evaluation mode; its parameters can be trained on.
+    """Load a model in evaluation mode; its parameters are trainable.
 
     Args:
         source: a folder or .safetensors file, a bundled name, or a name on the hub.
@@ -203,13 +166,12 @@ def load(  # noqa: PLR0913 - what a loaded model may differ in
         device: where the weights go.
         budgets: other budgets to train with; a smaller last one keeps the first cores only.
         local_kernel: side of the local convolution, for a model that has none or a smaller one;
-            what is new in it is zero, so that the model computes what it did before.
+            new weights are zero, so the model computes what it did before.
         revision: branch, tag or commit of a model on the hub.
-        precision: of the matrix products: 'fp32' is what the weights' type gives, 'bf16' is
-            autocast over them (features come out as before), 'auto' is bf16 where the device
-            computes it natively, else fp32.
+        precision: of matrix products: 'fp32' follows the type of the weights, 'bf16' is autocast,
+            'auto' is bf16 where the device supports it natively, else fp32.
     """
-    model = load_with_digest(
+    model = load_with_hash(
         source,
         dtype=dtype,
         device=device,
@@ -222,14 +184,14 @@ def load(  # noqa: PLR0913 - what a loaded model may differ in
 
 
 class Loaded(NamedTuple):
-    """A model, and what its file is known by."""
+    """A model, and the hash of its file."""
 
     model: VECA
     digest: str
-    """SHA-256 of configuration and weights as the file has them, in its own precision."""
+    """SHA-256 of configuration and weights as they are in the file, in its own precision."""
 
 
-def load_with_digest(  # noqa: PLR0913 - as load
+def load_with_hash(  # noqa: PLR0913 - as load
     source: Source,
     *,
     dtype: torch.dtype | None = None,
@@ -241,120 +203,209 @@ def load_with_digest(  # noqa: PLR0913 - as load
     """What `load` loads, and the verified hash of the file."""
     _check_dtype(dtype)
     target = _usable_device(device)
-    place = locate(source, revision)
+    files = resolve_model(source, revision)
     tensors: dict[str, Tensor] = {}
-    with open_weights(place.weights) as file:
-        identity = identify(file, place.config)
+    with open_weights(files.weights) as file:
+        identity = identify(file, files.config)
         found = WeightsHash(identity.config)
         for name, tensor in file.tensors():
             owned = tensor.clone()  # the file may change while the model lives
             found.add(name, owned)
-            tensors[name] = owned.to(target, dtype or _working_type(owned.dtype, target))
-    check_hash(found.text(), identity, place.weights)
+            tensors[name] = owned.to(target, dtype or _working_dtype(owned.dtype, target))
+    check_hash(found.hexdigest(), identity, files.weights)
     config = identity.config
     if budgets is not None:
         config, tensors = _with_budgets(config, tensors, tuple(budgets))
     if local_kernel is not None:
         config, tensors = _with_local_kernel(config, tensors, local_kernel)
-    model = assemble(config, tensors)
+    model = model_with(config, tensors)
     model.provenance = identity.provenance
-    return Loaded(model, found.text())
+    return Loaded(model, found.hexdigest())
 
 
-def _provenance_of(model: VECA) -> Provenance:
-    """What is known of a model's weights; nothing is of those that were built here.
+def model_info(source: Source, revision: str | None = None) -> ModelInfo:
+    """Facts about a model that `veca.load` would load, hash verified, without building it."""
+    files = resolve_model(source, revision)
+    untrained = True
+    with open_weights(files.weights) as file:
+        identity = identify(file, files.config)
+        found = WeightsHash(identity.config)
+        for name, tensor in file.tensors():
+            found.add(name, tensor)
+            untrained = untrained and not is_trained(name, tensor)
+        dtype = dtype_names(file.dtypes.values())
+    check_hash(found.hexdigest(), identity, files.weights)
+    return ModelInfo(
+        config=identity.config,
+        path=files.weights,
+        dtype=dtype,
+        file_bytes=files.weights.stat().st_size,
+        digest=found.hexdigest(),
+        untrained=untrained,
+        provenance=identity.provenance,
+        notes=identity.notes,
+    )
 
-    A licence given to untrained weights would stay on them when they are loaded and trained.
+
+class NamedModel(NamedTuple):
+    """A model in evaluation mode, and what to say about it."""
+
+    model: VECA
+    name: str
+    trained: bool
+    digest: str
+    """SHA-256 of configuration and weights as `veca info` shows it: of a stored model that of its
+    file, in whatever precision it is loaded."""
+
+    @property
+    def title(self) -> str:
+        """Name, size and state of training in a line."""
+        size = size_name(self.model.config)
+        described = f"{self.name} (size {size})" if size not in {None, self.name} else self.name
+        state = "trained" if self.trained else "untrained"
+        millions = self.model.cost(256, 256).parameters / 1e6
+        return f"{described}, {millions:.1f} M parameters, {state}"
+
+
+def load_or_build(
+    name: str,
+    *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+    seed: int = 0,
+    **overrides: Any,  # noqa: ANN401 - typed in BackboneConfig
+) -> NamedModel:
+    """The model that `veca.load` finds, or an untrained one if the name is that of a size.
+
+    `seed` and `overrides` (fields of a configuration) are for untrained models. A folder with the
+    name of a size is loaded.
     """
-    return model.provenance if isinstance(model.provenance, Provenance) else Provenance()
+    if name in SIZES and not Path(name).exists():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = build(name, **overrides).eval()
+        digest = weights_hash(model.config, model.state_dict())
+        model = model.to(device)
+    elif overrides:
+        raise ValueError(
+            f"{', '.join(overrides)} of the stored model {name!r} cannot be changed; omit it, or "
+            f"give a size ({', '.join(SIZES)}) for an untrained model."
+        )
+    else:
+        model, digest = load_with_hash(name, device=device)
+    model.precision = resolve_precision(precision, device)
+    trained = any(is_trained(key, tensor) for key, tensor in model.state_dict().items())
+    return NamedModel(model, name, trained, digest)
 
 
-def _storable(model: VECA, dtype: torch.dtype | None) -> dict[str, Tensor]:
-    """The weights as they will stand in the file."""
-    _check_dtype(dtype)
-    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    for name, tensor in tensors.items():
-        if type(tensor) is not Tensor:
-            raise WeightsError(
-                f"{name} is a {type(tensor).__name__}, such as sharded models have, which cannot "
-                "be saved; gather the whole weights first (get_model_state_dict of "
-                "torch.distributed.checkpoint.state_dict with full_state_dict=True) and save a "
-                "VECA that holds them."
-            )
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    check_fit(model.config, shapes, "the model")
-    for name, tensor in tensors.items():
-        if tensor.is_meta or tensor.dtype not in CODES:
-            kind = "no memory" if tensor.is_meta else f"the type {tensor.dtype}"
-            raise WeightsError(
-                f"{name} has {kind}, which cannot be saved; give it numbers in "
-                f"{names_of_types(CODES)} first."
-            )
-    if dtype is None:
-        return tensors
-    stored = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    for name, tensor in tensors.items():
-        if not bool((stored[name].isfinite() | ~tensor.isfinite()).all()):
-            raise WeightsError(
-                f"{name} has numbers too large for dtype={dtype}; use torch.bfloat16 or leave "
-                "dtype out."
-            )
-    return stored
+class Identity(NamedTuple):
+    """What a weights file claims to hold."""
+
+    config: BackboneConfig
+    digest: str | None
+    """The hash that the weights must have; None if unknown."""
+    provenance: Provenance | None
+    notes: tuple[str, ...]
+    """What a user should know about the files."""
 
 
-def _config_json(facts: Facts) -> str:
-    """The content of config.json."""
-    content = {
-        "format": FORMAT,
-        "model_type": "veca",
-        "veca_version": VERSION,
-        "backbone": stored_fields(facts.config),
-        "weights_sha256": facts.digest,
-        "dtype": facts.dtype,
-        "provenance": facts.provenance.known() if facts.provenance else {},
-    }
-    return json.dumps(content, indent=2) + "\n"
+def identify(file: WeightsFile, config: Path | None) -> Identity:
+    """The model in a file, whose tensors have the names and shapes that it needs."""
+    if file.config is not None:
+        provenance, notes = _provenance_beside(config, file.digest)
+        found = Identity(file.config, file.digest, provenance, notes)
+    else:
+        found = _from_config_json(file, config)
+    check_shapes(found.config, file.shapes, str(file.path))
+    return found
+
+
+def check_hash(found: str, identity: Identity, path: Path) -> None:
+    """Refuse weights other than those that were saved."""
+    if identity.digest is not None and found != identity.digest:
+        raise WeightsError(
+            f"{path} has weights with the SHA-256 {found[:16]}..., but was saved with "
+            f"{ascii(identity.digest)[1:17]}...; it was changed or damaged: get it again."
+        )
+
+
+def _provenance_beside(
+    config: Path | None, digest: str | None
+) -> tuple[Provenance | None, tuple[str, ...]]:
+    """Provenance from config.json if it describes these weights, and a note if it does not."""
+    if config is None:
+        return None, ("There is no config.json, so the origin of the weights is unknown.",)
+    try:
+        content = read_json(config)
+        check_format(content.get("format"), str(config))
+        if content.get("weights_sha256") != digest:
+            return None, ("config.json describes other weights, so it was ignored.",)
+        return _provenance(content), ()
+    except WeightsError as error:
+        return None, (f"config.json was ignored: {error}",)
+
+
+def _from_config_json(file: WeightsFile, config: Path | None) -> Identity:
+    """The model of a file without an entry in its header, by the config.json beside it."""
+    if config is None:
+        raise WeightsError(
+            f"{file.path} has no configuration in its header and no config.json beside it; put the "
+            "config.json beside it, or check the file."
+        )
+    content = read_json(config)
+    if content.get("model_type") != "veca":
+        raise WeightsError(
+            f"{config} describes a model of type {content.get('model_type')!r}, not 'veca'."
+        )
+    check_format(content.get("format"), str(config))
+    digest = content.get("weights_sha256")
+    return Identity(
+        config_from_json(content.get("backbone"), str(config)),
+        digest if isinstance(digest, str) else None,
+        _provenance(content),
+        ("The weights file has no configuration in its header; config.json was used.",),
+    )
+
+
+def _provenance(content: dict[str, Any]) -> Provenance | None:
+    """The provenance in a config.json, if any."""
+    return provenance_from_json(content["provenance"]) if "provenance" in content else None
 
 
 def _check_dtype(dtype: torch.dtype | None) -> None:
-    """Refuse types that no model has."""
     if dtype is not None and dtype not in CODES:
-        raise WeightsError(f"dtype={dtype} is no type of weights; use {names_of_types(CODES)}.")
+        raise WeightsError(f"dtype={dtype} is not a type of weights; use {dtype_names(CODES)}.")
 
 
 def _usable_device(device: torch.device | str | None) -> torch.device:
-    """The device that weights go to; torch's default where none is named."""
-    named = "torch's default device" if device is None else f"the device {str(device)!r}"
+    """The device that weights go to; torch's default device if None."""
+    name = "torch's default device" if device is None else f"the device {str(device)!r}"
     try:
         target = torch.device(device) if device is not None else torch.get_default_device()
         torch.empty(0, device=target)
     except (RuntimeError, AssertionError) as error:  # as builds of torch differ
-        raise WeightsError(
-            f"{named} cannot be used here; use 'cpu', or 'cuda' where there is a graphics "
-            "processor."
-        ) from error
+        raise WeightsError(f"{name} is not available; use 'cpu', or 'cuda' on a GPU.") from error
     return target
 
 
-def _working_type(stored: torch.dtype, device: torch.device) -> torch.dtype:
-    """The type to work in: a CPU computes in single precision at least."""
+def _working_dtype(stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """A CPU computes in fp32 at least."""
     return torch.promote_types(stored, torch.float32) if device.type == "cpu" else stored
 
 
 def _with_budgets(
     config: BackboneConfig, tensors: dict[str, Tensor], budgets: tuple[int, ...]
 ) -> tuple[BackboneConfig, dict[str, Tensor]]:
-    """The model that trains with other budgets, its bank cut to the last of them.
+    """The model with other budgets, its bank cut to the last of them.
 
-    The bank comes as one chunk; `CoreBank` cuts it as the budgets ask when it is loaded.
+    The bank is given as one chunk; `CoreBank` divides it by the budgets when it is loaded.
     """
     if config.attention == "full":
         raise WeightsError(
-            f"budgets={budgets} mean nothing to this full-attention model, which has no cores; "
-            "leave them out."
+            f"budgets={budgets} cannot be used: a full-attention model has no cores; omit them."
         )
-    kept = None if config.default_budget is None else min(config.default_budget, max(budgets))
-    changed = dataclasses.replace(config, budgets=budgets, default_budget=kept)
+    default = None if config.default_budget is None else min(config.default_budget, max(budgets))
+    changed = dataclasses.replace(config, budgets=budgets, default_budget=default)
     if changed.cores > config.cores:
         raise WeightsError(
             f"budgets={budgets} need {changed.cores} cores, but the model has {config.cores}; end "
@@ -370,94 +421,19 @@ def _with_budgets(
 def _with_local_kernel(
     config: BackboneConfig, tensors: dict[str, Tensor], kernel: int
 ) -> tuple[BackboneConfig, dict[str, Tensor]]:
-    """The same model with a larger convolution on its patches, zero wherever it is new."""
+    """The same model with a larger local convolution, zero where it is new."""
     changed = dataclasses.replace(config, local_kernel=kernel)
     if kernel < config.local_kernel:
         raise WeightsError(
-            f"local_kernel={kernel} would cut the model's own convolution of side "
+            f"local_kernel={kernel} would cut the model's convolution of side "
             f"{config.local_kernel}; use {config.local_kernel} or a larger odd number."
         )
+    if kernel == config.local_kernel:
+        return changed, tensors
     grown = dict(tensors)
     for layer in range(config.layers):
         name = f"blocks.{layer}.local_mixing.weight"
         like = tensors["final_norm.weight"]
         stored = tensors.get(name, like.new_zeros(config.width, 1, 1, 1))
-        margin = (kernel - stored.shape[-1]) // 2
-        grown[name] = F.pad(stored, (margin,) * 4)
-    return changed, tensors if kernel == config.local_kernel else grown
-
-
-def describe(source: Source, revision: str | None = None) -> Facts:
-    """The facts of a model that `veca.load` would load; its hash is verified, tensor by tensor."""
-    place = locate(source, revision)
-    untrained = True
-    with open_weights(place.weights) as file:
-        identity = identify(file, place.config)
-        found = WeightsHash(identity.config)
-        for name, tensor in file.tensors():
-            found.add(name, tensor)
-            untrained = untrained and not is_trained(name, tensor)
-        dtype = names_of_types(file.dtypes.values())
-    check_hash(found.text(), identity, place.weights)
-    return Facts(
-        config=identity.config,
-        path=place.weights,
-        dtype=dtype,
-        file_bytes=place.weights.stat().st_size,
-        digest=found.text(),
-        untrained=untrained,
-        provenance=identity.provenance,
-        notes=identity.notes,
-    )
-
-
-class NamedModel(NamedTuple):
-    """A model in evaluation mode, and what to tell about it."""
-
-    model: VECA
-    name: str
-    trained: bool
-    digest: str
-    """SHA-256 of configuration and weights, as `veca info` tells it: for a stored model that of its
-    file, whatever precision it is loaded in."""
-
-    @property
-    def title(self) -> str:
-        """Name, size and state of training in a line."""
-        size = size_name(self.model.config)
-        described = f"{self.name} (size {size})" if size not in {None, self.name} else self.name
-        state = "trained" if self.trained else "untrained"
-        return (
-            f"{described}, {self.model.cost(256, 256).parameters / 1e6:.1f} M parameters, {state}"
-        )
-
-
-def named_model(
-    name: str,
-    *,
-    device: torch.device | str = "cpu",
-    precision: Precision = "fp32",
-    seed: int = 0,
-    **overrides: Any,  # noqa: ANN401 - the types stand in BackboneConfig
-) -> NamedModel:
-    """The model that `veca.load` finds, or an untrained one for the name of a size.
-
-    `seed` and `overrides`, fields of a configuration, are for untrained models; a folder that is
-    called like a size is loaded. `precision` is what it computes with, as `veca.load` takes it.
-    """
-    if name in SIZES and not Path(name).exists():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = build(name, **overrides).eval()
-        digest = weights_hash(model.config, model.state_dict())
-        model = model.to(device)
-    elif overrides:
-        raise ValueError(
-            f"{', '.join(overrides)} of the stored model {name!r} cannot be changed; leave it out, "
-            f"or name a size ({', '.join(SIZES)}) for an untrained model."
-        )
-    else:
-        model, digest = load_with_digest(name, device=device)
-    model.precision = resolve_precision(precision, device)
-    trained = any(is_trained(key, tensor) for key, tensor in model.state_dict().items())
-    return NamedModel(model, name, trained, digest)
+        grown[name] = F.pad(stored, ((kernel - stored.shape[-1]) // 2,) * 4)
+    return changed, grown

@@ -1,24 +1,17 @@
 """Checkpoints of the authors' release, read without running code from them.
 
-A door before `torch.load`: is this file the plain archive that `torch.save` writes?
+Their file is a pickle in a zip archive, as `torch.save` writes it. `torch.load(weights_only=True)`
+runs no foreign code, but a hostile file could still ask for more memory than there is, so the
+archive is checked first: `torch.save` compresses nothing, and writes one small pickle.
 
-`torch.load(weights_only=True)` runs no foreign code, but a hostile file can still ask it for more
-memory than there is. `torch.save` writes a zip archive that compresses nothing and a pickle that
-names a handful of types. Whatever else is in a file did not come from there, and is refused before
-torch sees it. Nothing is unpickled here.
+The file holds the state dict of the student, alone or beside the state of the optimizers. Sizes are
+inferred from shapes, and every key must be used.
 
-Checkpoints of the authors' release, key by key.
-
-Their file is a pickle, so it is read by `torch.load(weights_only=True)`, behind the checks of
-`archive.py`. It holds the state dict of the student, alone or in a dictionary beside the state of
-the optimizers. Sizes are read off the shapes, and every key must find its place.
-
-Their rotary position pairs neighboring channels, ours channel i with i + K/2 (`rotary.py`): the
-rows of queries and keys are put into our order, which changes no product between them.
+Their RoPE pairs neighboring channels, ours channel i with i + K/2 (`backbone/rope.py`): rows of
+query and key projections are permuted, which changes no product between them.
 """
 
 import itertools
-import pickletools
 import re
 import zipfile
 from collections.abc import Mapping
@@ -33,49 +26,36 @@ from veca.backbone.model import VECA
 from veca.weights.card import Provenance
 from veca.weights.format import (
     WeightsError,
-    assemble,
-    check_fit,
     check_plausible,
+    check_shapes,
     expected_shapes,
     listed,
+    model_with,
 )
 from veca.weights.hub import Source
 
-MOST_PICKLE_BYTES = 2_000_000
-"""The pickle holds names and shapes, some hundred bytes for each of about two thousand tensors."""
+MAX_PICKLE_BYTES = 2_000_000
+"""The pickle holds names and shapes: a few hundred bytes for each of about 2,000 tensors."""
 
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """Each tensor is an entry of the archive."""
-
-PLAIN_TYPES = re.compile(
-    r"collections (OrderedDict|Counter)|torch\._utils _rebuild_(tensor_v2|parameter)|"
-    r"torch (Size|device)|__builtin__ set|"
-    r"torch (Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage|"
-    r"torch (float|int|uint|bfloat)\d+|torch bool"
-)
-"""What a checkpoint of plain containers, numbers and tensors names in its pickle."""
-
-NAMING_CODES = {"STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ_EX"}
-"""Codes of a pickle that name or make types in ways that `torch.save` does not use."""
 
 
 def check_archive(path: Path) -> None:
-    """Refuse a file that `torch.save` would not have written."""
+    """Refuse a file that `torch.save` would not write."""
     size = path.stat().st_size
     if not _is_whole_zip(path, size):
         raise WeightsError(
-            f"{path} is no checkpoint that torch.save wrote (a zip archive from its first byte to "
-            "its last); it is cut short, in a format older than torch 1.6, or something else: get "
-            "it again, or save it again with a newer torch."
+            f"{path} is not a complete checkpoint of torch.save; get it again, or, if it was saved "
+            "with torch before 1.6, save it again with a newer torch."
         )
     try:
         with zipfile.ZipFile(path) as archive:
-            pickled = _checked_pickle(archive, path, size)
+            _check_entries(archive, path, size)
     except WeightsError:
         raise
-    except Exception as error:  # the readers of damaged archives raise errors of every kind
+    except Exception as error:  # reading a damaged archive raises errors of every kind
         raise WeightsError(f"{path} is a damaged checkpoint ({error}); get it again.") from error
-    _check_types(pickled, path)
 
 
 def _is_whole_zip(path: Path, size: int) -> bool:
@@ -89,76 +69,56 @@ def _is_whole_zip(path: Path, size: int) -> bool:
     return first == b"PK\x03\x04" and last[:4] == b"PK\x05\x06" and last[-2:] == b"\0\0"
 
 
-def _checked_pickle(archive: zipfile.ZipFile, path: Path, size: int) -> bytes:
-    """The pickle of an archive whose entries are stored as they are."""
+def _check_entries(archive: zipfile.ZipFile, path: Path, size: int) -> None:
+    """Require uncompressed entries that fit into the file, and one small pickle."""
     entries = archive.infolist()
-    squeezed = [
+    compressed = [
         entry.filename
         for entry in entries
         if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size
     ]
-    if squeezed:
+    if compressed:
         raise WeightsError(
-            f"{path} has compressed entries ({listed(squeezed)}), which torch.save never writes; "
-            "do not trust it, get the checkpoint from its authors."
+            f"{path} has compressed entries ({listed(compressed)}), which torch.save never writes; "
+            "do not trust it."
         )
-    if len(entries) > MOST_ENTRIES or sum(entry.file_size for entry in entries) > size:
+    if len(entries) > MAX_ENTRIES or sum(entry.file_size for entry in entries) > size:
         raise WeightsError(
-            f"{path} claims more content than its {size} bytes can hold; do not trust it, get the "
-            "checkpoint from its authors."
+            f"{path} claims more content than its {size} bytes can hold; do not trust it."
         )
     pickles = [entry for entry in entries if entry.filename.endswith(".pkl")]
     if len(pickles) != 1 or pickles[0].filename.split("/")[1:] != ["data.pkl"]:
         raise WeightsError(
-            f"{path} has the pickles {listed(entry.filename for entry in pickles)}, but a "
-            "checkpoint has one data.pkl; a scripted model or another archive cannot be read."
+            f"{path} has the pickles {listed(entry.filename for entry in pickles)} instead of one "
+            "data.pkl; scripted models and other archives cannot be read."
         )
-    if pickles[0].file_size > MOST_PICKLE_BYTES:
+    if pickles[0].file_size > MAX_PICKLE_BYTES:
         raise WeightsError(
-            f"{path} has {pickles[0].file_size} bytes of pickle, but names and shapes need fewer "
-            f"than {MOST_PICKLE_BYTES}; save the state dict of the student alone."
-        )
-    return archive.read(pickles[0])
-
-
-def _check_types(pickled: bytes, path: Path) -> None:
-    """Refuse a pickle that names anything but plain containers, numbers and tensors."""
-    foreign = set()
-    try:
-        for code, argument, _ in pickletools.genops(pickled):
-            if code.name in NAMING_CODES:
-                foreign.add(code.name)
-            elif code.name == "GLOBAL" and not PLAIN_TYPES.fullmatch(str(argument)):
-                foreign.add(str(argument).replace(" ", "."))
-    except Exception as error:
-        raise WeightsError(f"{path} holds a damaged pickle ({error}); get it again.") from error
-    if foreign:
-        raise WeightsError(
-            f"{path} names {listed(sorted(foreign))}, which no plain checkpoint needs, so nothing "
-            "was read; if you trust its author, save the state dict of the student alone."
+            f"{path} has a pickle of {pickles[0].file_size} bytes, more than {MAX_PICKLE_BYTES}; "
+            "save the state dict of the student only."
         )
 
 
 RELEASE = Provenance(
     notes="From the authors' release of VECA (arXiv 2605.12491), which is distributed without a "
-    "licence; ask them before you pass the weights on."
+    "licence; ask them before you redistribute the weights."
 )
-"""Where a converted model comes from."""
+"""Provenance of a converted model."""
 
 HEAD_WIDTH = 64
 """Channels of a head in all sizes of the paper."""
 
 WRAPPERS = ("module.", "_orig_mod.", "student.")
-"""What distributed, compiled and distilled models put before every name."""
+"""Prefixes of names in distributed, compiled and distilled models."""
 
 ADAPTOR = ("output_proj.weight", "output_proj.bias")
-"""The projection to the teacher's width, which is no part of a backbone."""
+"""The projection to the teacher's width, which is not part of a backbone."""
 
 ROTARY_BASES = ("rope_base", "rope_theta", "base")
-"""Settings that may tell the rotary base; their code has it as a constant, so most tell none."""
+"""Settings that may hold the rotary base; their code has it as a constant."""
 
-MOST_KEYS = 40
-"""Keys that an error lists: about what tells one architecture from another."""
+MAX_KEYS = 40
+"""Keys that an error lists."""
 
 THEIR_NAMES = (
     ("patch_embedding.", "patch_embed.proj."),
@@ -175,7 +135,7 @@ THEIR_NAMES = (
     (".feedforward.expand.", ".fc1."),
     (".feedforward.contract.", ".fc2."),
 )
-"""Parts of our names and what they are in the authors' code; other parts are the same."""
+"""Parts of our names and of the authors'; other parts are the same."""
 
 State = Mapping[str, Tensor]
 
@@ -189,7 +149,7 @@ def load_official(path: Source) -> VECA:
 
 
 def load_official_adaptor(path: Source) -> nn.Linear | None:
-    """The projection to the teacher's width beside the model of a checkpoint, if it has one."""
+    """The projection to the teacher's width in a checkpoint, if it has one."""
     state, _ = _read(Path(path).expanduser())
     found = {name.removeprefix("output_proj."): state[name] for name in ADAPTOR if name in state}
     if not found:
@@ -206,17 +166,17 @@ def load_official_adaptor(path: Source) -> nn.Linear | None:
 
 
 def converted(state: State, settings: Mapping[str, Any], where: str) -> VECA:
-    """Our model from the authors' state dict; `settings` is the configuration beside it."""
+    """Our model from the authors' state dict and its configuration, `settings`."""
     config = inferred_config(state, settings, where)
     check_plausible(config, {name: tuple(item.shape) for name, item in state.items()}, where)
     check_names(config, state, where)
     tensors = {name: our_tensor(config, state, name) for name in expected_shapes(config)}
-    check_fit(config, {name: tuple(item.shape) for name, item in tensors.items()}, where)
-    return assemble(config, {name: _owned(tensor) for name, tensor in tensors.items()})
+    check_shapes(config, {name: tuple(item.shape) for name, item in tensors.items()}, where)
+    return model_with(config, {name: _owned(tensor) for name, tensor in tensors.items()})
 
 
 def inferred_config(state: State, settings: Mapping[str, Any], where: str) -> BackboneConfig:
-    """The configuration that the shapes show."""
+    """The configuration inferred from shapes and settings."""
     width, channels, side, _ = _shape(state, "patch_embed.proj.weight", 4, where)
     _, hidden = _shape(state, "blocks.0.fc2.weight", 2, where)
     chunks = _numbers(state, r"query_token_chunks\.(\d{1,6})")
@@ -224,8 +184,8 @@ def inferred_config(state: State, settings: Mapping[str, Any], where: str) -> Ba
     heads = settings.get("num_heads", width // HEAD_WIDTH)
     if settings.get("rope_zero_freqs_from", "low") != "low":
         raise WeightsError(
-            f"{where} switches off the shortest rotary periods, which this veca cannot; only "
-            "checkpoints with rope_zero_freqs_from='low' can be read."
+            f"{where} disables the shortest rotary periods, which is not supported; only "
+            "rope_zero_freqs_from='low' is."
         )
     try:
         return BackboneConfig(
@@ -242,25 +202,25 @@ def inferred_config(state: State, settings: Mapping[str, Any], where: str) -> Ba
             coordinate_rescale=float(settings.get("rope_rescale_coords", 2.0) or 1),
         )
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise WeightsError(f"{where} describes no model that can be built: {error}") from error
+        raise WeightsError(f"{where} has an invalid configuration: {error}") from error
 
 
 def check_names(config: BackboneConfig, state: State, where: str) -> None:
-    """Refuse a state dict that lacks a key or has one too many."""
+    """Require exactly the keys of the authors' release."""
     wanted = {their_name(name) for name in expected_shapes(config)}
     missing = sorted(wanted - state.keys())
     left_over = sorted(state.keys() - wanted - {*ADAPTOR, "pos_alpha"})
     if missing or left_over:
-        found = [f"lacks {listed(missing, MOST_KEYS)}"] if missing else []
-        found += [f"has {listed(left_over, MOST_KEYS)} left over"] if left_over else []
+        found = [f"lacks {listed(missing, MAX_KEYS)}"] if missing else []
+        found += [f"has unexpected {listed(left_over, MAX_KEYS)}"] if left_over else []
         raise WeightsError(
-            f"{where} {' and '.join(found)}, so it is no checkpoint of the authors' release; get "
-            "it again, or rename its keys to theirs."
+            f"{where} {' and '.join(found)}, so it is not a checkpoint of the authors' release; get "
+            "it again, or rename its keys."
         )
 
 
 def their_name(name: str) -> str:
-    """What one of our parameters is called in the authors' code."""
+    """The name of one of our parameters in the authors' code."""
     if name.endswith(".scale"):  # one vector holds the scales of all layers
         return "pos_alpha"
     for ours, theirs in THEIR_NAMES:
@@ -269,35 +229,35 @@ def their_name(name: str) -> str:
 
 
 def our_tensor(config: BackboneConfig, state: State, name: str) -> Tensor:
-    """One of our parameters from their state dict, still in their memory where that is possible."""
+    """One of our parameters from their state dict, as a view where possible."""
     tensor = state[their_name(name)]
     if name.endswith(".scale"):
         layer = int(name.split(".")[1])
         return tensor[layer : layer + 1] if tensor.shape == (config.layers - 1,) else tensor
     if name.startswith("core_bank."):
         return tensor[0] if tensor.ndim == 3 and len(tensor) == 1 else tensor
-    turned = ".attention.query." in name or ".attention.key." in name
-    return _reordered(config, tensor) if turned and len(tensor) == config.width else tensor
+    rotated = ".attention.query." in name or ".attention.key." in name
+    return _permuted(config, tensor) if rotated and len(tensor) == config.width else tensor
 
 
-def _reordered(config: BackboneConfig, rows: Tensor) -> Tensor:
+def _permuted(config: BackboneConfig, rows: Tensor) -> Tensor:
     """Channels of each head from (axis, frequency, part) to our (part, axis, frequency)."""
     split = rows.unflatten(0, (config.heads, 2, config.head_width // 4, 2))
     return split.movedim(3, 1).flatten(0, 3)
 
 
 def _read(path: Path) -> tuple[State, Mapping[str, Any]]:
-    """State dict and settings of a checkpoint; no code of the file is run."""
+    """State dict and settings of a checkpoint; no code in the file is executed."""
     if not path.is_file():
-        raise WeightsError(f"{path} is no file; give the path of a checkpoint.")
+        raise WeightsError(f"{path} is not a file; give the path of a checkpoint.")
     check_archive(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise WeightsError(
-            f"{path} cannot be read by torch ({reason}); get it again, or save the state dict of "
-            "the student alone."
+            f"{path} cannot be read by torch ({reason}); get it again, or, if you trust its author, "
+            "save the state dict of the student only."
         ) from error
     whole = isinstance(content, Mapping) and "student" in content
     state = content["student"] if whole else content
@@ -307,11 +267,11 @@ def _read(path: Path) -> tuple[State, Mapping[str, Any]]:
 
 
 def _check_state(state: object, path: Path) -> None:
-    """Refuse what is no dictionary of weights, and tensors larger than the file."""
+    """Require a dictionary of weights that are not larger than the file."""
     if not isinstance(state, Mapping) or not state:
         raise WeightsError(
-            f"{path} holds a {type(state).__name__}, but a state dict or a dictionary with "
-            "'student' and 'config' is needed."
+            f"{path} has a {type(state).__name__}; it must be a state dict, or a dictionary with "
+            "'student' and 'config'."
         )
     foreign = [
         name if isinstance(name, str) else f"a {type(name).__name__} as name"
@@ -320,14 +280,13 @@ def _check_state(state: object, path: Path) -> None:
     ]
     if foreign:
         raise WeightsError(
-            f"{path} has entries that are no weights ({listed(foreign)}); a state dict or a "
-            "dictionary with 'student' and 'config' is needed."
+            f"{path} has entries that are not weights ({listed(foreign)}); it must be a state dict, "
+            "or a dictionary with 'student' and 'config'."
         )
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     if claimed > path.stat().st_size:
         raise WeightsError(
-            f"{path} claims {claimed} bytes of weights, more than the file has; do not trust it, "
-            "get the checkpoint from its authors."
+            f"{path} claims {claimed} bytes of weights, more than the file has; do not trust it."
         )
 
 
@@ -340,31 +299,31 @@ def _unwrapped(state: State) -> State:
 
 
 def _shape(state: State, name: str, dimensions: int, where: str) -> tuple[int, ...]:
-    """The shape of a tensor that sizes are read off."""
+    """The shape of a tensor that determines sizes."""
     tensor = state.get(name)
     if tensor is None or tensor.ndim != dimensions:
         got = "has no" if tensor is None else f"has the shape {tuple(tensor.shape)} for"
         raise WeightsError(
-            f"{where} {got} {name}, which needs {dimensions} dimensions; it is no checkpoint of "
-            f"the authors' release (it has {listed(sorted(state))})."
+            f"{where} {got} {name}, which needs {dimensions} dimensions; it is not a checkpoint "
+            f"of the authors' release (it has {listed(sorted(state))})."
         )
     return tuple(tensor.shape)
 
 
 def _numbers(state: State, pattern: str) -> list[int]:
-    """The numbers in names of this form, rising."""
+    """The numbers in names of this form, sorted."""
     found = (re.fullmatch(pattern, name, re.ASCII) for name in state)
     return sorted({int(match[1]) for match in found if match})
 
 
 def _rotary_base(settings: Mapping[str, Any]) -> float:
-    """The rotary base that the settings tell, or the constant of the authors' code."""
-    told = [settings[name] for name in ROTARY_BASES if settings.get(name) is not None]
-    return float(told[0]) if told else BackboneConfig.rotary_base
+    """The rotary base in the settings, or the constant of the authors' code."""
+    given = [settings[name] for name in ROTARY_BASES if settings.get(name) is not None]
+    return float(given[0]) if given else BackboneConfig.rotary_base
 
 
 def _ratio(width: int, hidden: int) -> float:
-    """A ratio that gives so many hidden units; that of a named size where one does."""
+    """A ratio that gives this number of hidden units, that of a named size if possible."""
     for known in SIZES.values():
         if int(width * known.ffn_ratio) == hidden:
             return known.ffn_ratio
@@ -372,5 +331,5 @@ def _ratio(width: int, hidden: int) -> float:
 
 
 def _owned(tensor: Tensor) -> Tensor:
-    """A copy in single precision, apart from the file."""
+    """A copy in fp32 that does not share memory with the file."""
     return tensor.to(torch.float32, copy=True).contiguous()

