@@ -259,7 +259,7 @@ def _quality(flags: QualityFlags) -> None:
     """Write all numbers of a model."""
     rows, folders = report_files(flags.reports)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    weights = describe(flags.model).digest
+    weights = model_info(flags.model).digest
     found = quality_of(rows, folders, model=flags.model, weights=weights, date=today)
     write_quality(found, flags.out)
     known = sum(row.interval is not None for row in found.rows)
