@@ -21,6 +21,7 @@ from veca.probe.run import Evaluator
 from veca.probe.suite import Job, Runner, read_suite, run_suite
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import Ranks, init_distributed
+from veca.weights.checkpoint import model_info
 
 HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
 
