@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,6 +18,8 @@ from veca.data.augment import ViewConfig
 from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import CacheConfig, DistillConfig
+from veca.distill.images import ImageSplit
+from veca.distill.run_folder import RunContext, RunFolder
 from veca.distill.targets import find_margin
 from veca.distill.teacher_cache import LiveOutputs, TeacherCache, open_teacher_cache
 from veca.runtime.distributed import Ranks
@@ -25,6 +28,7 @@ from veca.teacher.teacher import Targets, Teacher, cut
 CPU = torch.device("cpu")
 SIZE = 32
 PATCH_SIZE = 8
+NO_FOLDER = RunFolder(Path("unused"))
 HALF = CacheConfig(crops=2, dtype="float16")
 OPTIONS = dataclasses.replace(ALONE, teacher_batch=1)
 """With which 64 views of 32 pixels fit into a batch, of which a CPU takes 16."""
@@ -86,17 +90,18 @@ def opened(
     **changes: Any,
 ) -> TeacherCache:
     """The cache of a small run on the first images, filled as far as it is not."""
+    images = split_of(index, np.arange(len(index) if count is None else count))
+    context = RunContext(folder=NO_FOLDER, ranks=ranks or Ranks(device=CPU), stop=stop)
+    teachers = [CellTeacher()] if teachers is None else teachers
     return open_teacher_cache(
-        folder,
-        run_config(cache, **changes),
-        OPTIONS,
-        index=index,
-        images=np.arange(len(index) if count is None else count),
-        teachers=[CellTeacher()] if teachers is None else teachers,
-        precision="fp32",
-        ranks=ranks or Ranks(device=CPU),
-        stop=stop,
-        show_progress=False,
+        folder, run_config(cache, **changes), OPTIONS, context, images=images, teachers=teachers
+    )
+
+
+def split_of(index: ImageIndex, training: NDArray[np.int64]) -> ImageSplit:
+    """Images to train on, and none for validation."""
+    return ImageSplit(
+        index=index, training=training, validation_index=index, validation=training[:0]
     )
 
 
@@ -109,13 +114,11 @@ def live_outputs(index: ImageIndex, **changes: Any) -> LiveOutputs:
         resolution=SIZE,
         config=config,
         options=OPTIONS,
+        context=RunContext(folder=NO_FOLDER, ranks=Ranks(device=CPU)),
         index=index,
         images=np.arange(len(index)),
         margin=find_margin(config, [teacher]),
         precision="fp32",
-        device=CPU,
-        stop=lambda: False,
-        show_progress=False,
     )
     return dataclasses.replace(live, **changes)
 

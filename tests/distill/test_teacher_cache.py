@@ -35,7 +35,7 @@ from veca.data.listing import ImageIndex
 from veca.distill import teacher_cache
 from veca.distill.config import CacheConfig, Surroundings
 from veca.distill.run import TrainResult, distill
-from veca.distill.run_folder import RunError
+from veca.distill.run_folder import RunContext, RunError, RunFolder
 from veca.distill.teacher_cache import (
     HEADROOM,
     MAX_HALF,
@@ -295,10 +295,11 @@ def test_higher_resolutions_and_margins_go_through_the_teacher_in_smaller_batche
         assert np.array_equal(np.concatenate(found), np.arange(320))
         return {len(batch) for batch in found}
 
+    gpu = RunContext(folder=RunFolder(Path()), ranks=Ranks(device=torch.device("cuda")))
     assert sizes(256, 2) == {2}
     assert sizes(1024, 2) == {1}
     assert sizes(16, 2) == {16}
-    assert sizes(16, 2, device=torch.device("cuda")) == {128, 64}
+    assert sizes(16, 2, context=gpu) == {128, 64}
     assert sizes(256, 8) == {8}
     assert sizes(256, 8, config=run_config(teacher_margin=16)) == {2}
 

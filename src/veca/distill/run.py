@@ -10,13 +10,12 @@ from typing import NamedTuple
 import torch
 
 from veca.distill.config import DistillConfig, RunOptions
-from veca.distill.images import ImageSplit, check_batch, find_images
+from veca.distill.images import check_batch, find_images
 from veca.distill.run_folder import RunContext, RunError, RunFolder, check_same_config
 from veca.distill.student import Initialize
 from veca.distill.targets import find_margin
-from veca.distill.teacher_cache import TeacherCache, open_teacher_cache
+from veca.distill.teacher_cache import open_teacher_cache
 from veca.distill.trainer import Trainer
-from veca.runtime.device import ResolvedPrecision
 from veca.runtime.distributed import init_distributed
 from veca.runtime.files import lock_folder
 from veca.runtime.logging import logger
@@ -88,10 +87,12 @@ def distill(  # noqa: PLR0913 - the entry point
         ranks.barrier()
         step = 0
         try:
-            if cache_only:
+            if cache_only and cache_teacher is not None:
                 images = find_images(config, context)
                 found = load_teachers(config, teachers)
-                open_cache(cache_teacher, config, options, context, images=images, teachers=found)
+                open_teacher_cache(
+                    cache_teacher, config, options, context, images=images, teachers=found
+                )
                 finished = True
             else:
                 checkpoint = load_newest(config, context)
@@ -131,11 +132,13 @@ def build_trainer(  # noqa: PLR0913 - what `distill` is given
     check_batch(config, options, context.ranks)
     if context.ranks.is_main:
         context.folder.begin(config, options, command, resuming=checkpoint is not None)
-    precision = None if checkpoint is None else checkpoint.metadata["cache_precision"]
-    cache = open_cache(
-        cache_teacher, config, options, context,
-        images=images, teachers=teachers, precision=precision,
-    )  # fmt: skip
+    cache = None
+    if cache_teacher is not None:
+        precision = None if checkpoint is None else checkpoint.metadata["cache_precision"]
+        cache = open_teacher_cache(
+            cache_teacher, config, options, context,
+            images=images, teachers=teachers, precision=precision,
+        )  # fmt: skip
     return Trainer(
         config, options, context, images, teachers,
         cache=cache, checkpoint=checkpoint, initialize=initialize, command=command,
@@ -185,34 +188,3 @@ def load_teachers(config: DistillConfig, given: Sequence[Teacher] | None = None)
         )
     find_margin(config, teachers)  # raises where it does not fit
     return teachers
-
-
-def open_cache(  # noqa: PLR0913 - everything that cached outputs depend on
-    folder: Path | None,
-    config: DistillConfig,
-    options: RunOptions,
-    context: RunContext,
-    *,
-    images: ImageSplit,
-    teachers: Sequence[Teacher],
-    precision: ResolvedPrecision | None = None,
-) -> TeacherCache | None:
-    """The cache of teacher outputs, where missing ones are computed now; None without a folder.
-
-    `precision` is that of a cache that a resumed run has used, by default that of the run.
-    """
-    if folder is None:
-        return None
-    ranks = context.ranks
-    return open_teacher_cache(
-        folder,
-        config,
-        options,
-        index=images.index,
-        images=images.training,
-        teachers=[teacher.to(ranks.device) for teacher in teachers],
-        precision=precision or options.resolved(ranks.device),
-        ranks=ranks,
-        stop=context.stop,
-        show_progress=context.show_progress,
-    )

@@ -21,9 +21,8 @@ without changing the key.
 import dataclasses
 import hashlib
 import json
-import logging
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,15 +40,15 @@ from torch.nn import functional as F
 from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.images import ImageSplit
+from veca.distill.run_folder import RunContext
 from veca.distill.targets import TEACHER_PIXELS, Margin, find_margin
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision, autocast
 from veca.runtime.distributed import Ranks
-from veca.runtime.logging import progress
+from veca.runtime.logging import logger, progress
 from veca.runtime.shards import ShardStore, StoppedError, Task, fill, find_missing
 from veca.teacher.teacher import Targets, Teacher
-
-logger = logging.getLogger("veca")
 
 FORMAT = 3
 """Part of the key; increased when the meaning of stored outputs changes."""
@@ -125,87 +124,84 @@ class TeacherCache:
         return [stores[task.resolution].targets(views, device) for stores in self._stores]
 
 
-def open_teacher_cache(  # noqa: PLR0913 - the entry point
+def open_teacher_cache(  # noqa: PLR0913 - everything that cached outputs depend on
     root: Path,
     config: DistillConfig,
     options: RunOptions,
+    context: RunContext,
     *,
-    index: ImageIndex,
-    images: NDArray[np.int64],
+    images: ImageSplit,
     teachers: Sequence[Teacher],
-    precision: ResolvedPrecision,
-    ranks: Ranks,
-    stop: Callable[[], bool],
-    show_progress: bool = True,
+    precision: ResolvedPrecision | None = None,
 ) -> TeacherCache:
     """Open the cache of a run, and compute what it lacks; every rank must call this.
 
     Training must load its views by `batches` with `config.cache.seed`, crops as `crop_ids`,
-    `replacements=images` and the loaded pixels of the margin: then it sees the cached views, also
-    in place of unreadable images.
+    `replacements=images.training` and the loaded pixels of the margin: then it sees the cached
+    views, also in place of unreadable images.
 
-    Several runs can share the folder `root`. `images` are the numbers of the training images; the
-    teachers are on the device of this rank and compute in `precision`, which a resumed run keeps;
-    `stop` is polled between batches.
+    Several runs can share the folder `root`. A resumed run passes the `precision` that its cached
+    outputs were computed in, others compute in their own.
 
     Raises:
         CacheError: the disk is too small, or cached outputs differ from those of the teacher.
         ShardError: a chunk is damaged or cannot be written, or another run is filling the cache.
-        StoppedError: `stop` returned True on some rank; finished chunks are used by the next run.
+        StoppedError: some rank was asked to stop; finished chunks are used by the next run.
     """
     if config.cache.crops < 1:
         raise CacheError(f"crops={config.cache.crops} caches nothing; use 1 or more.")
-    images = np.sort(images)
+    ranks, cached = context.ranks, np.sort(images.training)
+    precision = precision or options.resolved(ranks.device)
     margin = find_margin(config, teachers)
     unreadable: set[int] = set()
     sources = [
         LiveOutputs(
-            teacher=teacher,
+            teacher=teacher.to(ranks.device),
             resolution=size,
             config=config,
             options=options,
-            index=index,
-            images=images,
+            context=context,
+            index=images.index,
+            images=cached,
             margin=margin,
             precision=precision,
-            device=ranks.device,
-            stop=stop,
-            show_progress=show_progress and ranks.is_main,
             unreadable=unreadable,
         )
         for teacher in teachers
         for size in config.sizes
     ]
     stores = [OutputStore(root, source) for source in sources]
-    missing = [_missing(store, ranks, stop) for store in stores]
+    missing = [_missing(store, context) for store in stores]
     if any(missing):
         ranks.on_main(lambda: _check_room(root, stores, missing))
     for store, source, chunks in zip(stores, sources, missing, strict=True):
-        _complete(store, source, chunks, ranks)
-    _log_unreadable(unreadable, len(index), ranks)
+        _complete(store, source, chunks)
+    _log_unreadable(unreadable, len(images.index), ranks)
     sizes = len(config.sizes)
     by_teacher = [stores[at : at + sizes] for at in range(0, len(stores), sizes)]
     return TeacherCache(
-        images,
+        cached,
         config.cache.crops,
         [dict(zip(config.sizes, some, strict=True)) for some in by_teacher],
         precision,
     )
 
 
-def _missing(store: "OutputStore", ranks: Ranks, stop: Callable[[], bool]) -> list[int]:
+def _missing(store: "OutputStore", context: RunContext) -> list[int]:
     """Chunks without a usable file; ranks share the work."""
     suspects = torch.ones((1, store.num_chunks), dtype=torch.int32)
-    found: list[int] = find_missing([store], suspects, ranks, stop)[0].nonzero().flatten().tolist()
-    return found
+    lacking = find_missing([store], suspects, context.ranks, context.stop)
+    missing: list[int] = lacking[0].nonzero().flatten().tolist()
+    return missing
 
 
-def _complete(store: "OutputStore", live: "LiveOutputs", missing: list[int], ranks: Ranks) -> None:
+def _complete(store: "OutputStore", live: "LiveOutputs", missing: list[int]) -> None:
     """Compare the outputs that exist with the live teacher, compute the rest, and log both."""
+    ranks = live.context.ranks
     cosines = ranks.on_main(lambda: _compare(store, live, missing))
     if missing:
         scales = ranks.on_main(lambda: _scales(store, live, missing))
-        fill([store], partial(_compute, store, live, scales), ranks, live.stop)
+        fill([store], partial(_compute, store, live, scales), ranks, live.context.stop)
         cosines = cosines or ranks.on_main(lambda: _compare(store, live, []))
     if ranks.is_main and cosines is not None:
         logger.info(
@@ -399,16 +395,24 @@ class LiveOutputs:
     resolution: int
     config: DistillConfig
     options: RunOptions
+    context: RunContext
     index: ImageIndex
     images: NDArray[np.int64]
     """Sorted numbers of the images; view v belongs to image v // crops."""
     margin: Margin
     precision: ResolvedPrecision
-    device: torch.device
-    stop: Callable[[], bool]
-    show_progress: bool
     unreadable: set[int] = field(default_factory=set)
     """Images that could not be read so far."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the teacher computes."""
+        return self.context.ranks.device
+
+    @property
+    def show_progress(self) -> bool:
+        """Whether this rank shows progress bars."""
+        return self.context.show_progress and self.context.ranks.is_main
 
     @property
     def count(self) -> int:
@@ -443,7 +447,7 @@ class LiveOutputs:
         )
         with closing(loaded):
             for batch in loaded:
-                if self.stop():
+                if self.context.stop():
                     raise StoppedError
                 self.unreadable.update(batch.unreadable)
                 yield self._ask(batch.images, batch.task)
