@@ -1,4 +1,4 @@
-"""`veca predict`: what a fitted head tells of new pictures, in words, drawings and JSON."""
+"""`veca predict`: the predictions of a fitted head on new images, as text, drawings and JSON."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     file = pixels_head(folder, tensors=tensors)
     head = load_head(Path(file))
     assert main(["predict", file, "large.jpg", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["labels"]
+    found = json.loads(capsys.readouterr().out)["labels"]
     table = TableBuilder()
     table.add_file(str(path), path.stat().st_size)
     split = Split(name="test", images=table.table(), keys=("large.jpg",))
@@ -95,11 +95,11 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     plan = CropConfig(resolution=16, resize_ratio=1.0)
     found = extract_image_features(model, (Setting(),), split, plan, context_in(folder / "kept"))
     shares = LinearHead(**tensors).probabilities(found[Setting()])[0].tolist()
-    assert {one["label"]: one["score"] for one in told} == dict(
+    assert {one["label"]: one["score"] for one in found} == dict(
         zip(head.classes, shares, strict=True)
     )
     whole = predict_labels(model, head, decode(path))
-    assert abs(whole[0].score - told[0]["score"]) > 1e-4  # so that decoding all would be seen
+    assert abs(whole[0].score - found[0]["score"]) > 1e-4  # so that decoding all would be seen
 
 
 def test_labels_come_as_json_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,8 +123,8 @@ def test_a_picture_that_cannot_be_read_does_not_stop_the_others(
     head = pixels_head(folder)
     assert main(["predict", head, "a", "s.tar", "--json"]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    told = {Path(row["image"]).name: "error" in row for row in rows}
-    assert told == {"bad.png": True, "empty.png": True, "good.png": False, "one.png": False}
+    found = {Path(row["image"]).name: "error" in row for row in rows}
+    assert found == {"bad.png": True, "empty.png": True, "good.png": False, "one.png": False}
     Path("list.txt").write_text("a/gone.png\n")
     assert main(["predict", head, "list.txt", "--json", "--out", "drawn"]) == 1
     assert "error" in json.loads(capsys.readouterr().out)

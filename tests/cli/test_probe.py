@@ -177,7 +177,7 @@ def test_each_baseline_has_a_comparison_over_all_tasks_of_the_folder_in_the_orde
     assert table.index("of twin (baseline)") < table.index("of another (baseline)")
 
 
-def test_a_report_becomes_quality_json_beside_the_weights_which_info_tells_of(
+def test_a_report_becomes_quality_json_beside_the_weights_which_info_counts(
     plotless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2,6"]) == 0
@@ -186,8 +186,8 @@ def test_a_report_becomes_quality_json_beside_the_weights_which_info_tells_of(
     assert main([*words, "--out", "model/quality.json"]) == 0
     found = read_quality(plotless / "model" / "quality.json", model_info("model").digest)
     top1 = {row["budget"]: row["value"] for row in report() if row["metric"] == "top1_k20"}
-    told = {row.budget: row.value for row in found.rows if row.metric == "top1_k20"}
-    assert told == pytest.approx(top1, abs=1e-6)
+    values = {row.budget: row.value for row in found.rows if row.metric == "top1_k20"}
+    assert values == pytest.approx(top1, abs=1e-6)
     rows, sure = len(found.rows), sum("top1" in row.metric for row in found.rows)
     printed = capsys.readouterr().out
     assert printed == f"model/quality.json: {rows} measurements, {sure} of them with an interval.\n"
@@ -285,7 +285,7 @@ def test_help_names_every_task_and_set(capsys: pytest.CaptureFixture[str]) -> No
     assert "Example: veca probe suite paper.toml" in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_used_is_told(
+def test_a_file_in_the_place_of_the_folder_is_an_error(
     plotless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (plotless / "out").write_text("")

@@ -1,4 +1,4 @@
-"""Cases of made-up models on disk, with rows whose numbers are what the tasks make of them."""
+"""Per-image results of made-up models on disk, with the rows that their tasks would give."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +48,7 @@ def write_cases(
 
 
 def class_row(folder: Path, right: Tensor, **changes: Any) -> Row:
-    """A row of a task of classes that told these pictures rightly, with its cases."""
+    """A row of a classification task with these correct images, and its per-image file."""
     scores, labels = torch.stack((right, ~right), 1).float(), torch.zeros(len(right)).long()
     known: dict[str, Any] = {"counts": {"train": 9, "test": len(right)}, "data_sha256": "5" * 64}
     found = row(value=top1(scores, labels), **known | changes)
@@ -87,7 +87,7 @@ def depth_row(folder: Path, errors: np.ndarray, **changes: Any) -> Row:
 
 
 def right_of(seed: int, share: float = 0.7, pictures: int = 60) -> Tensor:
-    """Which pictures are told rightly; some are hard for every seed."""
+    """Which images are correct; some are hard for every seed."""
     hard = torch.rand(pictures, generator=torch.Generator().manual_seed(99)) * 0.6
     return torch.rand(pictures, generator=torch.Generator().manual_seed(seed)) < share + 0.3 - hard
 

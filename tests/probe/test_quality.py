@@ -1,4 +1,4 @@
-"""`quality.json`: what reports tell of one model, in stable bytes that are checked when read."""
+"""`quality.json`: all numbers of one model, in stable bytes that are checked when read."""
 
 import json
 import math
@@ -33,12 +33,12 @@ from veca.probe.rows import Row
 
 
 def quality(rows: list[Row], *cases: Path, **changes: Any) -> Quality:
-    """What the rows tell of the model of made-up rows."""
+    """The measurements of the model of made-up rows."""
     known: dict[str, Any] = {"model": "tiny", "weights": DIGEST, "date": "2026-05-12"}
     return quality_of(rows, cases, **known | {"rounds": 400} | changes)
 
 
-def test_a_value_is_the_mean_over_seeds_with_what_tells_it_from_others(tmp_path: Path) -> None:
+def test_a_value_is_the_mean_over_seeds_with_what_identifies_it(tmp_path: Path) -> None:
     rows = every_task(tmp_path)
     found = quality(rows, tmp_path)
     assert len(found.rows) == 2 * 6  # budgets; tasks on sets

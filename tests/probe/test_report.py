@@ -55,7 +55,7 @@ def test_a_row_carries_what_a_published_number_must_carry() -> None:
 
 @pytest.mark.parametrize(
     "written",
-    [row(ffn=0.5, partial=("10 pictures are missing.",), chosen={"rate": 0.1}), teacher()],
+    [row(ffn=0.5, partial=("10 images are missing.",), chosen={"rate": 0.1}), teacher()],
 )
 def test_a_row_comes_back_from_json_as_it_was(written: Row) -> None:
     read = row_from_json(json.loads(json.dumps(written.as_json())))
@@ -77,7 +77,7 @@ def test_times_hyperparameters_and_commands_do_not_make_another_number() -> None
     assert again.identity() == row().identity()
 
 
-def test_a_row_that_tells_what_it_was_fitted_on_replaces_one_that_does_not() -> None:
+def test_a_row_with_the_fitted_count_replaces_one_without_it() -> None:
     counts = {"train": 888, "test": 444, "fitted": 799}
     new = row(counts=counts)
     assert new.identity() == row().identity()
@@ -195,14 +195,14 @@ def test_times_are_the_median_of_the_seeds_that_were_timed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "text"),
     [
         ([row(value=80.0), row(value=82.0, seed=1)], "81.00 ± 1.41"),
         ([row(value=0.3705, unit="m")], "0.3705"),
     ],
 )
-def test_numbers_have_the_digits_that_papers_print(rows: list[Row], told: str) -> None:
-    assert format_mean(mean_over_seeds(rows)[0]) == told
+def test_numbers_have_the_digits_that_papers_print(rows: list[Row], text: str) -> None:
+    assert format_mean(mean_over_seeds(rows)[0]) == text
 
 
 def test_a_reference_is_taken_at_the_same_resolution_and_budget() -> None:
@@ -258,7 +258,7 @@ def test_where_it_is_not_clear_which_number_is_meant_there_is_no_reference() -> 
 
 
 @pytest.mark.parametrize(
-    ("mine", "reference", "told"),
+    ("mine", "reference", "text"),
     [
         (row(value=79.99), teacher(value=81.93), "97.6 %"),
         (row(value=0.433, unit="m"), teacher(value=0.3705, unit="m"), "x1.169"),
@@ -267,10 +267,10 @@ def test_where_it_is_not_clear_which_number_is_meant_there_is_no_reference() -> 
     ],
 )
 def test_shares_are_percent_and_errors_are_ratios(
-    mine: Row, reference: Row | None, told: str
+    mine: Row, reference: Row | None, text: str
 ) -> None:
     other = None if reference is None else mean_over_seeds([reference])[0]
-    assert retention(mean_over_seeds([mine])[0], other) == told
+    assert retention(mean_over_seeds([mine])[0], other) == text
 
 
 def cells(line: str) -> list[str]:
@@ -306,7 +306,7 @@ def test_one_table_over_budgets_has_teacher_and_baseline_beside() -> None:
     ]  # fmt: skip
 
 
-def test_errors_are_told_as_ratios_at_their_own_resolution() -> None:
+def test_errors_are_ratios_at_their_own_resolution() -> None:
     title, *lines = table(depth_rows())
     assert title == ["model", "budget", "px", "rmse, m", "of efficientnet-lite2 (teacher)"]
     assert [line[1:] for line in lines] == [
@@ -364,10 +364,10 @@ def test_every_task_set_protocol_and_feature_has_a_table_of_its_own() -> None:
 
 
 def test_partial_sets_say_so_loudly_and_what_is_missing() -> None:
-    text = report_markdown([row(partial=("Class cat has 3 pictures instead of 100.",))], None)
+    text = report_markdown([row(partial=("Class cat has 3 images instead of 100.",))], None)
     assert "(PARTIAL)" in text
     assert "not comparable" in text
-    assert "- Class cat has 3 pictures instead of 100." in text
+    assert "- Class cat has 3 images instead of 100." in text
     assert "PARTIAL" not in report_markdown([row()], None)
 
 

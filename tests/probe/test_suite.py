@@ -151,7 +151,7 @@ def test_a_field_of_a_job_beats_the_default(tmp_path: Path) -> None:
         ({"also": [""]}, "also is \\[''\\]"),
     ],
 )
-def test_a_wrong_value_is_told_by_job_and_field(
+def test_a_wrong_value_is_an_error_with_job_and_field(
     tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     path = written(tmp_path, [ENTRY, {**ENTRY, **change}])

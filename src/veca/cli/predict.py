@@ -87,15 +87,15 @@ def _predict(  # noqa: PLR0913 - the flags of the command
     found = list_images(images)
     backbone = load_backbone(loaded, pick_device(device), model)
     stems, failed = _Stems(out), False
-    for name, picture in _pictures(found, decode_side(loaded, backbone)):
+    for name, image in _decoded(found, decode_side(loaded, backbone)):
         try:
-            if isinstance(picture, str):
-                result: dict[str, Any] = {"error": picture}
+            if isinstance(image, str):
+                result: dict[str, Any] = {"error": image}
             elif loaded.task in DENSE_TASKS:
-                shown = crop_as_tested(loaded, picture)
-                result = _predict_pixels(loaded, backbone, picture, shown, stems.next(name), top)
+                shown = crop_as_tested(loaded, image)
+                result = _predict_pixels(loaded, backbone, image, shown, stems.next(name), top)
             else:
-                labels = predict_labels(backbone, loaded, picture, top)
+                labels = predict_labels(backbone, loaded, image, top)
                 result = {"labels": [one._asdict() for one in labels]}
         except ImageError as error:
             result = {"error": one_line(error)}
@@ -119,7 +119,7 @@ def _head_file(given: Path) -> Path:
     raise HeadError(f"{given} contains {len(found)} heads; name one of them: {names}{more}.")
 
 
-def _pictures(inputs: ImageList, least: int | None) -> Iterator[tuple[str, DecodedImage | str]]:
+def _decoded(inputs: ImageList, least: int | None) -> Iterator[tuple[str, DecodedImage | str]]:
     """Every named image, decoded as `decode` does with `least`, or why it cannot be."""
     for row in inputs.rows.tolist():
         source = inputs.table[row]
@@ -129,11 +129,11 @@ def _pictures(inputs: ImageList, least: int | None) -> Iterator[tuple[str, Decod
             continue
         try:
             with open_image(source) as file:
-                picture = decode(file, min_side=least)
+                image = decode(file, min_side=least)
         except (ImageError, OSError, MemoryError) as error:
             yield source.name, one_line(error)
         else:
-            yield source.name, picture
+            yield source.name, image
 
 
 class _Stems:
@@ -157,14 +157,14 @@ class _Stems:
 def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
     head: SavedHead,
     model: FrozenModel,
-    picture: DecodedImage,
+    image: DecodedImage,
     shown: DecodedImage,
     stem: Path,
     top: int,
 ) -> dict[str, Any]:
     """Predict on one image, write the files, and return their names with a summary."""
     if head.task == "depth":
-        meters = predict_depth(model, head, picture).numpy()
+        meters = predict_depth(model, head, image).numpy()
         depth_image(meters).save(f"{stem}_depth.png")
         # By the range of the head and not of the image, so that all its files have one unit.
         far = float(head.facts["scale"]["most"]) * MILLIMETERS > np.iinfo(np.uint16).max
@@ -178,7 +178,7 @@ def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
             "units_per_meter": units,
             "meters": {name: float(value) for name, value in limits.items()},
         }
-    classes = predict_classes(model, head, picture).numpy()
+    classes = predict_classes(model, head, image).numpy()
     overlay(_image(shown), classes, head.classes).save(f"{stem}_classes.png")
     save_mask(classes, Path(f"{stem}_mask.png"))
     shares = np.bincount(classes.ravel(), minlength=len(head.classes)) / classes.size
@@ -193,9 +193,9 @@ def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
     }
 
 
-def _image(picture: DecodedImage) -> Image.Image:
+def _image(image: DecodedImage) -> Image.Image:
     """An image in 8 bits."""
-    pixels = picture.pixels()
+    pixels = image.pixels()
     if pixels.is_floating_point():
         pixels = (255 * pixels).round().byte()
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())

@@ -44,14 +44,14 @@ def save_mask(classes: UInt8[ndarray, "height width"], path: Path) -> None:
 
 
 def overlay(
-    picture: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
+    image: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
 ) -> Image.Image:
     """The image under the colors of its classes."""
-    _check_size(picture, classes.shape)
+    _check_size(image, classes.shape)
     plain = [index for index, name in enumerate(names) if name == UNTINTED] + [IGNORE_INDEX]
     opacity = np.where(np.isin(classes, plain), 0.0, 255 * ALPHA).astype(np.uint8)
     colors = Image.fromarray(class_palette()[classes])
-    return Image.composite(colors, picture.convert("RGB"), Image.fromarray(opacity))
+    return Image.composite(colors, image.convert("RGB"), Image.fromarray(opacity))
 
 
 def depth_image(meters: Float32[ndarray, "height width"]) -> Image.Image:
@@ -67,10 +67,10 @@ def depth_image(meters: Float32[ndarray, "height width"]) -> Image.Image:
     return Image.fromarray(colors)
 
 
-def _check_size(picture: Image.Image, shape: tuple[int, ...]) -> None:
+def _check_size(image: Image.Image, shape: tuple[int, ...]) -> None:
     """Refuse a map of another image."""
-    if (picture.height, picture.width) != shape:
+    if (image.height, image.width) != shape:
         raise ValueError(
-            f"the image has {picture.height} x {picture.width} pixels (height x width) and its "
+            f"the image has {image.height} x {image.width} pixels (height x width) and its "
             f"mask {shape[0]} x {shape[1]}; resize the mask to the image first."
         )
