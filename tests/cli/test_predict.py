@@ -87,7 +87,7 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     file = pixels_head(folder, tensors=tensors)
     head = load_head(Path(file))
     assert main(["predict", file, "large.jpg", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["labels"]
+    labels = json.loads(capsys.readouterr().out)["labels"]
     table = TableBuilder()
     table.add_file(str(path), path.stat().st_size)
     split = Split(name="test", images=table.table(), keys=("large.jpg",))
@@ -95,11 +95,11 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     plan = CropConfig(resolution=16, resize_ratio=1.0)
     found = extract_image_features(model, (Setting(),), split, plan, context_in(folder / "kept"))
     shares = LinearHead(**tensors).probabilities(found[Setting()])[0].tolist()
-    assert {one["label"]: one["score"] for one in found} == dict(
+    assert {one["label"]: one["score"] for one in labels} == dict(
         zip(head.classes, shares, strict=True)
     )
     whole = predict_labels(model, head, decode(path))
-    assert abs(whole[0].score - found[0]["score"]) > 1e-4  # so that decoding all would be seen
+    assert abs(whole[0].score - labels[0]["score"]) > 1e-4  # so that decoding all would be seen
 
 
 def test_labels_come_as_json_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
