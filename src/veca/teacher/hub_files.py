@@ -6,8 +6,7 @@ from pathlib import Path
 from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
 from veca.runtime import VERSION
-from veca.teacher import layouts as open_clip_layout
-from veca.teacher.layouts import PREPROCESSOR_NAME
+from veca.teacher.layouts import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, PREPROCESSOR_NAME
 from veca.teacher.registry import OPEN
 from veca.teacher.teacher import TeacherError
 from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME
@@ -25,12 +24,12 @@ def fetch_config(repository: str) -> Path:
     try:
         found = _fetch(repository, CONFIG_NAME)
     except UnreachableError:
-        cached = try_to_load_from_cache(repository, open_clip_layout.CONFIG_FILE)
+        cached = try_to_load_from_cache(repository, OPEN_CLIP_CONFIG)
         if not isinstance(cached, str):
             raise
         return Path(cached).parent
     if found is None:
-        found = _fetch(repository, open_clip_layout.CONFIG_FILE)
+        found = _fetch(repository, OPEN_CLIP_CONFIG)
     if found is None:
         raise TeacherError(
             f"{repository} on the hub has no {CONFIG_NAME}, so it is no teacher; check the name; "
@@ -65,9 +64,9 @@ def fetch_rest(repository: str, folder: Path) -> None:
 
 def _fetch_open_clip(repository: str, revision: str) -> bool:
     """Whether a repository that has weights in no other layout has them in that of open_clip."""
-    if _fetch(repository, open_clip_layout.CONFIG_FILE, revision) is None:
+    if _fetch(repository, OPEN_CLIP_CONFIG, revision) is None:
         return False
-    names = open_clip_layout.WEIGHT_FILES
+    names = OPEN_CLIP_WEIGHTS
     return any(_fetch(repository, name, revision) is not None for name in names)
 
 

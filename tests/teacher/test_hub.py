@@ -10,9 +10,15 @@ import torch
 
 import veca
 from tests.teacher.small_models import small_model, views, written
-from tests.teacher.test_open_clip_layout import clip, config_of, in_open_clip_names, stored
-from tests.teacher.test_radio_layout import in_their_names, radio
-from tests.teacher.test_radio_layout import stored as write_radio
+from tests.teacher.stored_layouts import (
+    clip,
+    config_of,
+    in_open_clip_names,
+    in_radio_names,
+    radio,
+    store_clip,
+    store_radio,
+)
 from tests.weights.models import same_weights
 from tests.weights.test_hub import Answers, Hub, go_offline
 from veca.teacher import TeacherError, load_teacher
@@ -89,7 +95,7 @@ def test_a_repository_of_open_clip_alone_is_a_teacher_also_without_a_network(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, folder = clip(), empty(tmp_path)
-    stored(folder, in_open_clip_names(model), config_of(), "open_clip_pytorch_model.bin")
+    store_clip(folder, in_open_clip_names(model), config_of(), "open_clip_pytorch_model.bin")
     hub.publish(folder, "apple/DFN2B-CLIP-ViT-B-16")
     teacher = load_teacher("dfn-clip-base")
     assert isinstance(teacher, ViTTeacher)
@@ -104,7 +110,7 @@ def test_weights_of_open_clip_are_fetched_where_there_are_no_others_without_pick
 ) -> None:
     model, folder = clip(), empty(tmp_path)
     model.config.save_pretrained(folder)
-    stored(folder, in_open_clip_names(model), config_of(), "open_clip_model.safetensors")
+    store_clip(folder, in_open_clip_names(model), config_of(), "open_clip_model.safetensors")
     hub.publish(folder, "laion/CLIP-ViT-B-16-laion2B-s34B-b88K")
     teacher = load_teacher("openclip-base")
     assert isinstance(teacher, ViTTeacher)
@@ -116,7 +122,7 @@ def test_a_repository_of_nvidia_is_a_teacher_and_its_code_is_not_fetched(
     hub: Hub, tmp_path: Path
 ) -> None:
     model, folder = radio(), empty(tmp_path)
-    write_radio(folder, in_their_names(model))
+    store_radio(folder, in_radio_names(model))
     hub.publish(folder, "nvidia/C-RADIOv3-B")
     hub.files["nvidia/C-RADIOv3-B", "main"]["hf_model.py"] = b"raise SystemExit"
     teacher = load_teacher("radio-base")
