@@ -279,8 +279,11 @@ def _stores_radio(folder: Path, config: Mapping[str, Any]) -> bool:
 def _read_model(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normalization | None]:
     """Read the model and its normalization, whichever layout the folder has."""
     weights = next((folder / name for name in OPEN_CLIP_WEIGHTS if (folder / name).is_file()), None)
-    has_clip = weights is not None and (folder / OPEN_CLIP_CONFIG).is_file()
-    if has_clip and (_is_open_clip(config) or not any(folder.glob(f"{WEIGHTS_NAME}*"))):
+    if (
+        weights is not None
+        and (folder / OPEN_CLIP_CONFIG).is_file()
+        and (_is_open_clip(config) or not any(folder.glob(f"{WEIGHTS_NAME}*")))
+    ):
         config = _read_json(folder / OPEN_CLIP_CONFIG)
         return _open_clip_model(weights, config), _normalization(config.get("preprocess_cfg"))
     if _is_open_clip(config):
