@@ -189,7 +189,7 @@ def test_a_suffix_that_names_no_strides_is_refused(name: str) -> None:
 
 
 def test_another_name_is_refused() -> None:
-    with pytest.raises(TeacherError, match="it is called efficientnet-lite2"):
+    with pytest.raises(TeacherError, match="use efficientnet-lite2"):
         efficientnet_teacher("efficientnet-lite4")
 
 

@@ -155,9 +155,9 @@ def test_a_module_in_the_folder_that_the_command_runs_in_is_found(
         ("no_such_module:teacher", "No module named 'no_such_module'"),
         (f"{__name__}:nothing", "has no attribute 'nothing'"),
         (":teacher", "no module is named"),
-        (f"{__name__}:", "cannot be had as a teacher"),
+        (f"{__name__}:", "cannot be imported as a teacher"),
         (f"{__name__}:__name__", "is a str; it must be a Teacher"),
-        ("torch:zeros_like", "answered with one tensor"),  # written in C, so it is tried on images
+        ("torch:zeros_like", "returned one tensor"),  # written in C, so it is tried on images
         (f"{__name__}:made_nothing", "is a NoneType; it must be a Teacher"),
     ],
 )

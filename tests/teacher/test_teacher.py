@@ -33,7 +33,7 @@ from veca.teacher.teacher import (
     veca_teacher,
 )
 from veca.teacher.vit import FAMILIES
-from veca.weights.checkpoint import describe
+from veca.weights.checkpoint import model_info
 
 
 class Colors(Teacher):
@@ -201,15 +201,15 @@ def test_the_digest_of_a_function_is_the_one_that_was_given() -> None:
     [
         (lambda pixels: pixels, r"one tensor of the shape \(1, 3, 224, 224\)"),
         (lambda pixels: (pixels.mean(dim=(2, 3)), None), r"\[one tensor .*, a NoneType\]"),
-        (lambda pixels: (pixels, pixels), "answered with"),
-        (lambda pixels: (pixels.mean(dim=(2, 3)).int(), pixels), "answered with"),
+        (lambda pixels: (pixels, pixels), "returned"),
+        (lambda pixels: (pixels.mean(dim=(2, 3)).int(), pixels), "returned"),
         (lambda _: {"image": 1}, "a dict"),
     ],
 )
 def test_an_answer_of_another_form_is_refused_in_words(
     answer: Callable[[Tensor], Any], told: str
 ) -> None:
-    with pytest.raises(TeacherError, match=f"{told}.*must be a pair of float tensors"):
+    with pytest.raises(TeacherError, match=f"{told}.*must return a pair of float tensors"):
         FunctionTeacher(answer, name="odd")
 
 
@@ -273,7 +273,7 @@ def test_the_network_of_a_teacher_is_frozen() -> None:
 
 @pytest.mark.parametrize("grid", [(0, 4), (4, 0), (-1, 2)])
 def test_a_grid_without_patches_is_refused(grid: tuple[int, int]) -> None:
-    with pytest.raises(TeacherError, match="has no patches"):
+    with pytest.raises(TeacherError, match="rows and columns must be >= 1"):
         Cells(16)(torch.zeros(1, 3, 16, 16, dtype=torch.uint8), grid)
 
 
@@ -411,7 +411,7 @@ def test_a_stored_veca_brings_its_licence_and_the_digest_of_its_file(tmp_path: P
     veca.save(trained_model(), tmp_path / "model", provenance=veca.Provenance(licence="mit"))
     teacher = veca_teacher(tmp_path / "model", "mine")
     assert (teacher.name, teacher.licence, teacher.stride) == ("mine", "mit", 4)
-    assert teacher.digest == describe(tmp_path / "model").digest
+    assert teacher.digest == model_info(tmp_path / "model").digest
 
 
 def test_a_veca_in_memory_has_a_digest_of_its_own() -> None:

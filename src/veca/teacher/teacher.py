@@ -1,17 +1,7 @@
-"""What a teacher is, and the teachers that are not vision transformers of a library.
+"""Teachers: frozen networks that map 8-bit images to an image feature and patch features.
 
-What a teacher is: frozen, 8-bit images in, one feature of the image and one of each patch out.
-
-A teacher sees the student's own views. It brings them to the size at which its grid of features is
-the student's grid, and normalizes them for itself.
-
-From a student's view to a teacher's, and from a teacher's weights of patches to a student's.
-
-Teachers with a stride: a grid of patches needs an image of so many pixels, no matter which.
-
-Any callable as a teacher.
-
-A VECA as the teacher of another one, with all its cores and hidden units.
+A teacher sees the student's own views. It resizes them to the size at which its grid of features is
+the student's grid, and normalizes them itself.
 """
 
 import hashlib
@@ -37,82 +27,81 @@ from veca.weights.hub import Source
 
 
 class TeacherError(VecaError, ValueError):
-    """A teacher that cannot be had or used: what was got, what is allowed, what to do."""
+    """A teacher that cannot be loaded or used."""
 
 
 class Targets(NamedTuple):
-    """What a teacher says of B images, in single precision."""
+    """Features of B images, in single precision."""
 
     image: Float[Tensor, "B DI"]
 
     patches: Float[Tensor, "B N DP"]
-    """Row by row over the grid that was asked for."""
+    """Row by row over the requested grid."""
 
 
 class Teacher(nn.Module):
-    """The base of all teachers; `forward` is what a new one must define.
+    """Base class of all teachers.
 
-    Whoever writes one sets the attributes below and keeps its gradients off.
+    Subclasses define `forward`, set the attributes below and disable gradients.
     """
 
     name: str
     """Such as 'efficientnet-lite2', or a name on the hub."""
 
     licence: str | None = None
-    """Of the weights, as the hub writes it: 'apache-2.0', 'other (dinov3-license)'; None where it
-    is not recorded."""
+    """Of the weights, as on the hub: 'apache-2.0', 'other (dinov3-license)'; None if unknown."""
 
     image_width: int
 
     patch_width: int
 
     num_classes: int = 0
-    """Classes that `classes` tells from its image features; 0 where it tells none."""
+    """Number of classes that `classes` scores; 0 if it has no classifier."""
 
     stride: int = 16
-    """Pixels that it needs for one patch, in height and in width."""
+    """Pixels per patch, in height and in width."""
 
     def forward(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
     ) -> Targets:
-        """Features of 8-bit views; `grid` has the rows and columns of the student's patches.
+        """Features of 8-bit views on `grid`, the rows and columns of the student's patches.
 
-        Images may show `margin` patches more on each side than the student sees. The features are
-        of what lies within, which the teacher so knows the surroundings of.
+        Images may show `margin` patches more on each side than the student sees, as context. The
+        features are those of the inner part.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define forward.")
 
     @property
     def coarsest_stride(self) -> int:
-        """Pixels of which a margin around the student's view must be a multiple."""
+        """Pixels that a margin must be a multiple of."""
         return self.stride
 
     def patch_embedding(
         self, patch_size: int
     ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """Weight and bias that turn a square of pixels into a token, for a student to start from.
+        """Weight and bias of the patch embedding, to initialize a student with.
 
-        They act on pixels in ImageNet's normalization, whatever the teacher's own is. None where
-        the teacher has no patches of this size.
+        They expect ImageNet's normalization, whatever the teacher's own is. None if the teacher has
+        no patches of this size.
         """
         del patch_size
         return None
 
     def classes(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"]:
-        """Scores of the classes that it tells from image features, where `num_classes` is not 0."""
-        raise NotImplementedError(f"{type(self).__name__} tells no classes.")
+        """Class scores of image features, if `num_classes` is not 0."""
+        raise NotImplementedError(f"{type(self).__name__} has no classifier.")
 
     @cached_property
     def digest(self) -> str | None:
-        """SHA-256 over weights and all else that decides the outputs; None where nothing can tell.
+        """SHA-256 over weights and settings that determine the outputs; None if they are unknown.
 
-        Whoever keeps outputs on disk can know by it whose they are. The name is not part of it.
+        Cached outputs are identified by it. The name is not part of it.
         """
         tensors = self.state_dict()
         return digest_of(tensors, self.identity()) if tensors else None
 
     def identity(self) -> dict[str, Any]:
-        """What decides the outputs besides the weights, as plain values."""
+        """Settings that determine the outputs besides the weights, as JSON."""
         return {
             "kind": f"{type(self).__module__}.{type(self).__qualname__}",
             "image_width": self.image_width,
@@ -121,7 +110,7 @@ class Teacher(nn.Module):
         }
 
     def describe(self) -> dict[str, Any]:
-        """What people are told of it, as plain values."""
+        """Description for reports, as JSON."""
         return {
             "name": self.name,
             "licence": self.licence,
@@ -131,13 +120,13 @@ class Teacher(nn.Module):
         }
 
     def train(self, mode: bool = True) -> "Teacher":
-        """Stay in evaluation mode: a module that holds a teacher switches all its parts."""
+        """Stay in evaluation mode, also when a parent module is switched to training."""
         del mode
         return super().train(False)
 
 
 def digest_of(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
-    """A hash over plain facts, and over names, types, shapes and numbers of tensors."""
+    """Hash settings, and names, dtypes, shapes and values of tensors."""
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -150,19 +139,19 @@ def digest_of(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
 def resized(
     images: UInt8[Tensor, "B 3 H W"], size: tuple[int, int]
 ) -> Float[Tensor, "B 3 height width"]:
-    """Images of another size as floats in 0..1; those of this size keep their pixels."""
+    """Resize to floats in 0..1; images of this size keep their pixels."""
     pixels = images.float()
     if pixels.shape[-2:] != size:
         pixels = F.interpolate(
             pixels, size=size, mode="bicubic", align_corners=False, antialias=True
-        ).clamp_(0, 255)  # cubic curves overshoot at edges
+        ).clamp_(0, 255)  # bicubic overshoots
     return pixels / 255
 
 
 def for_imagenet(
     weight: Float[Tensor, "D 3 P P"], bias: Float[Tensor, " D"], own: Normalization
 ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]]:
-    """Weights that do to pixels in ImageNet's normalization what these do to those in their own."""
+    """Fold the difference between `own` normalization and ImageNet's into weight and bias."""
     exact = weight.detach().double()
     own_mean, own_std = (_planes(color, exact) for color in (own.mean, own.std))
     mean, std = (_planes(color, exact) for color in (IMAGENET.mean, IMAGENET.std))
@@ -172,36 +161,36 @@ def for_imagenet(
 
 
 def _planes(color: tuple[float, float, float], like: Tensor) -> Float[Tensor, "3 1 1"]:
-    """A color that spreads over a patch."""
+    """Broadcast a color over a patch."""
     return torch.tensor(color, dtype=like.dtype, device=like.device)[:, None, None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherSpec:
-    """What is known of a teacher before it sees an image."""
+    """Fixed properties of a teacher."""
 
     name: str
     """Such as 'efficientnet-lite2', or a name on the hub."""
 
     licence: str | None = None
-    """Of the weights; None where it is not recorded."""
+    """Of the weights; None if unknown."""
 
     image_width: int
 
     patch_width: int
 
     stride: int
-    """Pixels for one patch, in height and in width."""
+    """Pixels per patch, in height and in width."""
 
     normalization: Normalization
-    """What the network expects pixels to be."""
+    """Of the network's input."""
 
 
 class StridedTeacher(Teacher):
-    """Shows its network the images at the size that gives one feature for each patch.
+    """Resizes images so that the network gives one feature per patch of the student.
 
-    With a student of patch size 16, a network of stride 14 so sees 14/16 of the student's
-    resolution, and one of stride 32 twice that.
+    With a student of patch size 16, a network of stride 14 sees 14/16 of the student's resolution,
+    and one of stride 32 twice that.
     """
 
     def __init__(self, facts: TeacherSpec, network: nn.Module) -> None:
@@ -217,12 +206,10 @@ class StridedTeacher(Teacher):
     def forward(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
     ) -> Targets:
-        """Features of what lies within a margin of 8-bit views, all in patches of the student."""
+        """Features of 8-bit views inside a margin; grid and margin in patches of the student."""
         rows, columns = grid
         if rows < 1 or columns < 1:
-            raise TeacherError(
-                f"grid={grid} has no patches; give the rows and columns of the student's patches."
-            )
+            raise TeacherError(f"grid={grid} is invalid: rows and columns must be >= 1.")
         if margin < 0 or margin * self.stride % self.coarsest_stride:
             raise TeacherError(
                 f"a margin of {margin} patches is {margin * self.stride} pixels of the teacher "
@@ -248,15 +235,15 @@ class StridedTeacher(Teacher):
     def forward_features(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
     ) -> Targets:
-        """What the network says of normalized images of just the right size."""
+        """Features of normalized images of exactly the right size."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward_features.")
 
     def forward_features_within(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
     ) -> Targets:
-        """What the network says of the patches within a margin, having seen it too.
+        """Features of the patches inside a margin that the network sees too.
 
-        The image feature describes what lies within alone, so it is of a second look.
+        The image feature describes the inner part only, so it takes a second forward pass.
         """
         rows, columns = grid
         outer = (rows + 2 * margin, columns + 2 * margin)
@@ -266,29 +253,29 @@ class StridedTeacher(Teacher):
         return Targets(image, inner)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the outputs besides the weights, as plain values."""
+        """Settings that determine the outputs besides the weights, as JSON."""
         return super().identity() | {"normalization": asdict(self.normalization)}
 
 
 def cut(maps: Float[Tensor, "*B height width"], margin: int) -> Float[Tensor, "*B rows columns"]:
-    """Maps without their outermost rows and columns."""
+    """Remove the outermost rows and columns of maps."""
     height, width = maps.shape[-2:]
     return maps[..., margin : height - margin, margin : width - margin]
 
 
 FIRST_GRID = (14, 14)
-"""Grid of the images that a callable is tried on; what is fixed in size has often just that one."""
+"""Grid of the image that a callable is tried on; networks of fixed size often have just this."""
 
 
 class FunctionTeacher(StridedTeacher):
-    """A callable from normalized images (B, 3, H, W) to an image feature and features of patches.
+    """A callable from normalized images (B, 3, H, W) to image and patch features.
 
-    It answers with a pair: (B, DI), and either (B, N, DP) row by row or a map (B, DP, rows,
-    columns). It is called once at the start, which tells the widths. A module is frozen and moves
-    with the teacher; its weights have no digest, since its code is not known.
+    It returns a pair: (B, DI), and either (B, N, DP) row by row or a map (B, DP, rows, columns). It
+    is called once at the start to find the widths. A module is frozen and moves with the teacher;
+    it has no digest of its own, since its code is unknown.
     """
 
-    def __init__(  # noqa: PLR0913 - each one says one thing about a stranger
+    def __init__(  # noqa: PLR0913 - properties of an unknown function
         self,
         function: Callable[[Tensor], Any],
         *,
@@ -298,15 +285,15 @@ class FunctionTeacher(StridedTeacher):
         normalization: Normalization = IMAGENET,
         digest: str | None = None,
     ) -> None:
-        """Try the function, and note what comes out.
+        """Call the function once and store the widths of its features.
 
         Args:
             function: what to call.
-            name: what the teacher is called in reports and model cards.
+            name: for reports and model cards.
             licence: that of its weights.
             stride: pixels for one patch.
             normalization: of the pixels that it gets.
-            digest: a text that stands for its weights and code; without it outputs are not kept.
+            digest: identifies its weights and code; without it outputs are not cached.
         """
         if stride < 1:
             raise TeacherError(f"stride={stride} must be at least one pixel.")
@@ -328,36 +315,36 @@ class FunctionTeacher(StridedTeacher):
 
     @cached_property
     def digest(self) -> str | None:
-        """The text that was given for it."""
+        """The given digest."""
         return self._given_digest
 
     def forward_features(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
     ) -> Targets:
-        """What the function answers."""
+        """Call the function."""
         del grid
         return _read(self.network(pixels), self.name)
 
 
 class _Called(nn.Module):
-    """A plain function in the place of a network."""
+    """A plain function as a module."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, pixels: Tensor) -> Any:  # noqa: ANN401 - a stranger's answer
+    def forward(self, pixels: Tensor) -> Any:  # noqa: ANN401 - unknown results
         """Call it."""
         return self.function(pixels)
 
 
 def _device(network: nn.Module) -> torch.device | None:
-    """Where a network's weights are; None where it has none."""
+    """The device of a network's weights, if it has any."""
     return next((parameter.device for parameter in network.parameters()), None)
 
 
 def _read(answer: Any, name: str) -> Targets:  # noqa: ANN401 - it is checked here
-    """The answer of a callable, whose map of patches becomes a row of them."""
+    """Check the result of a callable and flatten its patch map."""
     if not (
         isinstance(answer, tuple | list)
         and len(answer) == 2
@@ -366,7 +353,7 @@ def _read(answer: Any, name: str) -> Targets:  # noqa: ANN401 - it is checked he
         and answer[1].ndim in {3, 4}
     ):
         raise TeacherError(
-            f"the teacher {name} answered with {_told(answer)}; it must be a pair of float "
+            f"the teacher {name} returned {_describe(answer)}; it must return a pair of float "
             "tensors: (B, width) for the image, then (B, patches, width) or (B, width, rows, "
             "columns)."
         )
@@ -374,22 +361,22 @@ def _read(answer: Any, name: str) -> Targets:  # noqa: ANN401 - it is checked he
     return Targets(image, patches.flatten(2).transpose(1, 2) if patches.ndim == 4 else patches)
 
 
-def _told(answer: Any) -> str:  # noqa: ANN401 - a stranger's answer
-    """What an answer is, in a few words."""
+def _describe(answer: Any) -> str:  # noqa: ANN401 - unknown results
+    """Describe a result briefly."""
     if isinstance(answer, Tensor):
         return f"one tensor of the shape {tuple(answer.shape)}"
     if isinstance(answer, tuple | list):
-        return f"[{', '.join(_told(part) for part in answer[:4])}]"
+        return f"[{', '.join(_describe(part) for part in answer[:4])}]"
     return f"a {type(answer).__name__}"
 
 
 class VecaTeacher(StridedTeacher):
-    """Says its first core of the image, and its patches of the patches."""
+    """A VECA with all its cores and hidden units; its first core is the image feature."""
 
     network: VECA
 
     def __init__(self, model: VECA, *, name: str, digest: str | None = None) -> None:
-        """Freeze a model; its licence is the one that its provenance tells."""
+        """Freeze a model; its licence is that of its provenance."""
         config = model.config
         if config.in_channels != 3:
             raise TeacherError(f"{name} has {config.in_channels} colors; a teacher needs three.")
@@ -407,13 +394,13 @@ class VecaTeacher(StridedTeacher):
 
     @cached_property
     def digest(self) -> str | None:
-        """That of the file, as `veca info` tells it."""
+        """That of the file, as shown by `veca info`."""
         return self._file_digest or super().digest
 
     def forward_features(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
     ) -> Targets:
-        """What the model says with the whole bank."""
+        """Features at full budget."""
         del grid
         features = self.network(pixels)
         return Targets(features.image, features.patches)
@@ -429,6 +416,6 @@ class VecaTeacher(StridedTeacher):
 
 
 def veca_teacher(source: Source, name: str | None = None) -> VecaTeacher:
-    """What `veca.load` finds, as a teacher."""
+    """Load a VECA as a teacher, from whatever `veca.load` takes."""
     found = load_with_hash(source)
     return VecaTeacher(found.model, name=name or os.fspath(source), digest=found.digest)

@@ -1,13 +1,8 @@
-"""Vision transformers of transformers as teachers.
-
-The library of vision transformers, an extra: brought in when it is needed, and kept quiet.
-
-Kinds of vision transformers: how each is called, and where in its answer the features are.
+"""Vision transformers of the library `transformers` as teachers.
 
 Features are taken after the last norm. The image feature is the class token, or what the model was
-trained to sum an image up with where that is something else.
-
-Vision transformers of the library `transformers` as teachers.
+trained to summarize an image with where that is something else. The library is an extra, imported
+when it is needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +32,7 @@ def transformers_class(name: str) -> Any:  # noqa: ANN401 - the library is not t
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no notes of `transformers` in here."""
+    """Suppress progress bars and messages of `transformers`."""
     logging = _transformers().utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -81,16 +76,16 @@ class Family:
     """Name of the class."""
 
     normalization: Normalization
-    """Where no file says another; that of RADIO lies in the model itself."""
+    """Default; that of RADIO is part of the model."""
 
     forward_features: Callable[[Any, Tensor, Grid], Targets]
-    """From model and normalized pixels to features."""
+    """Maps model and normalized pixels to features."""
 
     embedding: Callable[[Any], Weights]
-    """From a model to the weights of its patch embedding."""
+    """Returns the weights of the patch embedding."""
 
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """What the class is built with besides its configuration."""
+    """Arguments of the class besides its configuration."""
 
 
 def _dino(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
@@ -109,7 +104,7 @@ def _vit(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
 
 
 def _clip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
-    """CLIP: as ViT, but the model norms the class token alone, so the patches are left to us."""
+    """CLIP: as ViT, but the model normalizes only the class token, so patches are done here."""
     del grid
     found = model(pixel_values=pixels, interpolate_pos_encoding=True)
     patches = found.last_hidden_state[:, 1:]
@@ -117,13 +112,13 @@ def _clip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
 
 
 def _siglip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
-    """SigLIP, and SigLIP 2 of a fixed size: patches only, summed up by a head."""
+    """SigLIP, and SigLIP 2 of a fixed size: patches only, pooled by a head."""
     del grid
     return _with_head(model(pixel_values=pixels, interpolate_pos_encoding=True))
 
 
 def _siglip2(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
-    """SigLIP 2 for any size, which wants the pixels of each patch in a row: y, x, color."""
+    """SigLIP 2 for any size, which takes the pixels of each patch in a row: y, x, color."""
     side = model.config.patch_size
     squares = pixels.unflatten(2, (-1, side)).unflatten(
         4, (-1, side)
@@ -134,7 +129,7 @@ def _siglip2(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
 
 
 def _with_head(found: Any) -> Targets:  # noqa: ANN401
-    """Patches and what the head makes of them; their mean where a model comes without one."""
+    """Patches and their pooled feature; the mean if the model has no head."""
     patches, head = found.last_hidden_state, found.pooler_output
     return Targets(patches.mean(dim=1) if head is None else head, patches)
 
@@ -221,11 +216,11 @@ FAMILIES: Mapping[str, Family] = {
         options=MappingProxyType({"add_pooling_layer": False}),
     ),
 }
-"""By the `model_type` of config.json; CLIP and SigLIP with their text halves or without."""
+"""By the `model_type` of config.json; CLIP and SigLIP with or without their text halves."""
 
 
 SETTINGS = ("model_type", "num_attention_heads", "hidden_act", "layer_norm_eps", "rope_theta")
-"""Fields of a configuration that decide the outputs and cannot be told by the weights."""
+"""Fields of a configuration that determine the outputs and are not visible in the weights."""
 
 
 class ViTTeacher(StridedTeacher):
@@ -239,7 +234,7 @@ class ViTTeacher(StridedTeacher):
         licence: str | None = None,
         normalization: Normalization | None = None,
     ) -> None:
-        """Freeze a model; without `normalization` that of its family is used."""
+        """Freeze a model; `normalization` defaults to that of its family."""
         config: Any = model.config
         family = FAMILIES[config.model_type]
         width, side, colors = config.hidden_size, config.patch_size, config.num_channels
@@ -254,7 +249,7 @@ class ViTTeacher(StridedTeacher):
             image_width=width * len(getattr(config, "summary_idxs", None) or [0]),
             patch_width=width,
             stride=side,
-            normalization=_taken_out(model) or normalization or family.normalization,
+            normalization=_take_normalization(model) or normalization or family.normalization,
         )
         super().__init__(facts, model)
         self.family = family
@@ -262,13 +257,13 @@ class ViTTeacher(StridedTeacher):
     def forward_features(
         self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
     ) -> Targets:
-        """What the model says, its class tokens and registers apart from its patches."""
+        """Features of the model without its class tokens and registers among the patches."""
         return self.family.forward_features(self.network, pixels, grid)
 
     def patch_embedding(
         self, patch_size: int
     ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """The model's own, for pixels in ImageNet's normalization."""
+        """The model's own, adapted to ImageNet's normalization."""
         if patch_size != self.stride:
             return None
         weight, bias = self.family.embedding(self.network)
@@ -277,13 +272,13 @@ class ViTTeacher(StridedTeacher):
         return for_imagenet(weight, bias, self.normalization)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the outputs besides the weights, as plain values."""
+        """Settings that determine the outputs besides the weights, as JSON."""
         settings = {name: getattr(self.network.config, name, None) for name in SETTINGS}
         return super().identity() | settings
 
 
-def _taken_out(model: Any) -> Normalization | None:  # noqa: ANN401 - the library is not typed
-    """The normalization that a model (RADIO) does itself, which is then left to us; else None."""
+def _take_normalization(model: Any) -> Normalization | None:  # noqa: ANN401 - the library is not typed
+    """Move the normalization out of a model that does it itself (RADIO); None for others."""
     if not hasattr(model, "make_preprocessor_external"):
         return None
     conditioner = model.make_preprocessor_external()

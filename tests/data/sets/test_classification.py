@@ -63,9 +63,9 @@ def test_food_is_labeled_by_its_json_files(tmp_path: Path, below: str) -> None:
 def test_food_that_names_other_classes_is_refused(tmp_path: Path) -> None:
     food(tmp_path)
     write(tmp_path, {"meta/test.json": '{"soup": ["soup/1"]}'})
-    assert "is no map from the names in classes.txt" in complaint(food101, tmp_path)
+    assert "does not map the names in classes.txt" in complaint(food101, tmp_path)
     write(tmp_path, {"meta/test.json": "[]"})
-    assert "is no map from the names in classes.txt" in complaint(food101, tmp_path)
+    assert "does not map the names in classes.txt" in complaint(food101, tmp_path)
 
 
 def pets(folder: Path) -> Path:

@@ -94,14 +94,14 @@ def test_classes_that_are_not_tested_are_told(tmp_path: Path) -> None:
 
 def test_a_class_without_training_pictures_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "val/a/2.jpg", "val/z/3.jpg")
-    assert "val has the class 'z', which is none of the 1 classes" in complaint(
+    assert "val has the class 'z', which is not one of the 1 classes" in complaint(
         class_folders, tmp_path
     )
 
 
 def test_pictures_outside_of_class_folders_make_a_set_partial(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/2.jpg", "val/a/3.jpg")
-    assert "train: 1 images lie in no folder of a class" in complaint(class_folders, tmp_path)
+    assert "train: 1 images are not in a class folder" in complaint(class_folders, tmp_path)
     assert labels(part(class_folders, tmp_path).train) == {"train/a/1.jpg": 0}
 
 

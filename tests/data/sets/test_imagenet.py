@@ -54,7 +54,7 @@ def test_a_list_with_a_class_that_cannot_be_learned_is_refused(tmp_path: Path) -
 def test_a_flat_val_without_a_list_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, *TRAIN, f"val/{VAL.format(1)}")
     message = complaint(imagenet_1k, tmp_path)
-    assert "val: 1 images lie in no folder of a class" in message
+    assert "val: 1 images are not in a class folder" in message
     assert "val: there are no images" in message
 
 

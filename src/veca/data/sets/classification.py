@@ -33,7 +33,7 @@ from veca.data.sets.folders import read_class_folders
 def food101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`meta/{classes.txt,train.json,test.json}` and `images/<class>/<number>.jpg`.
 
-    The JSON files map each class to names below `images/`, without their ending. The labels of the
+    The JSON files map each class to names below `images/` without endings. The labels of the
     training images are noisy on purpose.
     """
     needed = ("images", "meta/classes.txt", "meta/train.json", "meta/test.json")
@@ -49,7 +49,7 @@ def food101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 def oxford_pets(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`annotations/{trainval,test}.txt` and `images/<Breed>_<number>.jpg`.
 
-    Columns are name, class from 1, species and breed within the species; only the second counts.
+    Columns are name, class from 1, species and breed within the species; only the second is used.
     """
     parts = {"trainval": 3_680, "test": 3_669}
     needed = ("images", *(f"annotations/{part}.txt" for part in parts))
@@ -77,8 +77,8 @@ def oxford_pets(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 def cub_200(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """Four lists, `classes`, `images`, `image_class_labels` and `train_test_split`, joined by id.
 
-    Classes are counted from 1; 1 in the last list means training. Whole images are used, not cut
-    to the bird's box.
+    Classes are numbered from 1; 1 in the last list means training. Images are not cropped to the
+    bird's box.
     """
     names = ("classes", "images", "image_class_labels", "train_test_split")
     needed = ("images", *(f"{name}.txt" for name in names))
@@ -113,8 +113,8 @@ def cub_200(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 def fgvc_aircraft(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`data/images_variant_{train,val,test}.txt`, `data/variants.txt` and `data/images/`.
 
-    The 100 variants are the classes, not the families or manufacturers. The makers ask to cut off
-    the lowest 20 pixels, a line with the photographer's name; evaluations in general do not, nor
+    The 100 variants are the classes, not the families or manufacturers. The authors ask to crop
+    the lowest 20 pixels, a line with the photographer's name; evaluations generally do not, nor
     does this one.
     """
     parts = {"train": 3_334, "val": 3_333, "test": 3_333}
@@ -175,13 +175,11 @@ def dtd(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def _food_split(part: str, root: Path, classes: tuple[str, ...], checks: DatasetChecks) -> Split:
-    """A part by its JSON file."""
+    """A split by its JSON file."""
     path = root / f"meta/{part}.json"
     listed = read_json(path)
     if not isinstance(listed, dict) or not set(listed) <= set(classes):
-        raise DatasetError(
-            f"{path} is no map from the names in classes.txt to images; get it again."
-        )
+        raise DatasetError(f"{path} does not map the names in classes.txt to images; get it again.")
     builder = SplitBuilder(part, root)
     for number, name in enumerate(classes):
         for image in listed.get(name, ()):
@@ -202,8 +200,8 @@ PLACES_FOLDERS = (
     ("data_large_standard", "val_large"),
     ("data_large", "val_large"),
 )
-"""Folders of the training and validation images: 256 x 256 pixels, or as large as they come; the
-archives unpack to names without `_standard`."""
+"""Folders of training and validation images: 256 x 256 pixels, or full size; the archives unpack to
+names without `_standard`."""
 
 SUN_CLASSES = 397
 SUN_PICTURES = 108_754
@@ -215,7 +213,7 @@ SUN_LISTS = {"train": "Training_01.txt", "test": "Testing_01.txt"}
 def places365(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """Lists of `path class` beside `data_256_standard/` and `val_256/`, or the large images.
 
-    Numbers are reported on `val`; the labels of the test images are not public.
+    `val` is the test split; the labels of the test images are not public.
     """
     root = checks.find(folder, (PLACES_CATEGORIES, *PLACES_LISTS.values()))
     folders = _places_folders(root, checks)
@@ -242,11 +240,10 @@ def places365(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def sun397(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """`SUN397/<letter>/<class>/`, with partition 01 of the makers' ten: 50 + 50 of each class.
+    """`SUN397/<letter>/<class>/`, with the first of ten published partitions: 50 + 50 per class.
 
-    A class may have two levels, as `b/bow_window/indoor`; so an image's class is all of its path.
-    The lists come in an archive of their own and are looked for beside the images, in the folder
-    given, and in a folder `Partitions` of either.
+    A class may have two levels, as `b/bow_window/indoor`. The lists come in a separate archive and
+    are searched beside the images, in the given folder, and in a folder `Partitions` of either.
     """
     root = checks.find(folder, (SUN_CLASS_LIST, "a"), ("SUN397",))
     homes = [folder, folder / "Partitions", root, root / "Partitions"]
@@ -305,31 +302,31 @@ def _sun_split(
 
 
 def _sun_pictures(root: Path, classes: list[str]) -> int:
-    """How many images there are, listed or not."""
+    """Number of images, listed or not."""
     folders = [root / class_ for class_ in classes if (root / class_).is_dir()]
     return sum(path.name.startswith("sun_") for folder in folders for path in folder.iterdir())
 
 
 PICTURE = 3 * 32 * 32
-"""Bytes of an image."""
+"""Bytes of an image: 32 x 32 pixels as three planes."""
 
 TRAIN, TEST = 50_000, 10_000
 
 
 class Layout(NamedTuple):
-    """What differs between the two sets."""
+    """What differs between CIFAR-10 and CIFAR-100."""
 
     folder: str
-    """As the archive unpacks."""
+    """Folder of the archive."""
 
     names: str
-    """File with a class name a line."""
+    """File with one class name per line."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
 
     label_bytes: int
-    """Before each image; the last is the label."""
+    """Label bytes before each image; the last is the label."""
 
     classes: int
 
@@ -358,12 +355,12 @@ def cifar_10(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def cifar_100(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """`cifar-100-binary/{train,test}.bin` and `fine_label_names.txt`; the fine labels count."""
+    """`cifar-100-binary/{train,test}.bin` and `fine_label_names.txt`; fine labels."""
     return _read(folder, HUNDRED, checks)
 
 
 def _read(folder: Path, layout: Layout, checks: DatasetChecks) -> LabeledDataset:
-    """Either set."""
+    """Read either dataset in its binary version; the Python version is pickled."""
     needed = (layout.names, *layout.train, *layout.test)
     if not any((folder / name / layout.names).exists() for name in ("", layout.folder)):
         checks.report(
@@ -385,7 +382,7 @@ def _read(folder: Path, layout: Layout, checks: DatasetChecks) -> LabeledDataset
 
 
 def _pictures(part: str, root: Path, layout: Layout, checks: DatasetChecks) -> SplitBuilder:
-    """The records of a part."""
+    """The records of a split, which are read in place."""
     builder = SplitBuilder(part, root)
     record = layout.label_bytes + PICTURE
     for name in layout.train if part == "train" else layout.test:
@@ -405,16 +402,15 @@ def _pictures(part: str, root: Path, layout: Layout, checks: DatasetChecks) -> S
 PICTURES = "101_ObjectCategories"
 
 OF_A_CLASS = 30
-"""Training images of each class, as in the literature."""
+"""Training images per class, as in the literature."""
 
 
 def caltech_101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`101_ObjectCategories/<class>/`, `BACKGROUND_Google` being the 102nd class.
 
-    The makers have no split: papers draw 30 images of each class to train on and test on the
-    rest, each in its own way. Here the 30 are those whose names (`<class>/<file>`) have the lowest
-    hashes, which is the same draw everywhere. A file `tmp` without an ending, an image of the
-    background, is left out; with it there are 9,145.
+    There is no published split: papers draw 30 training images per class and test on the rest.
+    Here these are the 30 whose names (`<class>/<file>`) have the lowest hashes. A background image
+    `tmp` without an ending is skipped; with it there are 9,145.
     """
     root = checks.find(folder, (PICTURES,), ("caltech-101", "caltech101"))
     found = read_class_folders(root / PICTURES, root, checks)
@@ -453,7 +449,12 @@ PRESENT, DIFFICULT, ABSENT = 1, 0, -1
 
 
 def voc2007(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """`VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`, with the test archive unpacked into it."""
+    """20 classes, of which an image shows one or more: `VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`.
+
+    The list of a class has 1 for images that show it, -1 for others, and 0 if all its objects are
+    marked as difficult. By the rules of the challenge the last count neither as present nor as
+    absent. The test archive is unpacked into the same folder.
+    """
     needed = ["JPEGImages"]
     for part in PARTS:
         needed += [f"{LISTS}/{part}.txt", *(f"{LISTS}/{name}_{part}.txt" for name in CLASSES)]
@@ -472,7 +473,7 @@ def voc2007(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def _split(part: str, root: Path, checks: DatasetChecks) -> Split:
-    """A part with its labels (N, 20)."""
+    """A split with its labels (N, 20)."""
     names = list(lines(root / LISTS / f"{part}.txt"))
     builder = SplitBuilder(part, root)
     for row, name in enumerate(names):
@@ -484,13 +485,13 @@ def _split(part: str, root: Path, checks: DatasetChecks) -> Split:
 
 
 def _shown(path: Path, names: list[str]) -> NDArray[np.int64]:
-    """What the list of a class says of each image, joined by name (N)."""
+    """The marks of a class for each image, joined by name (N)."""
     listed = {name: whole(mark, path) for name, mark in rows(path, 2)}
     marks = [listed.get(name) for name in names]
     for name, mark in zip(names, marks, strict=True):
         if mark not in (PRESENT, DIFFICULT, ABSENT):
             raise DatasetError(
-                f"{path} says {mark} of {name}; allowed are 1, 0 and -1: get it again."
+                f"{path} has {mark} for {name}; allowed are 1, 0 and -1: get it again."
             )
     return np.array(marks, np.int64)
 
@@ -518,14 +519,14 @@ FLOWERS = (
     "bougainvillea", "camellia", "mallow", "mexican petunia", "bromelia", "blanket flower",
     "trumpet creeper", "blackberry lily",
 )  # fmt: skip
-"""Names by number, from the makers' page: the files hold numbers alone."""
+"""Names by number, from the authors' page: the files hold numbers only."""
 
 
 def stanford_cars(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """`devkit/`, `cars_train/` and `cars_test/`; classes are counted from 1.
+    """`devkit/`, `cars_train/` and `cars_test/`; classes are numbered from 1.
 
-    The labels of the test images are in `cars_test_annos_withlabels.mat`, which came later and
-    lies beside the devkit or in it; `cars_test_annos.mat` has none.
+    The labels of the test images are in `cars_test_annos_withlabels.mat`, beside the devkit or in
+    it; `cars_test_annos.mat` has none.
     """
     needed = ("devkit/cars_meta.mat", "devkit/cars_train_annos.mat", "cars_train", "cars_test")
     root = checks.find(folder, needed, ("stanford_cars",))
@@ -543,9 +544,9 @@ def stanford_cars(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def flowers_102(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """`imagelabels.mat`, `setid.mat` and `jpg/image_00001.jpg` ...; classes are counted from 1.
+    """`imagelabels.mat`, `setid.mat` and `jpg/image_00001.jpg` ...; classes are numbered from 1.
 
-    The test part is the large one (`tstid`); some works train on it instead.
+    The test split is the large one (`tstid`); some papers train on it instead.
     """
     root = checks.find(folder, ("jpg", "imagelabels.mat", "setid.mat"), ("flowers-102",))
     labels = np.ravel(read_matlab(root / "imagelabels.mat", "labels")).astype(np.int64) - 1
@@ -574,7 +575,7 @@ def flowers_102(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 def _cars_split(
     part: str, root: Path, listed: Path, classes: tuple[str, ...], checks: DatasetChecks
 ) -> Split:
-    """A part by its list of records, of which file name and class count."""
+    """A split by its records, of which file name and class are used."""
     records = read_matlab(listed, "annotations")
     fields = records.dtype.names or ()
     if not {"fname", "class"} <= set(fields):
@@ -587,8 +588,8 @@ def _cars_split(
             label = int(record["class"]) - 1
         except (TypeError, ValueError) as error:
             raise DatasetError(
-                f"{listed} has {record['class']!r} as the class of {record['fname']}, where a "
-                "whole number belongs; get it again."
+                f"{listed} has {record['class']!r} as the class of {record['fname']}, not an "
+                "integer; get it again."
             ) from error
         builder.add(f"cars_{part}/{record['fname']}", label)
     return builder.split(len(classes), checks)
@@ -597,7 +598,7 @@ def _cars_split(
 def _flowers_split(
     part: str, variable: str, root: Path, labels: NDArray[np.int64], checks: DatasetChecks
 ) -> Split:
-    """A part by its list of image numbers, counted from 1."""
+    """A split by its image numbers, from 1."""
     numbers: Iterable[int] = np.ravel(read_matlab(root / "setid.mat", variable)).tolist()
     builder = SplitBuilder(part, root)
     for number in numbers:

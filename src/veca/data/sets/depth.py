@@ -1,25 +1,7 @@
-"""Readers of depth datasets.
+"""Readers of depth datasets: NYU Depth v2 and KITTI.
 
-Lists of images and depth maps, as the depth sets are passed around with.
-
-A line is `image depth focal-length`; the depth is `None` where there is no map. Names may begin
-with a slash that means the folder of the set.
-
-NYU Depth v2, by the two conventions that go by that name.
-
-`nyu-v2`: 24,231 images from the raw sequences and the 654 labeled test images, by the lists
-`nyu_train.txt` and `nyu_test.txt`; what depth probes are nearly always measured with.
-`nyu-v2-labeled`: the 795 labeled training images instead, a thirtieth of the images, so that
-numbers are not comparable. Both are 480 x 640 pixels with a frame that shows nothing; depth is in
-millimeters.
-
-KITTI depth by Eigen's split, with the improved depth maps of the depth benchmark.
-
-Lists `kitti_eigen_train.txt` and `kitti_eigen_test.txt`; images in
-`input/<date>/<drive>_sync/image_02/data/`, depth in
-`gt_depth/<drive>_sync/proj_depth/groundtruth/image_02/`, or both as their archives unpack. Depth is
-in 1/256 meter, 0 where no laser point fell. Of the 697 test images 45 have no improved depth map:
-652 are measured on. Numbers over all 697 with raw laser points are another convention.
+Their lists have lines `image depth focal-length`; the depth is `None` if there is no map. Names may
+begin with a slash that means the folder of the dataset.
 """
 
 from collections.abc import Sequence
@@ -43,10 +25,10 @@ NO_DEPTH = "None"
 
 
 class DepthList(NamedTuple):
-    """What a list names."""
+    """The content of a list."""
 
     name: str
-    """Of the file."""
+    """File name."""
 
     pairs: list[tuple[str, str]]
     """Images and depth maps, as they are written, without a slash before them."""
@@ -56,7 +38,7 @@ class DepthList(NamedTuple):
 
 
 def read_depth_list(folder: Path, names: Sequence[str], checks: DatasetChecks) -> DepthList:
-    """The first of some lists that is in the folder; they are one list under several names."""
+    """Read a list that exists under several names."""
     path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
     if not path.exists():
         checks.report(f"none of the lists {', '.join(names)} is in {folder}")
@@ -72,10 +54,7 @@ def read_depth_list(folder: Path, names: Sequence[str], checks: DatasetChecks) -
 
 
 def first_place(folder: Path, places: Sequence[str], name: str) -> str:
-    """Name below the folder of a file, or of the folder a name begins with, in one of some places.
-
-    Where none has it, the first place is named.
-    """
+    """Find a file or folder in one of several places; the first place if none has it."""
     ways = [f"{place}/{name}".lstrip("/") for place in places]
     return next((way for way in ways if (folder / way).exists()), ways[0])
 
@@ -83,7 +62,7 @@ def first_place(folder: Path, places: Sequence[str], name: str) -> str:
 TRAIN, TEST, LABELED_TRAIN = 24_231, 654, 795
 
 MILLIMETERS = partial(read_depth, per_metre=1000)
-"""Steps of the depth maps."""
+"""Reads depth in fixed steps."""
 
 FACTS = DepthRange(max_depth=10.0, crop="eigen-nyu", nyu_crop=True)
 
@@ -91,14 +70,18 @@ TRAIN_LISTS = ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt")
 TEST_LISTS = ("nyu_test.txt", "nyudepthv2_test_files_with_gt.txt")
 TRAIN_PLACES = ("", "sync")
 TEST_PLACES = ("", "official_splits/test", "test")
-"""Folders that the names in the lists may be relative to; scenes of both parts may share one."""
+"""Folders that the names in the lists may be relative to."""
 
 PICTURE, DEPTH = "rgb_", "sync_depth_"
-"""How the names of the files of a scene begin."""
+"""Prefixes of the file names of a scene."""
 
 
 def nyu_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """24,231 images to train on, 654 to test on."""
+    """NYU Depth v2: 24,231 training images of the raw sequences, 654 labeled test images.
+
+    By the lists `nyu_train.txt` and `nyu_test.txt`, the usual convention of depth probes. Images
+    are 480 x 640 pixels with an empty frame; depth is in millimeters.
+    """
     train = _listed("train", folder, TRAIN_LISTS, TRAIN_PLACES, checks)
     test = _listed("test", folder, TEST_LISTS, TEST_PLACES, checks)
     checks.expect("train images", len(train), TRAIN)
@@ -110,10 +93,11 @@ def nyu_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def nyu_v2_labeled(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """795 images to train on, 654 to test on: `{train,test}/<scene>/` as BTS's tool writes them.
+    """NYU Depth v2 with the 795 labeled training images: `{train,test}/<scene>/` as BTS writes them.
 
-    The tool is `extract_official_train_test_set_from_mat.py`; its depth is the raw one, with holes,
-    and its images have a black frame.
+    With a thirtieth of the images, scores are not comparable to `nyu-v2`. BTS's tool
+    (`extract_official_train_test_set_from_mat.py`) gives raw depth with holes and images with a
+    black frame.
     """
     home = checks.find(folder, ("train", "test"), ("official_splits",))
     train, test = (
@@ -131,7 +115,7 @@ def nyu_v2_labeled(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 def _listed(
     name: str, folder: Path, lists: Sequence[str], places: Sequence[str], checks: DatasetChecks
 ) -> Split:
-    """A part by its list."""
+    """A split by its list."""
     found = read_depth_list(folder, lists, checks)
     pairs = [Pair(*(first_place(folder, places, file) for file in files)) for files in found.pairs]
     return paired_split(name, folder, pairs, MILLIMETERS, checks)
@@ -150,7 +134,7 @@ def _scene_pairs(home: Path, part: str) -> list[Pair]:
 KITTI_TRAIN, KITTI_TEST, TEST_WITHOUT_DEPTH = 23_158, 652, 45
 
 STEPS = partial(read_depth, per_metre=256)
-"""Steps of the depth maps."""
+"""Reads depth in fixed steps."""
 
 KITTI_FACTS = DepthRange(max_depth=80.0, crop="garg-kitti", kb_crop=True)
 
@@ -165,12 +149,19 @@ DEPTH_PLACES = (
     "train",
     "val",
 )
-"""Folders that hold the dates and the drives; the benchmark's archive has two, and Eigen's parts
-take drives from both."""
+"""Folders that hold dates and drives; the benchmark's archive has two, and Eigen's splits use
+both."""
 
 
 def kitti(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """23,158 images to train on, 652 to test on; Garg's crop."""
+    """KITTI depth by Eigen's split with Garg's crop: 23,158 training, 652 test images.
+
+    Lists `kitti_eigen_train.txt` and `kitti_eigen_test.txt`; images in
+    `input/<date>/<drive>_sync/image_02/data/`, depth in
+    `gt_depth/<drive>_sync/proj_depth/groundtruth/image_02/`, or both as their archives unpack.
+    Depth is that of the depth benchmark in 1/256 meter, 0 where no laser point fell. Of the 697
+    test images 45 have none; scores over all 697 with raw laser points are another convention.
+    """
     listed = read_depth_list(folder, KITTI_TRAIN_LISTS, checks)
     train = _split("train", folder, listed, checks)
     checks.expect("train images", len(train), KITTI_TRAIN)
@@ -185,7 +176,7 @@ def kitti(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def _split(name: str, folder: Path, listed: DepthList, checks: DatasetChecks) -> Split:
-    """A part by its list; a drive is looked for once."""
+    """A split by its list; each drive is searched once."""
 
     @cache
     def place(places: Sequence[str], top: str) -> str:

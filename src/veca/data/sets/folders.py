@@ -1,14 +1,12 @@
-"""Datasets of one's own: class folders, masks and depth beside the images.
+"""Datasets in plain layouts: class folders, or masks or depth maps beside images.
 
-Images in a folder for each class: `train/<class>/...` and `val/<class>/...`.
+Class folders: `train/<class>/...` and `val/<class>/...`, perhaps `test/<class>/...`.
 
-Plain layouts for masks and for depth, for sets of one's own.
-
-`images/` with `masks/` or `depth/`, whose PNG files have the names of the images, and `train.txt`
-and `val.txt`, which list these names without their endings. Masks hold numbers of `classes.txt`,
-which has a name a line, from 0, and 255 where pixels do not count. `scored.txt` may name the
-classes that a mean goes over; the others stay in the unions. Depth is in millimeters, 0 where it is
-unknown.
+Masks and depth: `images/` with `masks/` or `depth/`, whose PNG files have the names of the images,
+and `train.txt` and `val.txt`, which list these names without their endings. Masks hold numbers of
+`classes.txt`, one name per line from 0, and 255 for ignored pixels. `scored.txt` may name the
+classes of a mean over classes; the others stay in the unions. Depth is in millimeters, 0 where it
+is unknown.
 """
 
 import os
@@ -42,36 +40,36 @@ TEST = "test"
 
 
 class ClassImages(NamedTuple):
-    """What lies in the class folders of one part."""
+    """The class folders of one split."""
 
     builder: SplitBuilder
-    """Its labels are places in `names`."""
+    """Its labels are positions in `names`."""
 
     names: list[str]
-    """The classes, in the order in which they were met."""
+    """The classes in the order of their folders."""
 
     def split(self, classes: Sequence[str], checks: DatasetChecks) -> Split:
-        """The part, with the places of its classes among all classes as labels."""
+        """The split, with labels that number all classes."""
         unknown = sorted(set(self.names).difference(classes))
         if unknown:
             raise DatasetError(
-                f"{checks.name}: {self.builder.name} has the class {unknown[0]!r}, which is none "
-                f"of the {len(classes):,} classes; give it training images, or take it away."
+                f"{checks.name}: {self.builder.name} has the class {unknown[0]!r}, which is not "
+                f"one of the {len(classes):,} classes; add training images, or remove it."
             )
         numbers = {name: number for number, name in enumerate(classes)}
         return self.builder.split(len(classes), checks, [numbers[name] for name in self.names])
 
 
 def is_class_folders(folder: Path) -> bool:
-    """Whether a folder looks like this layout."""
+    """Whether a folder has class folders."""
     return (folder / TRAIN).is_dir()
 
 
 def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """A set in the plain layout.
+    """A dataset of class folders.
 
-    Classes are numbered by name, as they lie in `train`. Numbers are reported on `test` where it
-    has class folders, settings then chosen on `val`; else on `val`.
+    Classes are numbered in the order of their names in `train`. The test split is `test` if it has
+    class folders, with settings chosen on `val`; else `val`.
     """
     parts = (TRAIN, *_parts(folder))
     found = [read_class_folders(folder / part, folder, checks) for part in parts]
@@ -91,12 +89,12 @@ def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def read_class_folders(top: Path, folder: Path, checks: DatasetChecks) -> ClassImages:
-    """The images of a part, to any depth; a class may be a tar shard, `<class>.tar`, too.
+    """Read the images of a split, at any depth; a class may be a tar shard, `<class>.tar`.
 
     Args:
-        top: holds the class folders; the part has its name.
-        folder: of the set, below which images are named.
-        checks: of the set.
+        top: holds the class folders; the split has its name.
+        folder: of the dataset, below which images are named.
+        checks: of the dataset.
     """
     found = ClassImages(SplitBuilder(top.name, folder), [])
     places: dict[str, int] = {}
@@ -111,15 +109,15 @@ def read_class_folders(top: Path, folder: Path, checks: DatasetChecks) -> ClassI
             found.names.append(class_)
         found.builder.add_found(source, places[class_])
     if loose:
-        checks.report(f"{top.name}: {loose:,} images lie in no folder of a class")
+        checks.report(f"{top.name}: {loose:,} images are not in a class folder")
     return found
 
 
 def pictures_below(top: Path, checks: DatasetChecks) -> Iterator[tuple[str, ImageEntry]]:
-    """Name below a folder, and place, of all images in it, by folder and name."""
+    """All images in a folder, with their names below it."""
     try:
         found = list_images([top])
-    except DataError:  # not one
+    except DataError:  # no images
         return
     start = len(absolute(top)) + 1
     for row in found.rows.tolist():
@@ -131,21 +129,21 @@ def pictures_below(top: Path, checks: DatasetChecks) -> Iterator[tuple[str, Imag
 
 
 def _parts(folder: Path) -> list[str]:
-    """The other parts: one to report on, before it perhaps one to choose settings on."""
+    """The other splits: the test split, perhaps preceded by one to choose settings on."""
     held_out = [name for name in HELD_OUT if (folder / name).is_dir()][:1]
     test = [TEST] if has_folders(folder / TEST) else []
     if not held_out and not test:
         raise DatasetError(
             f"{folder} has {TRAIN}/, but neither {HELD_OUT[0]}/ nor {TEST}/ with a folder for each "
-            f"class; move some images of every class there, to measure on."
+            f"class; move some images of every class there."
         )
     return held_out + test
 
 
 def has_folders(folder: Path) -> bool:
-    """Whether a part has classes: the test images of a challenge often lie there without.
+    """Whether a split has class folders; the test images of a challenge often have none.
 
-    What begins with a dot is no class: notebooks and file managers put such folders anywhere.
+    Folders that begin with a dot do not count; notebooks and file managers create them.
     """
     return folder.is_dir() and any(
         path.is_dir() and not path.name.startswith(".") for path in folder.iterdir()
@@ -153,7 +151,7 @@ def has_folders(folder: Path) -> bool:
 
 
 def _class_of(name: str) -> str | None:
-    """The class of an image, by its name below the folder of its part."""
+    """The class of an image, by its name below the folder of its split."""
     shard = f"{SHARDS[0]}{MEMBER_MARK}"
     top, below, _ = name.partition(os.sep)
     if shard in top:
@@ -166,23 +164,23 @@ CLASSES, SCORED = "classes.txt", "scored.txt"
 PARTS = ("train", "val")
 
 ANIMALS = "voc2012_animals"
-"""A part of VOC 2012 whose other classes show up in too few images to be scored."""
+"""A subset of VOC 2012 whose other classes are in too few images to be evaluated."""
 
 ANIMALS_SCORED = ("background", "cat", "cow", "dog", "horse", "person", "sheep")
 
 
 def is_plain_masks(folder: Path) -> bool:
-    """Whether a folder looks like the layout with masks."""
+    """Whether a folder has the layout with masks."""
     return (folder / IMAGES).is_dir() and (folder / MASKS).is_dir()
 
 
 def is_plain_depth(folder: Path) -> bool:
-    """Whether a folder looks like the layout with depth."""
+    """Whether a folder has the layout with depth."""
     return (folder / IMAGES).is_dir() and (folder / DEPTH).is_dir()
 
 
 def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """A set of masks in the plain layout."""
+    """A dataset with masks in the plain layout."""
     checks.require(folder / IMAGES, folder / MASKS, folder / CLASSES)
     classes = tuple(lines(folder / CLASSES))
     if len(set(classes)) != len(classes):
@@ -202,7 +200,7 @@ def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def plain_depth(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """A set of depth maps in the plain layout."""
+    """A dataset with depth maps in the plain layout."""
     checks.require(folder / IMAGES, folder / DEPTH)
     train, val = _splits(folder, DEPTH, partial(read_depth, per_metre=1000), checks)
     return LabeledDataset(
@@ -213,7 +211,7 @@ def plain_depth(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 def _splits(
     folder: Path, kind: str, read_target: ReadTarget, checks: DatasetChecks
 ) -> tuple[Split, Split]:
-    """The parts by their lists."""
+    """The splits by their lists."""
     checks.require(*(folder / f"{part}.txt" for part in PARTS))
     images = _pictures(folder / IMAGES)
     train, val = (
@@ -233,7 +231,7 @@ def _splits(
 
 
 def _pictures(folder: Path) -> dict[str, str]:
-    """File names of images by their names without endings."""
+    """File names of images by their stems."""
     found: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() not in PICTURES:
@@ -241,7 +239,7 @@ def _pictures(folder: Path) -> dict[str, str]:
         if path.stem in found:
             raise DatasetError(
                 f"{folder} has both {found[path.stem]} and {path.name}, so that {path.stem} in a "
-                "list may mean either; take one away."
+                "list is ambiguous; remove one."
             )
         found[path.stem] = path.name
     return found
@@ -250,7 +248,7 @@ def _pictures(folder: Path) -> dict[str, str]:
 def _scored(
     folder: Path, classes: tuple[str, ...]
 ) -> tuple[tuple[int, ...] | None, dict[str, Any]]:
-    """The numbers of the classes that a mean goes over, None for all, and who says so."""
+    """The classes that are evaluated, None for all, and the source of this choice."""
     if (folder / SCORED).exists():
         names, source = tuple(lines(folder / SCORED)), SCORED
     elif folder.resolve().name == ANIMALS and classes == voc.CLASSES:

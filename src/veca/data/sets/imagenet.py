@@ -1,6 +1,6 @@
-"""ImageNet-1K and the two sets that its heads are measured on too, ImageNetV2 and ReaL.
+"""ImageNet-1K, and ImageNetV2 and ReaL, on which its heads are evaluated too.
 
-A class is a WordNet id such as n01440764; its number is the place of the id among the sorted 1,000.
+A class is a WordNet id such as n01440764; its number is its position among the sorted 1,000.
 """
 
 import os
@@ -26,7 +26,7 @@ from veca.data.sets.dataset import (
 from veca.data.sets.folders import has_folders, pictures_below, read_class_folders
 
 NAME = "imagenet-1k"
-"""The set whose heads are measured on the two others."""
+"""The dataset whose heads are evaluated on the two others."""
 
 CLASSES = 1000
 TRAIN = 1_281_167
@@ -39,7 +39,7 @@ KAGGLE = "ILSVRC/Data/CLS-LOC"
 """Where the competition's download keeps train/ and val/."""
 
 SOLUTION = "LOC_val_solution.csv"
-"""The competition's list of validation images and their classes."""
+"""Kaggle's list of validation images and their classes."""
 
 REAL_LIST = "real.json"
 """The list of ReaL: 50,000 lists of class numbers."""
@@ -49,7 +49,7 @@ V2_FOLDERS = (
     "imagenetv2-matched-frequency",
     "imagenet-matched-frequency-format-val",
 )
-"""The variant that papers report, as its archive has called it over time."""
+"""The variant that papers report, under the names of its archives."""
 
 VAL_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
 WORDNET_ID = re.compile(r"n\d{8}")
@@ -58,8 +58,8 @@ WORDNET_ID = re.compile(r"n\d{8}")
 def imagenet_1k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`train/<wnid>/` (or `train/<wnid>.tar`) and `val/<wnid>/`, or a flat `val/` with a list.
 
-    The list is LOC_val_solution.csv of the Kaggle download. Numbers are reported on `val`: the
-    labels of the test images are not public.
+    The list is LOC_val_solution.csv of the Kaggle download. `val` is the test split: the labels of
+    the test images are not public.
     """
     root = checks.find(folder, ("train", "val"), (KAGGLE,))
     found = read_class_folders(root / "train", root, checks)
@@ -119,7 +119,7 @@ def imagenet_real(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledDataset:
-    """A set on which a head of ImageNet-1K is measured."""
+    """A dataset on which heads of ImageNet-1K are evaluated."""
     classes = tuple(str(number) for number in range(CLASSES))
     return LabeledDataset(
         name=name,

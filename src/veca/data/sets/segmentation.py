@@ -38,34 +38,34 @@ from veca.data.sets.dataset import (
 )
 
 UNKNOWN = 254
-"""The mark, in a table, of numbers that do not occur in the files of a set; no class has it."""
+"""Entry of a label map for numbers that do not occur in the published files."""
 
 MOST_CLASSES = UNKNOWN
-"""Classes that a set of masks can have."""
+"""Most classes of a dataset with masks."""
 
 MOST_NAMED = 8
-"""Unknown numbers that an error names."""
+"""Unknown numbers that an error lists."""
 
 Table = NDArray[np.uint8]
 
 
 def remap(numbers: UInt8[np.ndarray, "H W"], table: UInt8[np.ndarray, "256"]) -> NDArray[np.uint8]:
-    """The class of each pixel; a number that the set does not have is an error."""
+    """Map numbers to classes; a number that the dataset does not have is an error."""
     classes: NDArray[np.uint8] = table[numbers]
     unknown = np.unique(numbers[classes == UNKNOWN]).tolist()
     if unknown:
         more = ", ..." if len(unknown) > MOST_NAMED else ""
         known = np.flatnonzero(table != UNKNOWN)
         raise DataError(
-            f"a mask holds the numbers {', '.join(map(str, unknown[:MOST_NAMED]))}{more}, but the "
-            f"{len(known)} numbers of this set lie in {known[0]}..{known[-1]} and are others; give "
-            "the masks as their makers published them, not converted ones."
+            f"a mask holds the numbers {', '.join(map(str, unknown[:MOST_NAMED]))}{more}, which are "
+            f"not among the {len(known)} numbers of this dataset in {known[0]}..{known[-1]}; use the "
+            "masks as published, not converted ones."
         )
     return classes
 
 
 def table_of(classes: Mapping[int, int]) -> Table:
-    """A table that knows these numbers, each with its class."""
+    """Build a label map from numbers to classes."""
     table = np.full(256, UNKNOWN, np.uint8)
     table[list(classes.keys())] = list(classes.values())
     table.flags.writeable = False
@@ -73,56 +73,54 @@ def table_of(classes: Mapping[int, int]) -> Table:
 
 
 def plain_table(num_classes: int) -> Table:
-    """Numbers that are classes already, and `IGNORE_INDEX`."""
+    """The label map of masks whose numbers are classes, or `IGNORE_INDEX`."""
     if not 1 <= num_classes <= MOST_CLASSES:
         raise DataError(
-            f"{num_classes} classes cannot be told apart in the 8 bits of a mask; use 1 to "
-            f"{MOST_CLASSES}."
+            f"{num_classes} classes are invalid for masks of 8 bits; use 1 to {MOST_CLASSES}."
         )
     return table_of({**_ranks(range(num_classes)), IGNORE_INDEX: IGNORE_INDEX})
 
 
 def _ranks(numbers: Iterable[int], first: int = 0) -> dict[int, int]:
-    """Numbers to classes in their order."""
+    """Number classes in order."""
     return {number: class_ for class_, number in enumerate(numbers, start=first)}
 
 
 ADE20K = table_of({0: IGNORE_INDEX, **_ranks(range(1, 151))})
-"""0 is what belongs to none of the 150 classes."""
+"""0 is not one of the 150 classes."""
 
 CONTEXT_60 = table_of(_ranks(range(60)))
-"""0 is the background, a class that counts; nothing is ignored."""
+"""0 is the background, which is evaluated; nothing is ignored."""
 
 CONTEXT_59 = table_of({0: IGNORE_INDEX, **_ranks(range(1, 60))})
-"""As `CONTEXT_60`, but the background does not count."""
+"""As `CONTEXT_60`, but the background is ignored."""
 
 _COCO_ABSENT = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
-"""Numbers of categories that COCO planned and never used."""
+"""Numbers of categories that COCO reserved and never used."""
 
 _COCO_THINGS = [number for number in range(91) if number not in _COCO_ABSENT]
 _COCO_STUFF = range(91, 182)
 
 COCO_STUFF = table_of({**_ranks([*_COCO_THINGS, *_COCO_STUFF]), IGNORE_INDEX: IGNORE_INDEX})
-"""80 things, then 91 stuffs; a number in a file is that of a category less one."""
+"""80 things, then 91 kinds of stuff; a number in a file is a category minus one."""
 
 COCO_OBJECT = table_of(
     {**dict.fromkeys([*_COCO_STUFF, IGNORE_INDEX], 0), **_ranks(_COCO_THINGS, first=1)}
 )
-"""80 things after the background, which is all stuff and all that has no label; none is ignored."""
+"""Background, which is stuff and unlabeled pixels, then 80 things; nothing is ignored."""
 
 CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
-"""The ids that count, in the order of the 19 classes."""
+"""The ids of the 19 classes, in order."""
 
 CITYSCAPES = table_of({**dict.fromkeys(range(34), IGNORE_INDEX), **_ranks(CITYSCAPES_IDS)})
-"""Ids 0 to 33. Others are unknown, 255 too: it is in files of train ids, which are no ids."""
+"""Ids 0 to 33. Others are unknown, also 255, which occurs in files of train ids."""
 
 VOC = plain_table(21)
-"""Classes as they are, 255 along the borders of objects and where nobody could tell."""
+"""Classes as they are; 255 along the borders of objects and where it was unclear."""
 
 
 MASK_MODES = ("P", "L", "1")
-"""Pillow's names for 8 bits with and without a palette, and for 1 bit, which it spreads to 0, 255.
-"""
+"""Pillow's names for 8 bits with and without a palette, and for 1 bit, which it maps to 0, 255."""
 
 DEPTH_MODE = "I;16"
 
@@ -130,7 +128,7 @@ MATLAB = ".mat"
 
 
 def read_mask(path: str, table: Table) -> NDArray[np.uint8]:
-    """The classes of the pixels of a PNG file, or of one of the MATLAB files of SBD."""
+    """Read classes from a PNG file, or from a MATLAB file of SBD."""
     numbers = _sbd_numbers(path) if path.endswith(MATLAB) else _indices(path)
     try:
         return remap(numbers, table)
@@ -139,34 +137,34 @@ def read_mask(path: str, table: Table) -> NDArray[np.uint8]:
 
 
 def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
-    """Meters from a PNG file of 16 bits, so many steps to a meter; 0 stays 0, unknown."""
+    """Read meters from a 16-bit PNG file with `per_metre` steps; 0 stays 0, unknown."""
     mode, numbers = _png(path)
     if mode != DEPTH_MODE:
         raise ImageError(
-            f"{path} has the mode {mode}, but depth needs one channel of 16 bits; give the depth "
-            "as it was published, not an image of it."
+            f"{path} has the mode {mode}, but depth needs one channel of 16 bits; use the "
+            "published files, not images of them."
         )
     return numbers.astype(np.float32) / np.float32(per_metre)
 
 
 def _indices(path: str) -> NDArray[np.uint8]:
-    """The numbers of a mask, never by way of colors."""
+    """Read the palette indices of a mask, never its colors."""
     mode, numbers = _png(path)
     if mode not in MASK_MODES:
         raise ImageError(
-            f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with the number "
-            "of a class at each pixel; give the masks as they were published, not colored ones."
+            f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with class "
+            "numbers; use the published files, not colored ones."
         )
     return numbers.astype(np.uint8) * np.uint8(255) if mode == "1" else numbers
 
 
 def _png(path: str) -> tuple[str, NDArray[Any]]:
-    """Mode and numbers of a PNG file; others are refused, since JPEG would change the numbers."""
+    """Mode and values of a PNG file; other formats are refused, since JPEG changes values."""
     with strict_pillow(MAX_PIXELS), opened(path) as (name, image):
         if image.format != "PNG":
             raise ImageError(
-                f"{path} is a {image.format} file, but masks and depth are read from PNG files, "
-                "which keep numbers as they are; give the published files."
+                f"{path} is a {image.format} file, but masks and depth must be PNG files, which "
+                "are lossless; use the published files."
             )
         check_size(name, image, MAX_PIXELS)
         load(name, image)
@@ -179,8 +177,7 @@ def _sbd_numbers(path: str) -> NDArray[np.uint8]:
     numbers = record["Segmentation"][0] if "Segmentation" in (record.dtype.names or ()) else record
     if numbers.dtype != np.uint8 or numbers.ndim != 2:
         raise ImageError(
-            f"{path} holds no mask as GTcls.Segmentation; get the Semantic Boundaries Dataset "
-            "again."
+            f"{path} has no mask GTcls.Segmentation; get the Semantic Boundaries Dataset again."
         )
     return numbers
 
@@ -196,20 +193,23 @@ TRAIN, VAL, TRAIN_AUG, EXTRA = 1_464, 1_449, 10_582, 9_118
 PICTURES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"
 
 BELOW = ("VOC2012", "VOCdevkit/VOC2012")
-"""Where the set may lie below the folder that is given."""
+"""Folders in which the dataset may lie."""
 
 CONVERTED = "SegmentationClassAug"
-"""SBD's masks as PNG files, beside those of VOC, as others convert them."""
+"""SBD's masks converted to PNG files."""
 
 SBD = ("benchmark_RELEASE/dataset", "VOCaug/dataset")
-"""SBD as published, and as mmsegmentation wants it; in the folder of the set or above it."""
+"""SBD as published, and as used by mmsegmentation; in the dataset's folder or above it."""
 
 LEVELS_ABOVE = 2
-"""How far above: VOCdevkit, and the folder that holds it."""
+"""Levels above: VOCdevkit, and its parent."""
 
 
 def voc2012(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """VOC's own 1,464 images to train on, 1,449 to test on; 21 classes with the background."""
+    """PASCAL VOC 2012: 1,464 training and 1,449 test images, 21 classes with the background.
+
+    `VOCdevkit/VOC2012/{JPEGImages,SegmentationClass,ImageSets/Segmentation}`.
+    """
     home = _home(folder, checks)
     names = list(lines(home / LISTS / "train.txt"))
     train = _split("train", home, _own_pairs(names), checks)
@@ -225,7 +225,12 @@ def voc2012(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def voc2012_aug(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """VOC's train part with 9,118 images of SBD; the same images to test on as `voc2012`."""
+    """VOC 2012 with 9,118 more training images of the Semantic Boundaries Dataset (SBD).
+
+    "trainaug" in papers: the union of VOC's train split and SBD's splits without VOC's val split,
+    10,582 images. SBD's masks have no ignored border around objects; images that VOC has masks of
+    keep those. The test images are those of `voc2012`.
+    """
     home = _home(folder, checks)
     own = set(lines(home / LISTS / "train.txt"))
     val = set(lines(home / LISTS / "val.txt"))
@@ -258,19 +263,19 @@ def _own_pairs(names: Iterable[str]) -> list[Pair]:
 
 
 def _val(home: Path, train: Split, checks: DatasetChecks) -> Split:
-    """The part to test on."""
+    """The test split."""
     val = _split("val", home, _own_pairs(lines(home / LISTS / "val.txt")), checks)
     checks.expect("val images", len(val), VAL)
     return val
 
 
 def _split(name: str, home: Path, pairs: Iterable[Pair], checks: DatasetChecks) -> Split:
-    """A part, with VOC's numbers."""
+    """A split with VOC's label map."""
     return paired_split(name, home, pairs, partial(read_mask, table=VOC), checks)
 
 
 def _extra_pairs(home: Path, known: set[str], checks: DatasetChecks) -> tuple[list[Pair], str]:
-    """Images that only SBD has masks of, and what those are: its own, or converted ones."""
+    """Images with masks of SBD only, and where these are from: published or converted."""
     if sbd := _find_sbd(home):
         checks.require(sbd / "train.txt", sbd / "val.txt")
         names = {*lines(sbd / "train.txt"), *lines(sbd / "val.txt")}
@@ -315,14 +320,20 @@ CONTEXT_BELOW = ("VOC2010", "VOCdevkit/VOC2010")
 
 
 def context_60(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """60 classes: the background counts, and nothing is ignored."""
+    """PASCAL Context with 60 classes: the background is evaluated, nothing is ignored.
+
+    `VOCdevkit/VOC2010/{JPEGImages,SegmentationClassContext,ImageSets/SegmentationContext}`, the
+    masks as mmsegmentation writes them from `trainval_merged.json`: of 459 raw ids the 59 most
+    frequent and 0, each by its rank. The MATLAB files of the first release are not read: their
+    masks differ (mmsegmentation, pull request 474). Classes are in alphabetical order.
+    """
     train, val = _splits(folder, checks, CONTEXT_60)
     name = "pascal-context-60"
     return LabeledDataset(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
 
 
 def context_59(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """59 classes: the background is ignored, which gives higher numbers."""
+    """PASCAL Context with 59 classes: the background is ignored, which gives higher scores."""
     train, val = _splits(folder, checks, CONTEXT_59)
     name = "pascal-context-59"
     return LabeledDataset(
@@ -331,7 +342,7 @@ def context_59(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def _splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Split, Split]:
-    """Both parts with one of the two ways to see the background."""
+    """Both splits with one of the two label maps."""
     needed = (
         CONTEXT_PICTURES,
         CONTEXT_MASKS,
@@ -387,7 +398,10 @@ ADE20K_BELOW = ("ADEChallengeData2016",)
 
 
 def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """20,210 images to train on, 2,000 to test on."""
+    """ADE20K with 150 classes, as in the challenge of 2016: 20,210 training, 2,000 test images.
+
+    `ADEChallengeData2016/{images,annotations}/{training,validation}`.
+    """
     needed = [f"{kind}/{part}" for kind in (ADE20K_PICTURES, ADE20K_MASKS) for part in PARTS]
     home = checks.find(folder, needed, ADE20K_BELOW)
     read = partial(read_mask, table=ADE20K)
@@ -402,7 +416,7 @@ def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def _pairs(home: Path, part: str) -> list[Pair]:
-    """Images and masks of one name."""
+    """Images and masks of the same name."""
     return [
         Pair(image, f"{ADE20K_MASKS}/{part}/{PurePosixPath(image).stem}.png")
         for image in files_below(home, f"{ADE20K_PICTURES}/{part}", ".jpg")
@@ -442,25 +456,30 @@ COCO_TRAIN, COCO_VAL = 118_287, 5_000
 COCO_PARTS = ("train2017", "val2017")
 COCO_PICTURES = ("images", "")
 COCO_MASKS = ("annotations", "stuffthingmaps", "stuffthingmaps_trainval2017")
-"""Folders in which the parts may lie, in the order in which they are looked for."""
+"""Folders in which the splits may lie, in the order of search."""
 
 
 def coco_stuff(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """171 classes: 80 things and 91 stuffs; what has no label is ignored."""
+    """COCO-Stuff 164k: 171 classes, 80 things and 91 kinds of stuff; unlabeled pixels are ignored.
+
+    Images in `images/{train2017,val2017}` or `{train2017,val2017}`; masks, the content of
+    `stuffthingmaps_trainval2017.zip`, in `annotations` or `stuffthingmaps`. Converted files beside
+    them (`*_labelTrainIds.png`, `*_instanceTrainIds.png`) are ignored.
+    """
     train, val = _coco_splits(folder, checks, COCO_STUFF)
     classes = THINGS + STUFF
     return LabeledDataset(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
 
 
 def coco_object(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """81 classes: 80 things and the background, which is all else; nothing is ignored."""
+    """COCO-Stuff 164k with 81 classes: 80 things and the background; nothing is ignored."""
     train, val = _coco_splits(folder, checks, COCO_OBJECT)
     classes = ("background", *THINGS)
     return LabeledDataset(name="coco-object", kind="masks", classes=classes, train=train, test=val)
 
 
 def _coco_splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Split, Split]:
-    """Both parts with one of the two readings of their masks."""
+    """Both splits with one of the two label maps."""
     images, masks = (_place(folder, names, checks) for names in (COCO_PICTURES, COCO_MASKS))
     read = partial(read_mask, table=table)
     train, val = (
@@ -482,7 +501,7 @@ def _coco_splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Spl
 
 
 def _place(folder: Path, names: tuple[str, ...], checks: DatasetChecks) -> str:
-    """The first of some folders that holds both parts."""
+    """The first of some folders that holds both splits."""
     held = [name for name in names if all((folder / name / part).exists() for part in COCO_PARTS)]
     if not held:
         wanted = ", ".join(name or "." for name in names)
@@ -505,7 +524,11 @@ PICTURE_ENDING, MASK_ENDING = "_leftImg8bit.png", "_gtFine_labelIds.png"
 
 
 def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """2,975 images to train on, 500 to test on; all that is not of the 19 classes is ignored."""
+    """Cityscapes: 2,975 training, 500 test images; everything outside the 19 classes is ignored.
+
+    `leftImg8bit/{train,val}/<city>/*_leftImg8bit.png` with `gtFine/.../*_gtFine_labelIds.png`, as
+    published; train ids beside them are ignored. The labels of the test images are not public.
+    """
     parts = ("train", "val")
     needed = [
         f"{kind}/{part}" for kind in (CITYSCAPES_PICTURES, CITYSCAPES_MASKS) for part in parts
@@ -523,7 +546,7 @@ def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def _cityscapes_pairs(home: Path, part: str) -> list[Pair]:
-    """Images and masks of one city and name."""
+    """Images and masks of the same city and name."""
     images = files_below(home, f"{CITYSCAPES_PICTURES}/{part}", PICTURE_ENDING)
     return [Pair(image, _mask_name(image)) for image in images]
 
