@@ -1,20 +1,4 @@
-"""Device, precision, threads and seeds.
-
-Where to compute, by name.
-
-Which numbers a network computes with.
-
-bf16 is autocast: weights, the residual stream and everything that adds up stay fp32, matrix
-products take and give bfloat16. It has the range of fp32, so no loss needs scaling.
-
-How many threads torch computes with, where other processes need processors too.
-
-Threads that work on one product wait for the slowest of them at every step. If a decoding process
-holds one of their processors, all of them wait for its time slice to end: on two busy cores, two
-threads were measured to be six to ten times slower than one.
-
-Seeds of one purpose at one step, unrelated to all others.
-"""
+"""Devices, precision, threads and seeds."""
 
 import hashlib
 import os
@@ -26,7 +10,7 @@ import torch
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of this name; 'auto' is the first graphics processor, or else the CPU."""
+    """The device of this name; 'auto' is the first GPU, or else the CPU."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -34,32 +18,27 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
-    except (
-        RuntimeError,
-        AssertionError,
-        NotImplementedError,
-    ) as error:  # as builds of torch differ
+    except (RuntimeError, AssertionError) as error:  # as builds of torch differ
         raise ValueError(
-            f"the device {name!r} cannot be used here; use 'auto', 'cpu', or 'cuda' where there is "
-            "a graphics processor."
+            f"the device {name!r} is not available; use 'auto', 'cpu', or 'cuda' on a GPU."
         ) from error
     if device.type == "meta":
-        raise ValueError("the device 'meta' holds no numbers; use 'auto' or 'cpu'.")
+        raise ValueError("the device 'meta' has no memory; use 'auto' or 'cpu'.")
     return device
 
 
 Precision = Literal["fp32", "bf16", "auto"]
-"""What can be asked for; 'auto' is bf16 where the hardware computes it natively, else fp32."""
+"""A requested precision; 'auto' is bf16 where the hardware supports it natively, else fp32."""
 
 ResolvedPrecision = Literal["fp32", "bf16"]
-"""What is computed with, and written down beside results."""
+"""The precision of a computation, as recorded with its results."""
 
 
 def resolve_precision(precision: Precision, device: torch.device | str) -> ResolvedPrecision:
-    """The precision that is meant on a device; what is asked for by name is always honored."""
+    """The precision on a device; one requested by name is always used."""
     if precision not in get_args(Precision):
         raise ValueError(
-            f"precision={precision!r} is not known; use {', '.join(get_args(Precision))}."
+            f"precision={precision!r} is unknown; use {', '.join(get_args(Precision))}."
         )
     if precision != "auto":
         return precision
@@ -78,13 +57,17 @@ def computes_bf16(device: torch.device) -> bool:
 def autocast(
     device: torch.device, precision: Precision
 ) -> AbstractContextManager[object, bool | None]:
-    """Matrix products in this precision; fp32 leaves things as they are."""
+    """Matrix products in this precision; fp32 leaves an outer autocast alone.
+
+    Weights, the residual stream and accumulations stay fp32. bfloat16 has the range of fp32, so
+    losses need no scaling.
+    """
     half = resolve_precision(precision, device) == "bf16"
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
 def usable_processors() -> int:
-    """Processors that this process may run on, which containers and schedulers can restrict."""
+    """Processors that this process may use, which containers and schedulers can restrict."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -92,7 +75,12 @@ def usable_processors() -> int:
 
 @contextmanager
 def cpu_threads(num_processes: int) -> Iterator[None]:
-    """Compute with the threads that so many busy processes leave room for, at least one."""
+    """Leave processors to other busy processes; torch keeps at least one thread.
+
+    Threads of one product wait for the slowest of them. If a decoding process takes one of their
+    processors, all wait for its time slice: on two busy cores, two threads were measured to be six
+    to ten times slower than one.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, min(before, usable_processors() - num_processes)))
     try:
@@ -102,6 +90,6 @@ def cpu_threads(num_processes: int) -> Iterator[None]:
 
 
 def seed_for(seed: int, step: int, purpose: str) -> int:
-    """A seed for one purpose at one step, from 0 to 2**63 - 1, unrelated to all others."""
+    """A seed for one purpose at one step, from 0 to 2**63 - 1, independent of all others."""
     digest = hashlib.sha256(f"{purpose}/{seed}/{step}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

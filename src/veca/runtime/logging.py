@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 logger = logging.getLogger("veca")
-"""What the package reports; commands show it on stderr (`log_to_console`)."""
+"""The package's logger; commands show it on stderr (`log_to_console`)."""
 
 CONSOLE = Console(stderr=True)
 """Where messages and progress bars are drawn: one console, so that neither overwrites the other."""
@@ -41,128 +40,81 @@ def log_to_console(shown: bool = True) -> Iterator[None]:
 
 
 Clock = Callable[[], float]
-"""Seconds that only ever rise."""
+"""Monotonic seconds."""
 
-PACE_SECONDS = 30.0
-"""How far back the pace looks."""
+SPEED_SECONDS = 30.0
+"""The speed is the mean over this time."""
 
 BAR_SECONDS = 0.1
-"""Least time between two drawings of the bar."""
+"""Minimum time between two drawings of the bar."""
 
 LINE_SECONDS = 10.0
-"""Least time between two plain lines."""
-
-
-class Pace:
-    """Things per second, lately."""
-
-    def __init__(self, done: int, clock: Clock) -> None:
-        self.done = done
-        self._clock = clock
-        self._points = deque([(clock(), done)])
-
-    def advance(self, count: int) -> None:
-        """Note that more are done."""
-        self.done += count
-        now = self._clock()
-        if now - self._points[-1][0] >= BAR_SECONDS:  # so that their number is bounded
-            self._points.append((now, self.done))
-        while len(self._points) > 2 and now - self._points[1][0] >= PACE_SECONDS:
-            self._points.popleft()
-
-    @property
-    def rate(self) -> float:
-        """Things per second; 0 before anything is done."""
-        start, before = self._points[0]
-        elapsed = self._clock() - start
-        return (self.done - before) / elapsed if elapsed > 0 else 0.0
+"""Minimum time between two lines in a log."""
 
 
 class Tracker:
-    """What the work tells its progress to."""
+    """Counts finished items: a bar on a terminal, a line every few seconds in a log.
 
-    def __init__(self, total: int, unit: str, done: int, clock: Clock) -> None:
-        self.total = total
-        self.unit = unit
-        self.pace = Pace(done, clock)
+    No thread draws it, since data loaders may fork meanwhile.
+    """
 
-    def advance(self, count: int = 1) -> None:
-        """Tell that more are done."""
-        self.pace.advance(count)
-        self.show()
-
-    def show(self) -> None:
-        """Nothing: this one is silent."""
-
-    def close(self) -> None:
-        """Say the last word."""
-
-    def speed(self) -> str:
-        """Such as '85.3 images/s, 3 min 42 s left'."""
-        rate = self.pace.rate
-        words = f"{rate:,.1f} {self.unit}/s"
-        left = self.total - self.pace.done
-        return f"{words}, {duration(left / rate)} left" if left > 0 and rate > 0 else words
-
-
-class Lines(Tracker):
-    """Plain lines, for logs and pipes: one at times, one at the end."""
-
-    def __init__(self, total: int, unit: str, done: int, clock: Clock, console: Console) -> None:
-        super().__init__(total, unit, done, clock)
-        self._console = console
-        self._clock = clock
-        self._shown_at = clock()
-        self._shown = done
-
-    def show(self) -> None:
-        """Write a line if the last one is old."""
-        if self._clock() - self._shown_at >= LINE_SECONDS:
-            self._write()
-
-    def close(self) -> None:
-        """Write how far it came, unless that was just written."""
-        if self._shown != self.pace.done:
-            self._write()
-
-    def _write(self) -> None:
-        """One line."""
-        self._shown_at, self._shown = self._clock(), self.pace.done
-        line = f"{self.pace.done:,} of {self.total:,} {self.unit}, {self.speed()}"
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-class Bar(Tracker):
-    """A bar that is drawn over itself, for people."""
-
-    def __init__(self, total: int, unit: str, done: int, clock: Clock, console: Console) -> None:
-        super().__init__(total, unit, done, clock)
-        self._clock = clock
+    def __init__(  # noqa: PLR0913, PLR0917 - made by `progress` alone
+        self, total: int, unit: str, done: int, shown: bool, console: Console, clock: Clock
+    ) -> None:
         self._bar = Progress(
             TextColumn(f"{{task.completed:,.0f}} of {{task.total:,.0f}} {unit}"),
             BarColumn(),
             TextColumn("{task.fields[speed]}"),
             console=console,
             auto_refresh=False,
+            redirect_stdout=False,
+            disable=not shown,
+            get_time=clock,
+            speed_estimate_period=SPEED_SECONDS,
         )
-        self._task = self._bar.add_task("", total=total, completed=done, speed="")
-        self._shown_at = clock()
-        self._bar.start()
+        self._task_id = self._bar.add_task("", total=total, completed=done, speed="")
+        self._task = self._bar.tasks[0]
+        self._unit, self._shown, self._console, self._clock = unit, shown, console, clock
+        self._shown_at, self._shown_done = clock(), done
+        if console.is_terminal:
+            self._bar.start()
 
-    def show(self) -> None:
-        """Draw the bar if the last drawing is old."""
-        if self._clock() - self._shown_at >= BAR_SECONDS:
-            self._draw()
+    @property
+    def done(self) -> int:
+        """Items finished so far."""
+        return int(self._task.completed)
+
+    def advance(self, count: int = 1) -> None:
+        """Count items, and show them unless something was shown a moment ago."""
+        self._bar.update(self._task_id, advance=count)
+        pause = BAR_SECONDS if self._console.is_terminal else LINE_SECONDS
+        if self._clock() - self._shown_at >= pause:
+            self._show()
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
-        self._draw()
-        self._bar.stop()
+        """Show the final count."""
+        if self._shown_done != self.done:
+            self._show()
+        if self._console.is_terminal:  # elsewhere it would print an empty line
+            self._bar.stop()
 
-    def _draw(self) -> None:
-        """Draw the bar now."""
-        self._shown_at = self._clock()
-        self._bar.update(self._task, completed=self.pace.done, speed=self.speed(), refresh=True)
+    def _show(self) -> None:
+        self._shown_at, self._shown_done = self._clock(), self.done
+        if self._console.is_terminal:
+            self._bar.update(self._task_id, speed=self._speed(), refresh=True)
+        elif self._shown:
+            total = int(self._task.total or 0)
+            parts = [f"{self.done:,} of {total:,} {self._unit}", self._speed()]
+            line = ", ".join(part for part in parts if part)
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _speed(self) -> str:
+        """Such as '85.3 images/s, 3 min 42 s left'; empty before it is known."""
+        speed, left = self._task.speed, self._task.remaining
+        if not speed:
+            return ""
+        text = f"{speed:,.1f} {self._unit}/s"
+        return f"{text}, {duration(left / speed)} left" if left else text
 
 
 @contextmanager
@@ -172,15 +124,11 @@ def progress(  # noqa: PLR0913 - the last two are for tests
     *,
     done: int = 0,
     shown: bool = True,
-    console: Console | None = None,
+    console: Console = CONSOLE,
     clock: Clock = time.monotonic,
 ) -> Iterator[Tracker]:
-    """Show how far work has come, of which `done` was done before; in silence if not `shown`."""
-    tracker = Tracker(total, unit, done, clock)
-    if shown:
-        console = console or Console(stderr=True)
-        kind = Bar if console.is_terminal else Lines
-        tracker = kind(total, unit, done, clock, console)
+    """Show the progress of work of which `done` items were finished before."""
+    tracker = Tracker(total, unit, done, shown, console, clock)
     try:
         yield tracker
     finally:
@@ -188,7 +136,7 @@ def progress(  # noqa: PLR0913 - the last two are for tests
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it, such as '3 min 42 s'."""
+    """A time such as '3 min 42 s'."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
