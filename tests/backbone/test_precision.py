@@ -12,7 +12,7 @@ import veca
 from veca.analysis.demo import sample_photos
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import Features
-from veca.probe.knn import knn
+from veca.probe.knn import knn_votes
 from veca.runtime.device import resolve_precision
 
 pytest.importorskip("skimage", reason="needs veca[samples], which has the photographs")
@@ -127,7 +127,7 @@ def test_twenty_neighbors_give_the_same_labels(budget: int) -> None:
             torch.cat([model(some, budget).image for some in part.split(50)])
             for part in (train, test)
         ]
-        return knn(features[0], labels, features[1], classes, ks=(20,))[20].argmax(dim=1)
+        return knn_votes(features[0], labels, features[1], classes, ks=(20,))[20].argmax(dim=1)
 
     whole, half = map(told, both(NAME))
     assert len(whole.unique()) > 15  # the labels could differ

@@ -19,7 +19,7 @@ from veca.data.images import decode
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import Split
 from veca.probe.features import CropConfig, extract_image_features
-from veca.probe.heads import LinearHead
+from veca.probe.linear import LinearHead
 from veca.probe.models import PixelModel
 from veca.probe.predict import SavedHead, load_head, predict_labels, save_head
 from veca.probe.rows import Setting
@@ -47,7 +47,7 @@ def pixels_head(folder: Path, name: str = "head", **changes: Any) -> str:
         "resolution": 16,
         "protocol": "dinov2",
         "seed": 0,
-        "facts": {"margin": 1.0, "feature": "image"},
+        "facts": {"resize_ratio": 1.0, "feature": "image"},
         "tensors": {"weight": weight, "bias": torch.zeros(2)},
     }
     save_head(SavedHead(**usual | changes), folder / f"{name}.safetensors")
@@ -186,7 +186,7 @@ def test_depth_is_drawn_and_written_in_the_unit_that_holds_it(
     assert meters.mean() == pytest.approx(row["meters"]["mean"], abs=1e-3)
 
     far = load_head(head)
-    far.facts["scale"]["most"] = 80.0
+    far.facts["bins"]["max_depth"] = 80.0
     save_head(far, folder / "far.safetensors")
     assert main(["predict", "far.safetensors", "set/images/50.png", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)

@@ -238,7 +238,7 @@ def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn
     ("words", "said"),
     [
         (["dance"], "'dance' is no task; use linear, knn, "),
-        (["depth", "photos", *FLAGS], "photos tells classes of its pictures, but depth needs"),
+        (["depth", "photos", *FLAGS], "photos is labeled with classes, but depth needs"),
         (["knn", "nowhere", *FLAGS], "nowhere is neither a folder nor NAME=FOLDER"),
         (["knn", "food101=photos", *FLAGS], "food101"),
         (["knn", "photos", *FLAGS, "--model", "none"], "'none' is not a known model"),

@@ -1,7 +1,7 @@
 """Small pictures whose colors tell classes and depth, and a model that sees colors."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from veca.probe.protocols import (
     SegmentationAugment,
     SegmentationProtocol,
 )
-from veca.probe.rows import Setting
+from veca.probe.rows import ProbeResult, Setting
 from veca.runtime.distributed import Ranks
 
 CPU = torch.device("cpu")
@@ -39,12 +39,10 @@ SMALL = SegmentationProtocol(
     resolution=32,
     steps=60,
     batch=4,
-    rates=(0.05,),
-    decay=1e-4,
+    learning_rates=(0.05,),
+    weight_decay=1e-4,
     schedule="poly",
-    append_image_feature=False,
-    views=2,
-    denominator="valid",
+    num_crops=2,
     augment=AUGMENT,
 )
 SMALL_DEPTH = DepthProtocol(
@@ -52,15 +50,14 @@ SMALL_DEPTH = DepthProtocol(
     resolution=32,
     steps=60,
     batch=4,
-    rates=(0.05,),
-    decay=1e-4,
+    learning_rates=(0.05,),
+    weight_decay=1e-4,
     schedule="poly",
-    append_image_feature=False,
-    views=2,
+    num_crops=2,
     bins=16,
     upsample=2,
-    settling=5,
-    augment=DepthAugment(crop=(0.75, 0.75), colored=0.0),
+    warmup_iters=5,
+    augment=DepthAugment(crop=(0.75, 0.75), color=0.0),
 )
 
 
@@ -170,3 +167,8 @@ def ramps(folder: Path, train: int = 8, test: int = 4) -> LabeledDataset:
         test=split_of(folder, "val", "depth", range(50, 50 + test)),
         depth=DepthRange(),
     )
+
+
+def by_setting(found: Iterable[ProbeResult]) -> dict[tuple[Setting, int], ProbeResult]:
+    """Results by setting and seed."""
+    return {(one.setting, one.seed): one for one in found}

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.probe.made_up_rows import row
 from veca.probe.bootstrap import compare_to_baseline, save_per_image
 from veca.probe.metrics import (
-    PER_PICTURE,
+    PER_IMAGE,
     depth_metrics,
     intersections,
     segmentation_metrics,
@@ -81,7 +81,7 @@ def depth_row(folder: Path, errors: np.ndarray, **changes: Any) -> Row:
     write_cases(
         folder,
         found,
-        {name: torch.from_numpy(errors[:, at].copy()) for at, name in enumerate(PER_PICTURE)},
+        {name: torch.from_numpy(errors[:, at].copy()) for at, name in enumerate(PER_IMAGE)},
     )
     return found
 
@@ -104,10 +104,10 @@ def confusions_of(seed: int, skill: int = 3, pictures: int = 20) -> Tensor:
 
 
 def errors_of(seed: int, scale: float = 1.0, pictures: int = 30) -> np.ndarray:
-    """Errors of pictures as `picture_errors` gives them; the last picture has no depth."""
-    errors = np.random.default_rng(seed).random((pictures, len(PER_PICTURE) + 2)) * scale + 0.1
+    """Errors of pictures as `image_errors` gives them; the last picture has no depth."""
+    errors = np.random.default_rng(seed).random((pictures, len(PER_IMAGE) + 2)) * scale + 0.1
     errors[:, -1] = 1
-    errors[-1] = [np.nan] * len(PER_PICTURE) + [0, 0]
+    errors[-1] = [np.nan] * len(PER_IMAGE) + [0, 0]
     return errors
 
 

@@ -90,8 +90,8 @@ def color_set(folder: Path, **changes: Any) -> LabeledDataset:
     return LabeledDataset(**usual | changes)
 
 
-def prober_in(folder: Path, **changes: Any) -> Evaluator:
-    """A prober that is silent and takes no times."""
+def evaluator_in(folder: Path, **changes: Any) -> Evaluator:
+    """An evaluator that is silent and takes no times."""
     usual: dict[str, Any] = {
         "ctx": context_in(folder / "features"),
         "out": folder / "out",
@@ -102,11 +102,13 @@ def prober_in(folder: Path, **changes: Any) -> Evaluator:
 
 def use_quick_protocols(patch: pytest.MonkeyPatch) -> None:
     """Let 'quick' be a protocol of every task that fits something, over in no time."""
-    quick = replace(protocols.DINOV3, name="quick", steps=20, batch=8, rates=(0.1, 0.5), views=2)
+    quick = replace(
+        protocols.DINOV3, name="quick", steps=20, batch=8, learning_rates=(0.1, 0.5), num_crops=2
+    )
     patch.setitem(protocols.LINEAR, "quick", quick)
     patch.setitem(dense_protocols.SEGMENTATION, "quick", replace(SMALL, name="quick", steps=20))
     patch.setitem(dense_protocols.DEPTH, "quick", replace(SMALL_DEPTH, name="quick", steps=20))
-    bank = DenseKnnProtocol(name="quick", resolution=32, neighbors=(5,))
+    bank = DenseKnnProtocol(name="quick", resolution=32, k=5)
     patch.setitem(dense_protocols.DENSE_KNN, "quick", bank)
 
 

@@ -43,7 +43,7 @@ from veca.probe.bootstrap import (
     resample,
 )
 from veca.probe.metrics import (
-    PER_PICTURE,
+    PER_IMAGE,
     depth_metrics,
     intersections,
     segmentation_metrics,
@@ -142,10 +142,10 @@ def test_a_mean_is_that_of_the_images_that_were_drawn(
     times: list[int], seed: int, seeds: int
 ) -> None:
     draw = np.random.default_rng(seed)
-    errors = draw.random((seeds, len(times), len(PER_PICTURE) + 2))
+    errors = draw.random((seeds, len(times), len(PER_IMAGE) + 2))
     without = draw.random(len(times)) < 0.3  # no pixel counts, whoever is measured
-    errors[:, without] = [np.nan] * len(PER_PICTURE) + [0, 0]
-    rmse = mean_of(errors[:, :, PER_PICTURE.index("rmse")])
+    errors[:, without] = [np.nan] * len(PER_IMAGE) + [0, 0]
+    rmse = mean_of(errors[:, :, PER_IMAGE.index("rmse")])
     found = rmse.estimate(np.array([times], dtype=np.float64))[0]
     places = np.repeat(np.arange(len(times)), times)
     if without[places].all():

@@ -1,8 +1,8 @@
-"""Classes from one vector a picture: heads fit the training part and are judged on every set."""
+"""Heads on one vector per image are fitted on the training split and tested on every dataset."""
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,328 +12,309 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.probe.dense_scenes import context_in
+from tests.probe.dense_scenes import by_setting, context_in
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import COLORS, color_set, split_of
 from veca.data.images import DataError
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import LabeledDataset, Split
-from veca.probe import classification
-from veca.probe.classification import ClassProbe, labels_of, run_knn, run_linear, run_logistic
-from veca.probe.feature_cache import FeatureCache
-from veca.probe.features import CachedFeatures
-from veca.probe.heads import LinearHead
-from veca.probe.measured import Measured
-from veca.probe.metrics import mean_average_precision, metrics
-from veca.probe.protocols import KnnProtocol, LinearProtocol
-from veca.probe.rows import Setting
+from veca.probe import classification as module
+from veca.probe.classification import (
+    check_same_classes,
+    evaluate_knn,
+    evaluate_linear,
+    evaluate_logistic,
+    labels_of,
+)
+from veca.probe.feature_cache import FeatureCache, RunContext
+from veca.probe.features import CachedFeatures, CropConfig, extract_image_features
+from veca.probe.linear import LinearHead
+from veca.probe.metrics import classification_metrics, mean_average_precision
+from veca.probe.protocols import (
+    LOGISTIC,
+    RESIZE_RATIO,
+    KnnProtocol,
+    LinearProtocol,
+    LogisticProtocol,
+    ProtocolError,
+)
+from veca.probe.rows import ProbeResult, Setting
 
 SETTINGS = (Setting(2), Setting(8))
-KS = KnnProtocol(name="k", ks=(3, 10, 200))
-QUICK = LinearProtocol(name="quick", rates=(0.1, 1.0), steps=30, batch=6, selection="held-out")
+NEAR = KnnProtocol(name="k", resolution=16, ks=(3, 10, 200))
+SWEEP = replace(LOGISTIC["dinov2"], resolution=16)
+QUICK = LinearProtocol(
+    name="quick",
+    resolution=16,
+    learning_rates=(0.1, 1.0),
+    steps=30,
+    batch=6,
+    selection="held-out",
+)
+Protocols = KnnProtocol | LogisticProtocol | LinearProtocol
 
 
-def probe_of(data: LabeledDataset, folder: Path, **changes: Any) -> ClassProbe:
-    """A probe of a small model."""
-    usual: dict[str, Any] = {
-        "model": CellModel(),
-        "settings": SETTINGS,
-        "data": data,
-        "resolution": 16,
-        "ctx": context_in(folder),
-    }
-    return ClassProbe(**usual | changes)
+@pytest.fixture
+def ctx(tmp_path: Path) -> RunContext:
+    return context_in(tmp_path / "kept")
 
 
-def only(found: Iterable[Measured]) -> Measured:
-    """The single result."""
-    (one,) = found
-    return one
+@pytest.fixture
+def data(tmp_path: Path) -> LabeledDataset:
+    return color_set(tmp_path)
 
 
-def uses_head_of(measured: Measured) -> LinearHead:
-    """The linear head of a result."""
-    assert measured.head is not None
-    return LinearHead(**measured.head.tensors)
+def results(
+    data: LabeledDataset,
+    protocol: Protocols,
+    ctx: RunContext,
+    *,
+    settings: tuple[Setting, ...] = SETTINGS,
+    seeds: tuple[int, ...] = (0,),
+    also: Sequence[LabeledDataset] = (),
+    model: CellModel | None = None,
+) -> Iterator[ProbeResult]:
+    """The results of the task of a protocol."""
+    given = (model or CellModel(), settings, data)
+    if isinstance(protocol, KnnProtocol):
+        return evaluate_knn(*given, protocol, seeds, ctx, also)
+    if isinstance(protocol, LogisticProtocol):
+        return evaluate_logistic(*given, protocol, seeds, ctx, also)
+    return evaluate_linear(*given, protocol, seeds, ctx, also)
+
+
+def evaluated(
+    data: LabeledDataset, protocol: Protocols, ctx: RunContext, **more: Any
+) -> list[ProbeResult]:
+    """All results at once."""
+    return list(results(data, protocol, ctx, **more))
+
+
+def only(data: LabeledDataset, protocol: Protocols, ctx: RunContext) -> ProbeResult:
+    """The result at the first setting."""
+    (found,) = evaluated(data, protocol, ctx, settings=SETTINGS[:1])
+    return found
+
+
+def features_of(
+    split: Split, ctx: RunContext, protocol: Protocols, feature: Any = "image"
+) -> CachedFeatures:
+    """The center crops of a split."""
+    crops = CropConfig(resolution=16, resize_ratio=protocol.resize_ratio)
+    return extract_image_features(CellModel(), SETTINGS, split, crops, ctx).select(feature)
 
 
 def brute_votes(train: Tensor, labels: Tensor, test: Tensor, k: int) -> Tensor:
-    """Votes by the definition, one picture after the other."""
+    """Votes by the definition, image by image."""
     votes = torch.zeros(len(test), len(COLORS), dtype=torch.float64)
-    train, test = (
-        part.double() / part.double().norm(dim=1, keepdim=True) for part in (train, test)
-    )
+    train, test = (one.double() / one.double().norm(dim=1, keepdim=True) for one in (train, test))
     for row, vector in enumerate(test):
         cosines = [float(vector @ other) for other in train]
-        nearest = sorted(range(len(train)), key=lambda place: (-cosines[place], place))[:k]
-        for place in nearest:
-            votes[row, int(labels[place])] += np.exp(cosines[place] / 0.07)
+        nearest = sorted(range(len(train)), key=lambda index: (-cosines[index], index))[:k]
+        for index in nearest:
+            votes[row, int(labels[index])] += np.exp(cosines[index] / 0.07)
     return votes
 
 
-def test_neighbors_vote_as_by_hand_at_every_setting(tmp_path: Path) -> None:
-    data = color_set(tmp_path)
-    probe = probe_of(data, tmp_path / "kept")
-    found = list(run_knn(probe, KS, 5))
+def test_neighbors_vote_as_by_hand_at_every_setting(data: LabeledDataset, ctx: RunContext) -> None:
+    found = evaluated(data, NEAR, ctx, seeds=(5, 6))
     assert [one.setting for one in found] == list(SETTINGS)
     assert data.train is not None
-    train, test = (probe.vectors(part, KS.margin) for part in (data.train, data.test))
-    truth = labels_of(data.test)
+    train, test = (features_of(split, ctx, NEAR) for split in (data.train, data.test))
+    names = {f"{name}_k{k}" for name in ("top1", "mean_per_class") for k in (3, 10)}
     for one in found:
-        assert (one.seed, one.feature, one.protocol) == (5, "image", "k")
-        assert one.counts == {"train": 18, "test": 9}
-        assert set(one.metrics) == {
-            f"{n}_k{k}" for n in ("top1", "mean_per_class") for k in (3, 10)
-        }
+        assert (one.seed, one.counts) == (5, {"train": 18, "test": 9})
+        assert set(one.metrics) == names
         for k in (3, 10):
             votes = brute_votes(train[one.setting], labels_of(data.train), test[one.setting], k)
-            right = votes.argmax(1) == truth
+            right = votes.argmax(1) == labels_of(data.test)
             assert one.metrics[f"top1_k{k}"] == pytest.approx(100 * float(right.double().mean()))
-            assert torch.equal(one.cases[f"correct_k{k}"], right)
-        assert one.head is not None
-        assert torch.equal(one.head.tensors["features"], train[one.setting])
-        assert one.head.facts["neighbors"] == 10
+            assert torch.equal(one.per_image[f"correct_k{k}"], right)
+        assert torch.equal(one.tensors["features"], train[one.setting])
+        assert one.facts == {
+            "resize_ratio": RESIZE_RATIO,
+            "feature": "image",
+            "temperature": 0.07,
+            "neighbors": 10,
+        }
 
 
-def test_fewer_training_pictures_than_neighbors_are_refused(tmp_path: Path) -> None:
-    probe = probe_of(color_set(tmp_path), tmp_path / "kept")
-    with pytest.raises(DataError, match=r"18 training pictures, fewer than the 20 .*use logistic"):
-        list(run_knn(probe, KnnProtocol(name="k", ks=(20, 100)), 0))
+def test_too_few_training_images_for_knn_are_refused(data: LabeledDataset, ctx: RunContext) -> None:
+    with pytest.raises(DataError, match=r"18 training images, but k needs at least 20 .*logistic"):
+        evaluated(data, replace(NEAR, ks=(20, 100)), ctx)
+    with pytest.raises(ProtocolError, match="colors has no training split"):
+        evaluated(replace(data, train=None), NEAR, ctx)
 
 
-def test_a_head_of_very_many_neighbors_is_not_kept_and_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_large_knn_head_is_not_saved(
+    data: LabeledDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classification, "MOST_KEPT_BYTES", 4 * 5 * 18 - 1)
-    told: list[str] = []
-    ctx = context_in(tmp_path / "kept", log=told.append)
-    probe = probe_of(color_set(tmp_path), tmp_path, settings=SETTINGS[:1], ctx=ctx)
-    assert only(run_knn(probe, KS, 0)).head is None
-    assert "The head is not kept, since its 18 training vectors take more" in told[0]
+    monkeypatch.setattr(module, "MAX_SAVED_BYTES", 4 * 5 * 18 - 1)
+    logged: list[str] = []
+    assert not only(data, NEAR, context_in(tmp_path / "kept", log=logged.append)).tensors
+    assert "The kNN head is not saved: its 18 training features take more" in logged[-1]
 
 
-def test_the_number_of_a_head_is_what_the_kept_head_tells(tmp_path: Path) -> None:
-    data = color_set(tmp_path)
-    for feature, width in (("image", 5), ("patch-mean", 6), ("image+patch-mean", 11)):
-        probe = probe_of(data, tmp_path / "kept", feature=feature, settings=SETTINGS[1:])
-        one = only(run_logistic(probe, "dinov2", (0,)))
-        test = probe.vectors(data.test, 1.0)[SETTINGS[1]]
-        assert test.shape == (9, width)
-        scores = uses_head_of(one).scores(test)
-        assert one.metrics == metrics(scores, labels_of(data.test))
-        assert one.head is not None
-        assert one.head.facts == {"margin": 1.0, "feature": feature}
-        assert one.chosen["C"] > 0
+@pytest.mark.parametrize(
+    ("feature", "width"), [("image", 5), ("patch-mean", 6), ("image+patch-mean", 11)]
+)
+def test_a_number_is_that_of_the_saved_head(
+    data: LabeledDataset, ctx: RunContext, feature: str, width: int
+) -> None:
+    one = only(data, replace(SWEEP, feature=feature), ctx)
+    test = features_of(data.test, ctx, SWEEP, feature)[SETTINGS[0]]
+    assert test.shape == (9, width)
+    scores = LinearHead(**one.tensors).scores(test)
+    assert one.metrics == classification_metrics(scores, labels_of(data.test))
+    assert one.facts == {"resize_ratio": 1.0, "feature": feature}
+    assert one.chosen["C"] > 0
 
 
-def test_seeds_put_other_pictures_aside(tmp_path: Path) -> None:
-    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
-    found = list(run_logistic(probe, "dinov2", (0, 1, 2)))
-    assert [one.seed for one in found] == [0, 1, 2]
+def test_seeds_hold_out_other_images(data: LabeledDataset, ctx: RunContext) -> None:
+    found, again = (evaluated(data, SWEEP, ctx, seeds=(0, 1, 2)) for _ in range(2))
+    assert [one.seed for one in found[::2]] == [0, 1, 2]
     assert len({one.chosen["C"] for one in found}) > 1
-    again = list(run_logistic(probe, "dinov2", (0, 1, 2)))
     assert [one.metrics for one in again] == [one.metrics for one in found]
 
 
-def test_a_set_s_own_part_to_choose_on_is_used_and_counted(tmp_path: Path) -> None:
-    own = color_set(tmp_path, val=split_of(tmp_path, "aside", np.arange(6) % 3))
-    probe = probe_of(own, tmp_path / "kept", settings=SETTINGS[:1])
-    first, second = run_logistic(probe, "dinov2", (0, 1))
-    assert first.counts == {"train": 18, "test": 9, "held_out": 6, "fitted": 24}
-    assert (first.metrics, first.chosen) == (second.metrics, second.chosen)  # no chance is left
-    linear = only(run_linear(probe, QUICK, (0,)))
-    assert linear.counts == {**first.counts, "fitted": 18}
-    unused = only(run_linear(probe, replace(QUICK, selection="test"), (0,)))
-    assert unused.counts == {"train": 18, "test": 9, "fitted": 18}
-
-
-def test_pictures_put_aside_are_not_counted_as_fitted_on(tmp_path: Path) -> None:
-    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
+def test_images_that_heads_are_fitted_and_chosen_on_are_counted(
+    data: LabeledDataset, ctx: RunContext, tmp_path: Path
+) -> None:
+    plain = {"train": 18, "test": 9}
     for share, fitted in ((0.1, 16), (0.5, 9)):
-        one = only(run_linear(probe, replace(QUICK, held_out_share=share), (0,)))
-        assert one.counts == {"train": 18, "test": 9, "fitted": fitted}
-    again = only(run_logistic(probe, "dinov2", (0,)))  # which fits on all in the end
-    assert again.counts == {"train": 18, "test": 9, "fitted": 18}
+        protocol = replace(QUICK, held_out_share=share)
+        assert only(data, protocol, ctx).counts == {**plain, "fitted": fitted}
+    assert only(data, SWEEP, ctx).counts == {**plain, "fitted": 18}  # C is fitted again on all
+    val = replace(data, val=split_of(tmp_path, "aside", np.arange(6) % 3))
+    assert only(val, SWEEP, ctx).counts == {**plain, "held_out": 6, "fitted": 24}
+    assert only(val, QUICK, ctx).counts == {**plain, "held_out": 6, "fitted": 18}
+    assert only(val, replace(QUICK, selection="test"), ctx).counts == {**plain, "fitted": 18}
+    first, second = evaluated(val, SWEEP, ctx, settings=SETTINGS[:1], seeds=(0, 1))
+    assert (first.metrics, first.chosen) == (second.metrics, second.chosen)  # nothing is random
 
 
-def watch_reading(patch: pytest.MonkeyPatch) -> list[int]:
-    """How many vectors of whole parts were in memory after each that was read."""
-    read, living = list[weakref.ref[Tensor]](), list[int]()
-    before = CachedFeatures._read
+@pytest.mark.parametrize("protocol", [NEAR, SWEEP, replace(QUICK, selection="test")])
+def test_each_split_has_the_features_of_one_setting_in_memory(
+    data: LabeledDataset, ctx: RunContext, protocol: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, alive = list[weakref.ref[Tensor]](), list[int]()
+    reads = CachedFeatures._read
 
     def watched(self: CachedFeatures, cache: FeatureCache) -> Tensor:
-        found = before(self, cache)
+        found = reads(self, cache)
         read.append(weakref.ref(found))
         gc.collect()
-        living.append(sum(each() is not None for each in read))
+        alive.append(sum(each() is not None for each in read))
         return found
 
-    patch.setattr(CachedFeatures, "_read", watched)
-    return living
-
-
-def test_each_part_has_the_vectors_of_one_setting_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.setattr(CachedFeatures, "_read", watched)
     settings = tuple(Setting(budget) for budget in range(1, 5))
-    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=settings)
-    runs: list[Callable[[], Iterable[Measured]]] = [
-        lambda: run_knn(probe, KS, 0),
-        lambda: run_logistic(probe, "dinov2", (0,)),
-        lambda: run_linear(probe, replace(QUICK, selection="test"), (0, 1)),
-    ]
-    for run in runs:
-        with monkeypatch.context() as patch:
-            living = watch_reading(patch)
-            for _ in run():
-                pass
-        assert len(living) >= 2 * len(settings)
-        # One of the training part and one of the test part; a result holds one while it is told.
-        assert max(living) <= 3
+    for _ in results(data, protocol, ctx, settings=settings):
+        pass
+    assert len(alive) >= 2 * len(settings)
+    assert max(alive) <= 3  # training, validation and test features
 
 
-def test_linear_heads_of_all_settings_see_the_views_of_the_protocol(tmp_path: Path) -> None:
-    data, model = color_set(tmp_path), CellModel()
-    probe = probe_of(data, tmp_path / "kept", model=model)
-    found = list(run_linear(probe, replace(QUICK, views=3), (0, 1)))
+def test_linear_classifiers_see_the_crops_of_the_protocol(
+    data: LabeledDataset, ctx: RunContext
+) -> None:
+    model = CellModel()
+    found = evaluated(data, replace(QUICK, num_crops=3), ctx, seeds=(0, 1), model=model)
     assert [(one.seed, one.setting) for one in found] == [
         (seed, setting) for seed in (0, 1) for setting in SETTINGS
     ]
     assert all(one.chosen["views"] == 3 and one.chosen["step"] == 30 for one in found)
     assert {one.chosen["rate"] for one in found} <= {0.1, 1.0}
-    test = probe.vectors(data.test, QUICK.margin)
+    test = features_of(data.test, ctx, QUICK)
     for one in found:
-        assert one.metrics == metrics(
-            uses_head_of(one).scores(test[one.setting]), labels_of(data.test)
-        )
-    # Twelve at a time, the last ones padded; never more often for another seed.
+        scores = LinearHead(**one.tensors).scores(test[one.setting])
+        assert one.metrics == classification_metrics(scores, labels_of(data.test))
+    # The last group is padded; another seed computes nothing.
     assert all(18 * 3 + 9 <= asked < 2 * (18 * 3 + 9) for asked in model.asked.values())
 
 
-def test_the_step_is_chosen_on_the_reported_set_only_where_the_protocol_says_so(
-    tmp_path: Path,
+def test_the_step_is_chosen_on_the_test_split_only_if_the_protocol_says_so(
+    data: LabeledDataset, ctx: RunContext
 ) -> None:
-    probe = probe_of(color_set(tmp_path), tmp_path / "kept", settings=SETTINGS[:1])
-    best = replace(QUICK, rates=(1.0,), validate_every=1, selection="test-best-step")
-    last = replace(QUICK, rates=(1.0,), selection="none")
-    chosen, plain = (only(run_linear(probe, one, (0,))) for one in (best, last))
+    best = replace(QUICK, learning_rates=(1.0,), validate_every=1, selection="test-best-step")
+    last = replace(QUICK, learning_rates=(1.0,), selection="none")
+    chosen, plain = (only(data, protocol, ctx) for protocol in (best, last))
     assert chosen.metrics["top1"] >= plain.metrics["top1"]
     assert plain.chosen["step"] == 30
 
 
-def test_further_sets_are_measured_by_the_same_head(tmp_path: Path) -> None:
-    data = color_set(tmp_path)
-    second = color_set(tmp_path, name="v2", train=None, uses_head_of="colors",
-                        test=split_of(tmp_path, "v2", np.arange(6) % 3))  # fmt: skip
-    probe = probe_of(data, tmp_path / "kept", also=[second])
-    runs = (
-        run_knn(probe, KS, 0),
-        run_logistic(probe, "dinov2", (0,)),
-        run_linear(probe, replace(QUICK, selection="test"), (0,)),
-    )
-    for found in map(list, runs):
-        assert {(one.data.name, one.setting) for one in found} == {
-            (name, setting) for name in ("colors", "v2") for setting in SETTINGS
-        }
-        assert all((one.head is not None) == (one.data is data) for one in found)
-        assert all(one.counts["test"] == len(one.data.test) for one in found)
-    heads = {one.setting: uses_head_of(one) for one in found if one.data is data}
-    vectors = probe.vectors(second.test, QUICK.margin)
-    for one in found:
-        if one.data is second:
-            scores = heads[one.setting].scores(vectors[one.setting])
-            assert one.metrics == metrics(scores, labels_of(second.test))
+@pytest.mark.parametrize("protocol", [NEAR, SWEEP, replace(QUICK, selection="test")])
+def test_further_datasets_are_tested_with_the_same_head(
+    data: LabeledDataset, ctx: RunContext, tmp_path: Path, protocol: Any
+) -> None:
+    test = split_of(tmp_path, "v2", np.arange(6) % 3)
+    second = replace(data, name="v2", train=None, uses_head_of="colors", test=test)
+    found = evaluated(data, protocol, ctx, also=[second])
+    own = by_setting(one for one in found if one.data is data)
+    other = by_setting(one for one in found if one.data is second)
+    assert own.keys() == other.keys() == {(setting, 0) for setting in SETTINGS}
+    assert all(one.counts["test"] == len(one.data.test) for one in found)
+    assert all(one.tensors for one in own.values())
+    assert not any(one.tensors for one in other.values())
+    if protocol is not NEAR:
+        vectors = features_of(second.test, ctx, protocol)
+        for key, one in other.items():
+            scores = LinearHead(**own[key].tensors).scores(vectors[one.setting])
+            assert one.metrics == classification_metrics(scores, labels_of(second.test))
+    alone = by_setting(evaluated(data, protocol, ctx))
+    assert [one.metrics for one in alone.values()] == [one.metrics for one in own.values()]
+    assert [one.chosen for one in alone.values()] == [one.chosen for one in own.values()]
 
 
-def test_what_is_chosen_does_not_depend_on_further_sets(tmp_path: Path) -> None:
-    data = color_set(tmp_path)
-    wrong = split_of(tmp_path, "test", np.arange(9) % 3)
-    second = color_set(tmp_path, test=replace(wrong, labels=(np.arange(9) + 1) % 3))
-    rates = replace(QUICK, selection="test", rates=(1e-6, 1e-3, 0.1, 1.0))
-    alone, beside = (
-        [one for one in run_linear(probe, rates, (0, 1)) if one.data is data]
-        for probe in (
-            probe_of(data, tmp_path / "kept"),
-            probe_of(data, tmp_path / "kept", also=[second]),
-        )
-    )
-    assert [one.chosen for one in alone] == [one.chosen for one in beside]
-    assert [one.metrics for one in alone] == [one.metrics for one in beside]
-
-
-def test_several_right_labels_without_a_head_of_their_own_are_judged_by_top1_alone(
-    tmp_path: Path,
+def test_label_sets_of_another_dataset_s_classes_give_top1_only(
+    data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(6) % 3] | np.eye(3, dtype=np.bool_)[0]
-    real = color_set(tmp_path, name="real", train=None, uses_head_of="colors",
-                      test=split_of(tmp_path, "real", labels))  # fmt: skip
-    probe = probe_of(color_set(tmp_path), tmp_path / "kept", also=[real])
-    found = [one for one in run_logistic(probe, "dinov2", (0,)) if one.data is real]
+    test = split_of(tmp_path, "real", labels)
+    real = replace(data, name="real", train=None, uses_head_of="colors", test=test)
+    found = [one for one in evaluated(data, SWEEP, ctx, also=[real]) if one.data is real]
     assert [set(one.metrics) for one in found] == [{"top1"}] * 2
 
 
-def voc(folder: Path, counted: bool) -> LabeledDataset:
-    """A set whose pictures show several classes; some objects of the test part may not count."""
-    parts = {}
+@pytest.mark.parametrize("counted", [False, True])
+def test_average_precision_leaves_out_what_does_not_count(
+    tmp_path: Path, ctx: RunContext, counted: bool
+) -> None:
+    splits = {}
     for name, count in (("train", 18), ("test", 9)):
         labels = np.random.default_rng(len(name)).random((count, 3)) < 0.4
         labels[:, 0] |= ~labels.any(1)
-        marks = np.random.default_rng(7).random((count, 3)) < 0.8
-        parts[name] = split_of(folder, name, labels, counted=marks if counted else None)
-    return color_set(folder, name="voc", **parts)
-
-
-def test_average_precision_passes_over_what_does_not_count(tmp_path: Path) -> None:
-    found = {}
-    for counted in (False, True):
-        data = voc(tmp_path, counted)
-        probe = probe_of(data, tmp_path / "kept", settings=SETTINGS[:1])
-        one = only(run_logistic(probe, "dinov2", (0,)))
-        scores = uses_head_of(one).scores(probe.vectors(data.test, 1.0)[SETTINGS[0]])
-        marks = None if data.test.counted is None else torch.from_numpy(data.test.counted)
-        for name, kind in classification.INTERPOLATIONS.items():
-            wanted = mean_average_precision(scores, labels_of(data.test), kind, marks)
-            assert one.metrics[name] == wanted
-        found[counted] = one.metrics["map"]
-    assert found[False] != found[True]
-    knn = only(run_knn(probe, KS, 0))
-    assert {"top1_k10", "map_k10", "map_all_point_k10", "map_step_k10"} <= set(knn.metrics)
-    assert set(only(run_linear(probe, QUICK, (0,))).metrics) == set(one.metrics)
+        marks = np.random.default_rng(7).random((count, 3)) < 0.8 if counted else None
+        splits[name] = split_of(tmp_path, name, labels, counted=marks)
+    data = color_set(tmp_path, name="voc", **splits)
+    one = only(data, replace(SWEEP, metric="map"), ctx)
+    scores = LinearHead(**one.tensors).scores(features_of(data.test, ctx, SWEEP)[SETTINGS[0]])
+    given = data.test.counted
+    expected = mean_average_precision(
+        scores, labels_of(data.test), None if given is None else torch.from_numpy(given)
+    )
+    assert one.metrics["map"] == expected
+    assert set(only(data, QUICK, ctx).metrics) == {"top1", "map"}
+    assert {"top1_k10", "map_k10"} <= set(only(data, NEAR, ctx).metrics)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
-        ({"train": None}, "colors has classes and no training part.*use another set"),
-        ({"train": None, "uses_head_of": "big"}, "name it with --also beside big"),
-        ({"kind": "masks"}, "colors has masks and a training part"),
-    ],
-)
-def test_a_set_that_no_head_can_be_fitted_on_is_refused(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(DataError, match=words):
-        probe_of(color_set(tmp_path, **changes), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"classes": ("a", "b")}, "second has 2 classes, colors 3"),
-        ({"kind": "depth", "classes": ()}, "second tells depth of its pictures"),
-        ({"uses_head_of": "big"}, "measured with heads of big, not of colors; give big=FOLDER"),
+        ({"classes": ("a", "b")}, "second has 2 classes of classes, colors has 3"),
+        ({"kind": "depth", "classes": ()}, "second has 0 classes of depth"),
+        ({"uses_head_of": "big"}, "tested with heads of big, not of colors; use big=FOLDER"),
         ({"classes": ("blue", "pink", "red")}, "the class 'pink' where colors has 'green'"),
     ],
 )
-def test_a_further_set_with_other_classes_is_refused(
-    tmp_path: Path, changes: dict[str, Any], words: str
+def test_further_datasets_must_have_the_same_classes(
+    data: LabeledDataset, changes: dict[str, Any], message: str
 ) -> None:
-    other = color_set(tmp_path, name="second", **changes)
-    with pytest.raises(DataError, match=words):
-        probe_of(color_set(tmp_path), tmp_path, also=[other])
+    with pytest.raises(DataError, match=message):
+        check_same_classes(replace(data, name="second", **changes), data)
 
 
-def test_a_part_without_classes_is_refused() -> None:
-    part = Split(name="train", images=TableBuilder().table(), keys=())
-    with pytest.raises(DataError, match="the part 'train' has no classes"):
-        labels_of(part)
+def test_a_split_without_classes_is_refused() -> None:
+    split = Split(name="train", images=TableBuilder().table(), keys=())
+    with pytest.raises(DataError, match="the split 'train' has no classes"):
+        labels_of(split)

@@ -1,4 +1,4 @@
-"""A head on colors tells depth that is a color; errors are those of its own maps."""
+"""A head on colors predicts depth that is a color; errors are those of its own maps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,20 +7,33 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+import torch.nn.functional as F
+from torch import Tensor
 
-from tests.probe.dense_scenes import ALL, FEW, SMALL_DEPTH, ColorModel, context_in, ramp, ramps
+from tests.probe.dense_scenes import (
+    ALL,
+    ALONE,
+    FEW,
+    SMALL_DEPTH,
+    ColorModel,
+    by_setting,
+    context_in,
+    ramp,
+    ramps,
+)
 from veca.data.images import DataError
 from veca.data.sets.dataset import DepthRange, LabeledDataset
+from veca.probe import transforms
 from veca.probe.dense import DenseHead
-from veca.probe.dense_run import Head, showing_of
-from veca.probe.depth import DepthTask, predict_depth_map, run_depth
-from veca.probe.depth_scale import DepthScale
+from veca.probe.depth import DepthBins, DepthTask, evaluate_depth, predict_depth_map
 from veca.probe.feature_cache import RunContext
-from veca.probe.features import Variant, extract_patch_features
-from veca.probe.metrics import PER_PICTURE, UNITS
+from veca.probe.features import DenseBatch
+from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenFeatures
+from veca.probe.rows import ProbeResult
 from veca.probe.sliding_window import whole_image
+
+BINS = DepthBins(min_depth=0.001, max_depth=10.0, bins=256, upsample=4)
 
 
 @pytest.fixture
@@ -33,124 +46,172 @@ def ctx(tmp_path: Path) -> RunContext:
     return context_in(tmp_path / "kept")
 
 
+def evaluated(data: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any) -> ProbeResult:
+    """The result with all channels."""
+    protocol = replace(SMALL_DEPTH, **changes)
+    (found,) = evaluate_depth(ColorModel(), (ALL,), data, protocol, (seed,), ctx)
+    return found
+
+
 def constant_error(data: LabeledDataset) -> float:
-    """The root mean square error of the best single depth, as a mean over pictures."""
-    told = [ramp(50 + index)[1] for index in range(len(data.test))]
-    middle = np.mean([depth[depth > 0].mean() for depth in told])
-    return float(np.mean([np.sqrt(((depth - middle)[depth > 0] ** 2).mean()) for depth in told]))
+    """The mean RMSE of the best constant depth."""
+    depths = [ramp(50 + index)[1] for index in range(len(data.test))]
+    middle = np.mean([depth[depth > 0].mean() for depth in depths])
+    return float(np.mean([np.sqrt(((depth - middle)[depth > 0] ** 2).mean()) for depth in depths]))
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"append_image_feature": True, "views": None, "loss_stride": 2}]
+    "change", [{}, {"feature": "patches+image", "num_crops": None, "pixel_stride": 2}]
 )
-def test_depth_is_told_from_colors(
-    change: dict[str, object], data: LabeledDataset, ctx: RunContext
+def test_depth_is_predicted_from_colors(
+    change: dict[str, Any], data: LabeledDataset, ctx: RunContext
 ) -> None:
-    protocol = replace(SMALL_DEPTH, **change)  # type: ignore[arg-type]
-    found = run_depth(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
+    protocol = replace(SMALL_DEPTH, **change)
+    found = by_setting(evaluate_depth(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx))
+    assert set(found) == {(FEW, 0), (ALL, 0)}
     result = found[ALL, 0]
     assert set(result.metrics) == set(UNITS)
     assert result.metrics["rmse"] < 0.6 * constant_error(data)
     assert result.metrics["delta1"] > 75
     assert result.counts == {"train": 8, "test": 4, "without_depth": 0}
-    assert result.metrics["rmse"] == pytest.approx(result.errors["rmse"].mean())
-    assert result.errors["abs_rel"].shape == (4,)
+    assert result.metrics["rmse"] == pytest.approx(float(result.per_image["rmse"].mean()))
+    assert result.per_image["abs_rel"].shape == (4,)
 
 
 def test_a_seed_gives_the_same_number_again(
     data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
-    first = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0, 1), ctx)
-    again = run_depth(ColorModel(), (ALL,), data, SMALL_DEPTH, (0,), context_in(tmp_path / "new"))
-    assert first[ALL, 0].metrics == again[ALL, 0].metrics
-    assert first[ALL, 0].metrics != first[ALL, 1].metrics
+    first, other = (evaluated(data, ctx, seed) for seed in (0, 1))
+    assert first.metrics == evaluated(data, context_in(tmp_path / "new")).metrics
+    assert first.metrics != other.metrics
 
 
-def test_the_best_step_is_that_with_the_smallest_error(
-    data: LabeledDataset, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge, found = DepthTask.judge, dict[int, float]()
-
-    def each(self: DepthTask, heads: list[Head], *others: Any) -> list[NDArray[np.float64]]:
-        judged = [judge(self, [head], *others)[0] for head in heads]
-        values = [float(one[:, PER_PICTURE.index("rmse")].mean()) for one in judged]
-        found.update(zip(range(10, 61, 10), values, strict=True))
-        return judged
-
-    monkeypatch.setattr(DepthTask, "judge", each)
-    protocol = replace(SMALL_DEPTH, selection="test-best-step", checks=6, rates=(3.0,))
-    best = run_depth(ColorModel(), (ALL,), data, protocol, (0,), ctx)[ALL, 0]
-    step = min(found, key=lambda one: found[one])
-    assert step != 60  # or the last step would do as well
-    assert best.chosen["step"] == step
-    assert best.metrics["rmse"] == pytest.approx(min(found.values()))
-
-
-def test_a_picture_of_a_size_that_cannot_be_cut_is_named(
+def test_the_best_step_is_the_one_with_the_smallest_error(
     data: LabeledDataset, ctx: RunContext
 ) -> None:
-    protocol = replace(SMALL_DEPTH, steps=1)
-    facts = {
-        r"depth-\d\.png: a picture of 48 x 48 has not the white frame": DepthRange(nyu_crop=True),
-        r"depth-\d\.png: a picture of 48 x 48 cannot be cut to KITTI": DepthRange(kb_crop=True),
-        r"depth-50\.npy: Eigen's crop of NYU is for pictures": DepthRange(crop="eigen-nyu"),
+    constant: dict[str, Any] = {"learning_rates": (3.0,), "schedule": "poly", "power": 1e-9}
+    values = {
+        step: evaluated(data, ctx, steps=step, **constant).metrics["rmse"]
+        for step in range(10, 61, 10)
     }
-    for words, depth in facts.items():
-        with pytest.raises(DataError, match=words):
-            run_depth(ColorModel(), (ALL,), replace(data, depth=depth), protocol, (0,), ctx)
-    task = DepthTask(replace(data, depth=DepthRange(kb_crop=True)), protocol)
-    shown = showing_of(ColorModel(), protocol)
-    features = extract_patch_features(ColorModel(), [Variant(ALL)], data.test, shown, ctx)
-    with pytest.raises(DataError, match=r"depth-50\.npy: a picture of 48 x 48 cannot be cut"):
-        task.judge([], data.test, features, ctx)
-    cut = replace(shown, kb_crop=True)
-    with pytest.raises(DataError, match=r"depth-50\.png: a picture of 48 x 48 cannot be cut"):
-        extract_patch_features(ColorModel(), [Variant(ALL)], data.test, cut, ctx)
+    best = evaluated(data, ctx, selection="test-best-step", num_validations=6, **constant)
+    assert best.metrics["rmse"] == pytest.approx(min(values.values()))
+    assert values[best.chosen["step"]] == min(values.values())
+    assert len(set(values.values())) > 1
 
 
-def test_pictures_without_depth_are_counted_and_left_out(
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (DepthRange(nyu_crop=True), r"depth-\d\.png: an image of 48 x 48 is not an NYU image"),
+        (DepthRange(kb_crop=True), r"depth-\d\.png: an image of 48 x 48 is too small for KITTI"),
+        (DepthRange(crop="eigen-nyu"), r"depth-50\.npy: Eigen's crop of NYU needs images"),
+    ],
+)
+def test_an_image_that_cannot_be_cropped_is_named(
+    facts: DepthRange, message: str, data: LabeledDataset, ctx: RunContext
+) -> None:
+    with pytest.raises(DataError, match=message):
+        evaluated(replace(data, depth=facts), ctx, steps=1)
+
+
+def test_images_without_depth_are_counted_and_left_out(
     data: LabeledDataset, ctx: RunContext
 ) -> None:
     np.save(data.test.targets[1], np.zeros((48, 48), np.float32))
-    protocol = replace(SMALL_DEPTH, steps=2)
-    result = run_depth(ColorModel(), (ALL,), data, protocol, (0,), ctx)[ALL, 0]
+    result = evaluated(data, ctx, steps=2)
+    errors = result.per_image["rmse"]
     assert result.counts["without_depth"] == 1
-    assert np.isnan(result.errors["rmse"]).tolist() == [False, True, False, False]
-    assert result.metrics["rmse"] == pytest.approx(np.nanmean(result.errors["rmse"]))
-
-
-def test_depth_of_another_size_is_refused(data: LabeledDataset, ctx: RunContext) -> None:
+    assert errors.isnan().tolist() == [False, True, False, False]
+    assert result.metrics["rmse"] == pytest.approx(float(errors.nanmean()))
     np.save(data.test.targets[0], np.ones((4, 4), np.float32))
-    with pytest.raises(DataError, match=r"depth-50\.npy has not the size of its picture"):
-        run_depth(ColorModel(), (ALL,), data, replace(SMALL_DEPTH, steps=1), (0,), ctx)
+    with pytest.raises(DataError, match=r"depth-50\.npy has 4 x 4 pixels"):
+        evaluated(data, ctx, steps=2)
 
 
-def test_a_set_without_depth_facts_gets_the_usual_range(
-    data: LabeledDataset, ctx: RunContext
+def test_a_head_is_saved_with_its_bins_and_the_crop_of_kitti(
+    data: LabeledDataset, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    protocol = replace(SMALL_DEPTH, steps=2, flip_average=False)
-    plain = replace(data, depth=None)
-    result = run_depth(ColorModel(), (ALL,), plain, protocol, (0,), ctx)[ALL, 0]
-    assert result.facts["scale"]["most"] == DepthRange().max_depth
-    assert result.facts["flip_average"] is False
+    monkeypatch.setattr(transforms, "KITTI_CROP", (32, 40))
+    found = evaluated(replace(data, depth=None), ctx, steps=2).facts
+    assert found["bins"] == {"min_depth": 1e-3, "max_depth": 10.0, "bins": 16, "upsample": 2}
+    assert found["inference"]["kb_crop"] is False
+    cropped = evaluated(replace(data, depth=DepthRange(kb_crop=True)), ctx, steps=2)
+    assert cropped.facts["inference"]["kb_crop"] is True
 
 
-def test_what_is_told_of_the_mirror_image_is_mirrored_back() -> None:
-    scale = DepthScale(least=0.5, most=4.0, bins=2, spacing="linear", upsample=1)
-    head = DenseHead(weight=torch.tensor([[0.0], [1.0]]), bias=torch.zeros(2), patch_width=1)
-    layout = whole_image((16, 24), 16, 8)
-    patches = torch.tensor([0.0, 1.0, 5.0]).expand(1, 1, 2, 3)
-    image = torch.zeros(1, 1)
-    straight = predict_depth_map(head, scale, [(FrozenFeatures(image, patches), False)], layout)
-    mirrored = predict_depth_map(
-        head, scale, [(FrozenFeatures(image, patches.flip(-1)), True)], layout
+def test_predictions_for_the_mirror_image_are_mirrored_back() -> None:
+    bins = DepthBins(min_depth=0.5, max_depth=4.0, bins=2, upsample=1)
+    head = DenseHead(torch.tensor([[0.0], [1.0]]), torch.zeros(2), patch_width=1)
+    grid = whole_image((16, 24), 16, 8)
+    patches, image = torch.tensor([0.0, 1.0, 5.0]).expand(1, 1, 2, 3), torch.zeros(1, 1)
+    views = [(FrozenFeatures(image, one), grid) for one in (patches, patches.flip(-1))]
+    found = predict_depth_map(head, bins, views)
+    assert found.shape == (16, 24)
+    assert (found.diff(dim=1) >= 0).all()
+    assert 0.5 <= float(found.min()) <= float(found.max()) <= 4.0
+    symmetric = predict_depth_map(head, bins, [views[0], views[0]])
+    torch.testing.assert_close(symmetric, symmetric.flip(-1))
+
+
+def test_zeros_are_the_middle_of_the_range_and_a_large_output_its_own_bin() -> None:
+    found = BINS.meters(torch.zeros(1, 256, 2, 3))
+    assert found.shape == (1, 1, 8, 12)
+    torch.testing.assert_close(found, torch.full_like(found, (0.001 + 10) / 2))
+    for number in (0, 100, 255):
+        outputs = torch.full((1, 256, 2, 2), -5.0)
+        outputs[:, number] = 1e6
+        expected = torch.full((1, 1, 8, 8), float(BINS.centers()[number]))
+        torch.testing.assert_close(BINS.meters(outputs), expected, rtol=0.01, atol=0.001)
+
+
+def test_meters_are_the_weighted_mean_of_upsampled_outputs() -> None:
+    outputs = torch.randn(2, 256, 3, 4)
+    larger = F.interpolate(outputs, scale_factor=4, mode="bilinear", align_corners=False)
+    weights = larger.clamp(min=0) + 0.1
+    centers = torch.linspace(0.001, 10, 256)[:, None, None]
+    expected = (weights / weights.sum(1, keepdim=True) * centers).sum(1, keepdim=True)
+    torch.testing.assert_close(BINS.meters(outputs), expected, rtol=1e-4, atol=1e-4)
+
+
+def random_depths() -> Tensor:
+    targets = torch.rand(6, 24, 40) * 8 + 0.5
+    targets[:, :4] = 0  # unknown
+    targets[:, 4] = 11  # out of range
+    return targets
+
+
+def gradient_of(task: DepthTask, maps: Tensor, targets: Tensor, step: int) -> Tensor:
+    """The gradient of the loss of a step with respect to a head's maps."""
+    maps = maps.clone().requires_grad_()
+    batch = DenseBatch({}, targets, slice(0, len(targets)))
+    task.loss(batch, step, 0, ALONE)(lambda images: maps[images])
+    assert maps.grad is not None
+    return maps.grad
+
+
+@pytest.mark.parametrize("step", [0, 4, 5, 50])
+def test_the_loss_has_the_gradient_of_its_formula(data: LabeledDataset, step: int) -> None:
+    task, targets = DepthTask(data, SMALL_DEPTH), random_depths()
+    maps = torch.randn(6, SMALL_DEPTH.bins, 3, 5)
+    leaf = maps.clone().requires_grad_()
+    meters = task.bins.meters(leaf)
+    found = F.interpolate(meters, targets.shape[1:], mode="bilinear", align_corners=False)[:, 0]
+    known = (targets > 0.001) & (targets < 10)
+    errors = ((found[known] + 1e-3).log() - (targets[known] + 1e-3).log()).double()
+    mean = 0.15 * errors.mean().square()
+    warmup = step < SMALL_DEPTH.warmup_iters
+    (mean.sqrt() if warmup else (errors.var() + mean).sqrt()).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.abs().max() > 0
+    torch.testing.assert_close(
+        gradient_of(task, maps, targets, step), leaf.grad, rtol=1e-4, atol=1e-7
     )
-    torch.testing.assert_close(mirrored, straight)
-    both = [
-        (FrozenFeatures(image, patches), False),
-        (FrozenFeatures(image, patches.flip(-1)), True),
-    ]
-    torch.testing.assert_close(predict_depth_map(head, scale, both, layout), straight)
-    assert straight.shape == (16, 24)
-    assert (straight.diff(dim=1) >= 0).all()
-    assert 0.5 <= float(straight.min()) <= float(straight.max()) <= 4.0
+
+
+def test_unknown_and_exact_depths_have_finite_gradients(data: LabeledDataset) -> None:
+    task = DepthTask(data, replace(SMALL_DEPTH, upsample=1))
+    maps = torch.zeros(2, SMALL_DEPTH.bins, 3, 5)
+    assert not gradient_of(task, maps, torch.zeros(2, 24, 40), 9).any()
+    middle = torch.full((2, 24, 40), (task.bins.min_depth + task.bins.max_depth) / 2)
+    assert gradient_of(task, maps, middle, 9).isfinite().all()

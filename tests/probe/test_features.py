@@ -402,7 +402,7 @@ def test_cached_maps_are_those_of_the_model_to_half_precision(
         picture = load_image(scenes, index)
         expected, there = extract_windows(ColorModel(), picture, inference, variant)
         assert grid == there
-        assert patches.patches.shape[0] == grid.windows
+        assert patches.patches.shape[0] == grid.count
         torch.testing.assert_close(patches.patches, expected.patches, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(patches.image, expected.image)
 

@@ -1,4 +1,4 @@
-"""Logistic regression is that of scikit-learn, and C is chosen on pictures it was not fitted to."""
+"""Fits reach scikit-learn's optimum, and C is chosen on images that were not fitted."""
 
 import warnings
 from typing import Any
@@ -7,20 +7,44 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.probe.logistic_oracle import blobs, objective
-from veca.probe.heads import LinearHead
-from veca.probe.held_out import hold_out
-from veca.probe.logistic import (
-    DINO,
-    LogisticConfig,
-    LogisticError,
-    choose_logistic,
-    fit_logistic,
-    logistic_path,
-)
-from veca.probe.metrics import top1
+from veca.probe import logistic as logistic_module
+from veca.probe.linear import LinearHead
+from veca.probe.logistic import SoftmaxProblem, fit_logistic, logistic_path, sweep_c
+from veca.probe.metrics import soft_targets, top1
+from veca.probe.protocols import C_VALUES, LogisticProtocol, ProtocolError, train_val_split
 
-FEW = LogisticConfig(strengths=(1e-4, 1e-2, 1.0, 100.0))
+
+def protocol(**changes: Any) -> LogisticProtocol:
+    """A protocol that need not have a source."""
+    return LogisticProtocol(name="mine", **changes)
+
+
+PLAIN = protocol()
+
+
+def blobs(rows: int, width: int, classes: int, spread: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Clouds that overlap, off the origin and stretched a thousandfold along some axes."""
+    labels = torch.arange(rows) % classes
+    centers = torch.randn(classes, width, dtype=torch.float64)
+    features = centers[labels] + spread * torch.randn(rows, width, dtype=torch.float64)
+    return features * torch.logspace(-2, 1, width, dtype=torch.float64) + 5, labels
+
+
+def objective(head: LinearHead, x: Tensor, y: Tensor, strength: float) -> tuple[float, float]:
+    """Summed cross-entropy + squared weights / (2 C), and the length of its gradient."""
+    seen = head.bias.isfinite()
+    weight = head.weight[seen].clone().requires_grad_()
+    bias = head.bias[seen].clone().requires_grad_()
+    targets = soft_targets(y, len(head.bias), torch.float64)[:, seen]
+    logits = x.double() @ weight.T + bias
+    factor = 2 if len(weight) == 2 else 1  # two rows of half the weight stand for one
+    value = -(targets * logits.log_softmax(dim=1)).sum()
+    value = value + factor * weight.square().sum() / (2 * strength)
+    found = torch.autograd.grad(value, (weight, bias))
+    return float(value.detach()), float(torch.cat([each.flatten() for each in found]).norm())
+
+
+FEW = protocol(c_values=(1e-4, 1e-2, 1.0, 100.0))
 
 TOYS = [(200, 10, 5, 1.5), (60, 90, 3, 1.0), (300, 6, 2, 2.0)]
 """Pictures, numbers, classes, spread: plain; fewer pictures than numbers; two classes."""
@@ -45,7 +69,7 @@ def test_predictions_are_those_of_scikit_learn_and_the_objective_is_no_worse(
     rows: int, width: int, classes: int, spread: float, strength: float
 ) -> None:
     x, y = blobs(2 * rows, width, classes, spread)
-    head = fit_logistic(x[:rows], y[:rows], classes, strength)
+    head = fit_logistic(x[:rows], y[:rows], classes, strength, PLAIN)
     told = head.scores(x).argmax(dim=1)
     value, slope = objective(head, x[:rows], y[:rows], strength)
     assert slope < 1e-6
@@ -61,7 +85,7 @@ def test_predictions_are_those_of_scikit_learn_and_the_objective_is_no_worse(
 
 def test_the_path_passes_through_the_optimum_of_every_strength() -> None:
     x, y = blobs(150, 12, 4, 1.5)
-    exact = LogisticConfig(path_tolerance=1e-12)
+    exact = protocol(path_tolerance=1e-12)
     for strength, head in logistic_path(x, y, 4, exact):
         assert objective(head, x, y, strength)[1] < 1e-6
     assert strength == pytest.approx(1e5)
@@ -69,7 +93,7 @@ def test_the_path_passes_through_the_optimum_of_every_strength() -> None:
 
 def test_the_strengths_are_those_of_dinov2() -> None:
     expected = 10 ** torch.linspace(-6, 5, 45, dtype=torch.float64)
-    assert DINO.strengths == pytest.approx(expected.tolist(), rel=1e-12)
+    assert pytest.approx(expected.tolist(), rel=1e-12) == C_VALUES
 
 
 def test_pictures_with_several_classes_teach_each_of_them() -> None:
@@ -77,7 +101,7 @@ def test_pictures_with_several_classes_teach_each_of_them() -> None:
     several = torch.nn.functional.one_hot(y, 3).bool()
     several[::4, 0] = True
     several[::7] = False
-    head = fit_logistic(x, several, 3, 1.0)
+    head = fit_logistic(x, several, 3, 1.0, PLAIN)
     taught = several.any(dim=1)
     assert objective(head, x[taught], several[taught], 1.0)[1] < 1e-6
     # A picture of two classes is worth half a picture of each.
@@ -93,15 +117,17 @@ def test_pictures_with_several_classes_teach_each_of_them() -> None:
 def test_the_best_strength_on_pictures_put_aside_is_fitted_again_on_all() -> None:
     x, y = blobs(120, 8, 3, 2.5)
     heard: list[int] = []
-    chosen = choose_logistic(x, y, 3, FEW, advance=heard.append)
-    kept, aside = hold_out(120, 0.1, 0)
+    chosen = sweep_c(x, y, 3, FEW, advance=heard.append)
+    kept, aside = train_val_split(120, 0.1, 0)
     expected = {
-        strength: top1(fit_logistic(x[kept], y[kept], 3, strength).scores(x[aside]), y[aside])
-        for strength in FEW.strengths
+        strength: top1(
+            fit_logistic(x[kept], y[kept], 3, strength, PLAIN).scores(x[aside]), y[aside]
+        )
+        for strength in FEW.c_values
     }
     assert chosen.accuracies == pytest.approx(expected)
-    assert chosen.strength == max(expected, key=lambda each: expected[each])
-    assert objective(chosen.head, x, y, chosen.strength)[1] < 1e-6
+    assert chosen.c == max(expected, key=lambda each: expected[each])
+    assert objective(chosen.head, x, y, chosen.c)[1] < 1e-6
     assert heard == [1, 1, 1, 1]
     assert chosen.fitted_on == 120
 
@@ -109,50 +135,162 @@ def test_the_best_strength_on_pictures_put_aside_is_fitted_again_on_all() -> Non
 def test_a_part_of_its_own_decides_and_is_then_learned_too() -> None:
     x, y = blobs(160, 8, 3, 2.5)
     own = (x[100:], y[100:])
-    chosen = choose_logistic(x[:100], y[:100], 3, FEW, own)
+    chosen = sweep_c(x[:100], y[:100], 3, FEW, val=own)
     strengths = chosen.accuracies
-    for strength in FEW.strengths:
-        head = fit_logistic(x[:100], y[:100], 3, strength)
+    for strength in FEW.c_values:
+        head = fit_logistic(x[:100], y[:100], 3, strength, PLAIN)
         assert strengths[strength] == pytest.approx(top1(head.scores(own[0]), own[1]))
-    assert objective(chosen.head, x, y, chosen.strength)[1] < 1e-6
+    assert objective(chosen.head, x, y, chosen.c)[1] < 1e-6
     assert chosen.fitted_on == 160
 
 
 def test_of_equally_good_strengths_the_smallest_is_chosen() -> None:
     x, y = blobs(60, 4, 2, 0.01)
-    chosen = choose_logistic(x, y, 2, FEW)
+    chosen = sweep_c(x, y, 2, FEW)
     assert chosen.accuracies[1.0] == chosen.accuracies[100.0] == 100
     first = next(each for each, found in chosen.accuracies.items() if found == 100)
-    assert chosen.strength == first
+    assert chosen.c == first
 
 
 def test_the_choice_may_be_by_another_metric() -> None:
     x, y = blobs(100, 5, 3, 2.0)
     several = torch.nn.functional.one_hot(y, 3).bool()
-    by_class = choose_logistic(
-        x, y, 3, LogisticConfig(strengths=(0.1, 1.0), metric="mean_per_class")
-    )
-    by_map = choose_logistic(x, several, 3, LogisticConfig(strengths=(0.1, 1.0), metric="map"))
+    by_class = sweep_c(x, y, 3, protocol(c_values=(0.1, 1.0), metric="mean_per_class"))
+    by_map = sweep_c(x, several, 3, protocol(c_values=(0.1, 1.0), metric="map"))
     assert by_class.accuracies != by_map.accuracies
 
 
 def test_one_seed_gives_the_same_bits_twice() -> None:
     x, y = blobs(100, 5, 3, 2.0)
-    first, again = (choose_logistic(x.float(), y, 3, FEW) for _ in range(2))
+    first, again = (sweep_c(x.float(), y, 3, FEW) for _ in range(2))
     assert torch.equal(first.head.weight, again.head.weight)
     assert first.accuracies == again.accuracies
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
-    x, y = blobs(20, 3, 2)
-    with pytest.raises(LogisticError, match="no picture has a class"):
-        fit_logistic(x, torch.zeros(20, 2, dtype=torch.bool), 2, 1.0)
-    with pytest.raises(LogisticError, match="not finite"):
-        fit_logistic(x * torch.inf, y, 2, 1.0)
-    for strengths in ((), (0.0, 1.0)):
-        with pytest.raises(LogisticError, match="no values of C"):
-            LogisticConfig(strengths=strengths)
-    with pytest.raises(LogisticError, match="do not rise"):
-        LogisticConfig(strengths=(1.0, 0.1))
-    with pytest.raises(LogisticError, match="end no fit"):
-        LogisticConfig(max_iterations=0)
+def test_labels_are_needed() -> None:
+    x, _ = blobs(20, 3, 2)
+    with pytest.raises(ProtocolError, match="no training image has a class"):
+        fit_logistic(x, torch.zeros(20, 2, dtype=torch.bool), 2, 1.0, PLAIN)
+
+
+ENDING = (1000, 1e-12)
+
+SHAPES = [(60, 8, 3), (30, 50, 4), (40, 5, 2), (7, 7, 7)]
+"""Pictures, numbers, classes: also fewer pictures than numbers, two classes, one of each."""
+
+
+@pytest.mark.parametrize("strength", [1e-6, 1e-2, 1.0, 1e5])
+@pytest.mark.parametrize(("rows", "width", "classes"), SHAPES)
+def test_the_gradient_vanishes_at_the_solution(
+    rows: int, width: int, classes: int, strength: float
+) -> None:
+    x, y = blobs(rows, width, classes)
+    problem = SoftmaxProblem(x, y, classes)
+    *_, solution = problem.path([strength * 0.1**power for power in range(6, -1, -1)], *ENDING)
+    head = problem.head(solution)
+    assert objective(head, x, y, strength)[1] < 1e-6
+    assert float(head.bias.mean()) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_solution_survives_the_way_through_a_head() -> None:
+    x, y = blobs(40, 6, 3)
+    problem = SoftmaxProblem(x, y, 3)
+    solution = problem.solve(0.1, problem.solution(None), *ENDING)
+    again = problem.solution(problem.head(solution))
+    torch.testing.assert_close(again[:-1], solution[:-1])
+    torch.testing.assert_close(again[-1] - again[-1].mean(), solution[-1] - solution[-1].mean())
+
+
+def test_where_a_fit_begins_does_not_matter() -> None:
+    x, y = blobs(80, 6, 4)
+    problem = SoftmaxProblem(x, y, 4)
+    nothing = problem.solution(None)
+    cold = problem.solve(3.0, nothing, *ENDING)
+    warm = problem.solve(3.0, problem.solve(0.01, nothing, *ENDING), *ENDING)
+    wild = problem.solve(3.0, 100 * torch.randn_like(nothing), *ENDING)
+    for other in (warm, wild):
+        torch.testing.assert_close(problem.head(other).weight, problem.head(cold).weight)
+        torch.testing.assert_close(problem.head(other).bias, problem.head(cold).bias)
+
+
+def test_a_class_without_pictures_gets_no_weights_and_is_never_told() -> None:
+    x, y = blobs(30, 4, 3)
+    problem = SoftmaxProblem(x, y * 2, 6)
+    head = problem.head(problem.solve(1.0, problem.solution(None), *ENDING))
+    assert head.bias.isfinite().tolist() == [True, False, True, False, True, False]
+    assert not head.weight[1::2].any()
+    dense = SoftmaxProblem(x, y, 3)
+    expected = dense.head(dense.solve(1.0, dense.solution(None), *ENDING))
+    torch.testing.assert_close(head.weight[::2], expected.weight)
+
+
+def test_a_fit_may_begin_at_a_head_that_knows_fewer_classes() -> None:
+    x, y = blobs(40, 4, 4)
+    few = SoftmaxProblem(x[y < 3], y[y < 3], 4)
+    start = few.head(few.solve(1.0, few.solution(None), *ENDING))
+    whole = SoftmaxProblem(x, y, 4)
+    head = whole.head(whole.solve(1.0, whole.solution(start), *ENDING))
+    assert objective(head, x, y, 1.0)[1] < 1e-6
+
+
+def test_one_class_alone_is_told_always() -> None:
+    problem = SoftmaxProblem(torch.randn(5, 3), torch.full((5,), 1), 3)
+    head = problem.head(problem.solve(1.0, problem.solution(None), *ENDING))
+    assert head.scores(torch.randn(9, 3)).argmax(dim=1).tolist() == [1] * 9
+
+
+def test_features_that_say_nothing_leave_the_shares_of_the_classes() -> None:
+    y = torch.tensor([0, 0, 0, 1])
+    problem = SoftmaxProblem(torch.ones(4, 3), y, 2)
+    head = problem.head(problem.solve(1.0, problem.solution(None), *ENDING))
+    assert head.probabilities(torch.ones(1, 3))[0].tolist() == pytest.approx([0.75, 0.25])
+
+
+def test_a_fit_ends_after_the_allowed_steps() -> None:
+    x, y = blobs(60, 8, 3)
+    problem = SoftmaxProblem(x, y, 3)
+    values = []
+    for steps in (1, 3, 1000):
+        head = problem.head(problem.solve(10.0, problem.solution(None), steps, 1e-12))
+        values.append(objective(head, x, y, 10.0)[0])
+    assert values == sorted(values, reverse=True)
+    assert values[0] > values[1] > values[2]
+
+
+def test_a_strength_on_the_path_costs_fewer_than_70_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = blobs(300, 64, 11, 2.0)
+    problem, newton, products = SoftmaxProblem(x, y, 11), SoftmaxProblem._newton, []
+
+    def counted(*given: Any) -> Any:
+        found = newton(*given)
+        products.append(found[2])
+        return found
+
+    monkeypatch.setattr(SoftmaxProblem, "_newton", counted)
+    for _ in problem.path(C_VALUES, 1000, 1e-6):
+        pass
+    assert sum(products) < 70 * len(C_VALUES)
+
+
+def test_a_rough_fit_tells_what_the_exact_one_does() -> None:
+    x, y = blobs(200, 20, 5, 2.0)
+    problem = SoftmaxProblem(x[:100], y[:100], 5)
+    rough, exact = (problem.path(C_VALUES, 1000, share) for share in (1e-6, 1e-12))
+    for first, second in zip(rough, exact, strict=True):
+        told = [problem.head(each).scores(x).argmax(dim=1) for each in (first, second)]
+        assert int((told[0] != told[1]).sum()) <= 1
+        assert (first[:-1] - second[:-1]).norm() <= 2e-3 * second[:-1].norm()
+
+
+def test_a_search_for_a_length_that_is_cut_short_makes_nothing_worse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = blobs(60, 8, 3)
+    problem = SoftmaxProblem(x, y, 3)
+    nothing, penalty = problem.solution(None), problem.penalty(1e5)
+    for tries in (1, 2, 3):
+        monkeypatch.setattr(logistic_module, "MAX_TRIALS", tries)
+        found = problem.solve(1e5, nothing, *ENDING)
+        assert problem.objective(found, penalty) <= problem.objective(nothing, penalty)

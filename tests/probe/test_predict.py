@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 
 from tests.probe.dense_scenes import ALL, CLASSES, SMALL_DEPTH, ColorModel, context_in, ramps
 from tests.probe.made_up_rows import row
-from tests.probe.small_features import CellModel
 from tests.probe.small_sets import (
     color_set,
-    prober_in,
+    evaluator_in,
     use_quick_protocols,
     write_classes,
     write_dense,
@@ -28,30 +27,27 @@ from tests.probe.small_sets import (
 from veca.data.images import DecodedImage, ImageError, decode, image_from_array
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set
-from veca.probe.depth import run_depth
-from veca.probe.depth_scale import DepthScale
+from veca.probe.depth import DepthBins, evaluate_depth
 from veca.probe.features import InferenceConfig
-from veca.probe.measured import FittedHead, Found, Measured, Measurement
-from veca.probe.metrics import confusion, counted, intersections, picture_errors
+from veca.probe.metrics import confusion_matrix, eval_mask, image_errors, intersections
 from veca.probe.models import FrozenModel, PixelModel
 from veca.probe.overlay import class_palette, depth_image, overlay, save_mask
 from veca.probe.predict import (
     DENSE_TASKS,
     HeadError,
-    Origin,
     Prediction,
     SavedHead,
     crop_as_tested,
     head_files,
-    keep_result,
     load_backbone,
     load_head,
     predict_classes,
     predict_depth,
     predict_labels,
     save_head,
+    save_result,
 )
-from veca.probe.rows import Role, Setting, row_from_json
+from veca.probe.rows import ProbeResult, Row, Setting, row_from_json
 from veca.probe.run import Evaluator
 from veca.probe.suite import Job
 from veca.runtime.tensors import load_tensors, open_tensors, save_tensors
@@ -61,7 +57,7 @@ CPU = torch.device("cpu")
 
 def fitted(folder: Path, data: Path, task: str, **changes: Any) -> tuple[Evaluator, Path]:
     """Fit the head of a task; return its file."""
-    prober = prober_in(folder)
+    evaluator = evaluator_in(folder)
     usual: dict[str, Any] = {
         "task": task,
         "data": str(data),
@@ -69,9 +65,9 @@ def fitted(folder: Path, data: Path, task: str, **changes: Any) -> tuple[Evaluat
         "budgets": (3,),
         "resolution": 32,
     }
-    prober.rows(Job(**usual | changes))
-    ((_, head),) = prober.heads
-    return prober, head
+    evaluator.run_job(Job(**usual | changes))
+    ((_, head),) = evaluator.heads
+    return evaluator, head
 
 
 def cases_of(head: Path) -> dict[str, torch.Tensor]:
@@ -127,7 +123,7 @@ def test_classes_of_pixels_agree_with_what_was_measured(
     for place, picture in enumerate(pictures_of(data)):
         found = predict_classes(model, head, picture)
         truth = torch.from_numpy(np.array(data.test.target(place)))
-        inside = intersections(confusion(truth, found, len(CLASSES)))
+        inside = intersections(confusion_matrix(truth, found, len(CLASSES)))
         # Measured on features in half precision, which may flip a pixel at a border.
         difference = (inside - cases_of(path)["intersections"][place]).abs().sum()
         assert difference <= 0.01 * truth.numel()
@@ -145,7 +141,7 @@ def test_depth_agrees_with_what_was_measured(
     for place, picture in enumerate(pictures_of(data)):
         truth = torch.from_numpy(np.array(data.test.target(place)))
         found = predict_depth(model, head, picture)
-        errors = picture_errors(found, truth, counted(truth, data.depth))
+        errors = image_errors(found, truth, eval_mask(truth, data.depth))
         assert errors[0] == pytest.approx(float(cases_of(path)["rmse"][place]), rel=1e-2)
 
 
@@ -157,18 +153,20 @@ def test_a_kitti_head_is_saved_and_used_with_the_crop_it_was_measured_with(tmp_p
         np.save(path.with_suffix(".npy"), np.full((375, 1242), 5.0, np.float32))
     data = replace(data, depth=DepthRange(max_depth=80.0, kb_crop=True))
     quick = replace(SMALL_DEPTH, steps=2, batch=2)
-    result = run_depth(ColorModel(), (ALL,), data, quick, (0,), context_in(tmp_path / "kept"))
-    head = depth_head(facts=result[ALL, 0].facts, tensors=result[ALL, 0].tensors)
+    (result,) = evaluate_depth(
+        ColorModel(), (ALL,), data, quick, (0,), context_in(tmp_path / "kept")
+    )
+    head = depth_head(facts=result.facts, tensors=result.tensors)
     save_head(head, tmp_path / "head.safetensors")
     head, picture = load_head(tmp_path / "head.safetensors"), image_from_array(numbers)
     found = predict_depth(ColorModel(), head, picture)
     assert found.shape == (352, 1216) == crop_as_tested(head, picture).sides
     plain = replace(
-        head, facts=head.facts | {"showing": head.facts["showing"] | {"kb_crop": False}}
+        head, facts=head.facts | {"inference": head.facts["inference"] | {"kb_crop": False}}
     )
     cropped = image_from_array(np.ascontiguousarray(numbers[23:, 13:1229]))
     assert torch.equal(found, predict_depth(ColorModel(), plain, cropped))
-    with pytest.raises(ImageError, match="100 x 90 cannot be cut"):
+    with pytest.raises(ImageError, match="100 x 90 is too small"):
         crop_as_tested(head, image_from_array(numbers[:100, :90].copy()))
 
 
@@ -184,7 +182,7 @@ def pixel_head(**changes: Any) -> SavedHead:
         "resolution": 16,
         "protocol": "dinov2",
         "seed": 0,
-        "facts": {"margin": 1.0, "feature": "image"},
+        "facts": {"resize_ratio": 1.0, "feature": "image"},
         "metrics": {"top1": 75.0},
         "tensors": {"weight": torch.zeros(3, 768), "bias": torch.tensor([0.0, -torch.inf, 0.0])},
     }
@@ -193,13 +191,13 @@ def pixel_head(**changes: Any) -> SavedHead:
 
 def dense_head(**changes: Any) -> SavedHead:
     """A segmentation head on colors."""
-    showing = asdict(InferenceConfig(short_side=32, stride=8))
+    inference = asdict(InferenceConfig(short_side=32, stride=8))
     usual: dict[str, Any] = {
         "task": "segmentation",
         "model": "colors",
         "weights": "colors",
         "resolution": 32,
-        "facts": {"patch_width": 6, "showing": showing},
+        "facts": {"patch_width": 6, "inference": inference},
         "tensors": {"weight": torch.randn(3, 6), "bias": torch.zeros(3)},
     }
     return pixel_head(**usual | changes)
@@ -207,8 +205,8 @@ def dense_head(**changes: Any) -> SavedHead:
 
 def depth_head(**changes: Any) -> SavedHead:
     """A depth head on colors."""
-    scale = DepthScale(least=0.001, most=10.0, bins=8, spacing="linear", upsample=2)
-    facts = {**dense_head().facts, "scale": asdict(scale), "flip_average": True}
+    bins = DepthBins(min_depth=0.001, max_depth=10.0, bins=8, upsample=2)
+    facts = {**dense_head().facts, "bins": asdict(bins)}
     usual: dict[str, Any] = {
         "task": "depth",
         "classes": (),
@@ -222,14 +220,14 @@ HEADS = {
     "logistic": pixel_head(),
     "knn": pixel_head(
         task="knn",
-        facts={"margin": 1.0, "feature": "image", "neighbors": 2, "temperature": 0.07},
+        facts={"resize_ratio": 1.0, "feature": "image", "neighbors": 2, "temperature": 0.07},
         tensors={"features": torch.randn(6, 768), "labels": torch.arange(6) % 3},
     ),
     "segmentation": dense_head(),
     "dense-knn": dense_head(
         task="dense-knn",
         facts={
-            "showing": asdict(InferenceConfig(short_side=32, stride=8)),
+            "inference": asdict(InferenceConfig(short_side=32, stride=8)),
             "neighbors": 2,
             "temperature": 1,
         },
@@ -385,43 +383,40 @@ def test_another_model_in_the_place_of_the_head_s_is_refused(tmp_path: Path) -> 
             load_backbone(head, CPU, moved)
 
 
-def found_in(folder: Path, asked: str = "tiny", role: Role = "model", **changes: Any) -> Found:
+def result_of(data: LabeledDataset, **changes: Any) -> ProbeResult:
     """A result of a model."""
     usual: dict[str, Any] = {
         "setting": Setting(8, 0.5),
         "seed": 3,
-        "data": color_set(folder / "pictures"),
+        "data": data,
         "metrics": {"top1": 50.0},
         "counts": {"train": 18, "test": 9},
-        "protocol": "dinov2",
-        "feature": "image",
-        "head": FittedHead(
-            tensors={"weight": torch.ones(3, 2), "bias": torch.ones(3)},
-            facts={"margin": 1.0, "feature": "image"},
-        ),
-        "cases": {"correct": torch.ones(9, dtype=torch.bool)},
+        "tensors": {"weight": torch.ones(3, 2), "bias": torch.ones(3)},
+        "facts": {"resize_ratio": 1.0, "feature": "image"},
+        "per_image": {"correct": torch.ones(9, dtype=torch.bool)},
     }
-    digest = changes.pop("digest", "cells")
-    return Found(
-        Measurement(role, asked, CellModel(digest=digest)), 64, Measured(**usual | changes)
-    )
+    return ProbeResult(**usual | changes)
 
 
-def origin(**changes: Any) -> Origin:
-    """What the result is of."""
+def row_of(**changes: Any) -> Row:
+    """A row of the result."""
     usual: dict[str, Any] = {
         "task": "logistic",
-        "data": "data/colors",
-        "classes": ("blue", "green", "red"),
-        "feature": None,
-        "pictures": "a" * 64,
+        "model": "tiny",
+        "weights": "cells",
+        "data": "colors",
+        "ffn": 0.5,
+        "resolution": 64,
+        "metric": "top1",
+        "seed": 3,
+        "data_sha256": "a" * 64,
     }
-    return Origin(**usual | changes)
+    return row(**usual | changes)
 
 
-def test_a_result_is_written_under_what_it_is(tmp_path: Path) -> None:
+def test_a_result_is_saved_under_what_it_is(tmp_path: Path) -> None:
     some = color_set(tmp_path, eval_classes=(0, 2))
-    path = keep_result(found_in(tmp_path, data=some), origin(row=row(command="a 'b'")), tmp_path)
+    path = save_result(result_of(some), row_of(command="a 'b'"), None, tmp_path)
     name = "logistic_colors_tiny_c8-f0.5_64px_dinov2_s3.safetensors"
     assert path == tmp_path / "heads" / name
     head = load_head(path)
@@ -430,16 +425,17 @@ def test_a_result_is_written_under_what_it_is(tmp_path: Path) -> None:
     assert (head.resolution, head.seed, head.metrics) == (64, 3, {"top1": 50.0})
     assert load_file(tmp_path / "per_image" / name)["correct"].all()
     with open_tensors(tmp_path / "per_image" / name) as file:
-        assert row_from_json(file.metadata["row"]) == row(command="a 'b'")
+        assert row_from_json(file.metadata["row"]) == row_of(command="a 'b'")
         assert file.metadata["eval_classes"] == [0, 2]
-    again = keep_result(found_in(tmp_path, metrics={"top1": 60.0}), origin(), tmp_path)
-    assert again == path
+    better = result_of(some, metrics={"top1": 60.0})
+    assert save_result(better, row_of(), None, tmp_path) == path
     assert load_head(path).metrics == {"top1": 60.0}
     assert head_files(tmp_path) == head_files(tmp_path / "heads") == [path]
 
 
-def test_without_a_head_only_per_image_results_are_written(tmp_path: Path) -> None:
-    assert keep_result(found_in(tmp_path, head=None), origin(), tmp_path) is None
+def test_without_a_head_only_per_image_results_are_saved(tmp_path: Path) -> None:
+    result = result_of(color_set(tmp_path), tensors={})
+    assert save_result(result, row_of(), None, tmp_path) is None
     assert len(list((tmp_path / "per_image").iterdir())) == 1
     assert not (tmp_path / "heads").exists()
 
@@ -449,40 +445,39 @@ def test_a_path_is_named_by_its_last_two_folders_and_stored_whole(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my runs" / "best").mkdir(parents=True)
-    path = keep_result(found_in(tmp_path, "my runs/best"), origin(), tmp_path)
+    result = result_of(color_set(tmp_path))
+    path = save_result(result, row_of(model="my runs/best"), None, tmp_path)
     assert path is not None
     assert path.stem == "logistic_colors_my-runs-best_c8-f0.5_64px_dinov2_s3"
     assert load_head(path).model == str(tmp_path / "my runs" / "best")
-    hub = keep_result(found_in(tmp_path, "owner/net:x"), origin(), tmp_path)
+    hub = save_result(result, row_of(model="owner/net:x"), None, tmp_path)
     assert hub is not None
     assert "_owner-net-x_" in hub.name
     assert load_head(hub).model == "owner/net:x"
 
 
 def test_what_differs_gets_another_name(tmp_path: Path) -> None:
-    base = found_in(tmp_path)
-    others = [
-        base,
-        base._replace(resolution=128),
-        found_in(tmp_path, digest="others"),  # weights of the same name
-        *(
-            base._replace(measured=replace(base.measured, **change))
-            for change in (
-                {"setting": Setting(16, 0.5)},
-                {"setting": Setting()},
-                {"seed": 4},
-                {"protocol": "paper"},
-                {"data": color_set(tmp_path, name="v2")},
-            )
-        ),
+    result = result_of(color_set(tmp_path))
+
+    def path(feature: str | None = None, **changes: Any) -> Path | None:
+        return save_result(result, row_of(**changes), feature, tmp_path)
+
+    changes: list[dict[str, Any]] = [
+        {},
+        {"resolution": 128},
+        {"budget": 16},
+        {"ffn": None},
+        {"seed": 4},
+        {"protocol": "paper"},
+        {"data": "v2"},
+        {"task": "linear"},
+        {"weights": "others"},  # of a model of the same name
+        {"data_sha256": "b" * 64},  # images of a dataset of the same name
     ]
-    paths = [keep_result(one, origin(), tmp_path) for one in others]
-    paths += [keep_result(base, origin(feature="patch-mean"), tmp_path)]
-    paths += [keep_result(base, origin(task="linear"), tmp_path)]
-    paths += [keep_result(base, origin(pictures="b" * 64), tmp_path)]  # images of the same name
+    paths = [path(**change) for change in changes] + [path("patch-mean")]
     assert len(set(paths)) == 11
-    assert keep_result(base, origin(), tmp_path) == paths[0]
-    assert keep_result(found_in(tmp_path, digest="others"), origin(), tmp_path) == paths[2]
+    assert path() == paths[0]
+    assert path(weights="others") == paths[8]
 
 
 def test_overlays_blend_classes_and_leave_background_and_unlabeled_pixels(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A head on colors tells classes that are colors; the counts are those of its own maps."""
+"""A head on colors segments classes that are colors; counts are those of its own maps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,30 +7,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from tests.probe.dense_scenes import (
     ALL,
+    ALONE,
     CLASSES,
     FEW,
     SMALL,
     ColorModel,
+    by_setting,
     context_in,
     farm,
     scene,
 )
 from veca.data.images import DataError
-from veca.data.sets.dataset import LabeledDataset
-from veca.probe.dense import head_from
-from veca.probe.dense_run import Head
+from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset
+from veca.probe import segmentation as module
+from veca.probe.dense import DenseHead
 from veca.probe.feature_cache import RunContext
-from veca.probe.features import InferenceConfig, Variant, extract_windows, load_image
-from veca.probe.metrics import confusion, mean_iou
-from veca.probe.segmentation import (
-    JudgedClasses,
-    SegmentationTask,
-    num_classes,
-    run_segmentation,
-)
+from veca.probe.features import DenseBatch, InferenceConfig, Variant, extract_windows, load_image
+from veca.probe.metrics import confusion_matrix, mean_iou
+from veca.probe.rows import ProbeResult
+from veca.probe.segmentation import SegmentationTask, evaluate_segmentation
 from veca.probe.sliding_window import merge_windows
 
 
@@ -44,19 +44,26 @@ def ctx(tmp_path: Path) -> RunContext:
     return context_in(tmp_path / "kept")
 
 
+def evaluated(data: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any) -> ProbeResult:
+    """The result with all channels."""
+    protocol = replace(SMALL, **changes)
+    (found,) = evaluate_segmentation(ColorModel(), (ALL,), data, protocol, (seed,), ctx)
+    return found
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {},
-        {"append_image_feature": True, "inference": "slide"},
-        {"views": None, "loss_stride": 4, "denominator": "all", "dropout": 0.1},
+        {"feature": "patches+image", "inference": "slide"},
+        {"num_crops": None, "pixel_stride": 4, "dropout": 0.1},
     ],
 )
-def test_colors_are_told_apart_and_more_channels_tell_more(
-    change: dict[str, object], data: LabeledDataset, ctx: RunContext
+def test_colors_are_segmented_and_better_with_more_channels(
+    change: dict[str, Any], data: LabeledDataset, ctx: RunContext
 ) -> None:
-    protocol = replace(SMALL, **change)  # type: ignore[arg-type]
-    found = run_segmentation(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
+    protocol = replace(SMALL, **change)
+    found = by_setting(evaluate_segmentation(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx))
     few, every = found[FEW, 0], found[ALL, 0]
     assert every.metrics["miou"] > 75
     assert every.metrics["miou"] > few.metrics["miou"] + 5
@@ -65,81 +72,116 @@ def test_colors_are_told_apart_and_more_channels_tell_more(
     assert "iou/barn" in every.metrics
 
 
-def test_counts_are_those_of_the_head_on_each_picture(
+def test_counts_are_those_of_the_saved_head_on_each_image(
     data: LabeledDataset, ctx: RunContext
 ) -> None:
-    result = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), ctx)[ALL, 0]
-    head = head_from(result.tensors, result.facts)
-    showing = InferenceConfig(**result.facts["showing"])
+    result = evaluated(data, ctx)
+    head = DenseHead(**result.tensors, patch_width=result.facts["patch_width"])
+    inference = InferenceConfig(**result.facts["inference"])
+    hits, union = result.per_image["intersections"], result.per_image["unions"]
+    objects = result.per_image["objects"]
     for index in range(5):
         picture = load_image(data.test, index)
-        observed, layout = extract_windows(ColorModel(), picture, showing, Variant(ALL))
-        told = merge_windows(head.maps(observed), layout).argmax(0)
-        counts = confusion(torch.from_numpy(scene(50 + index)[1]), told, len(CLASSES))
-        near = (result.intersections[index] - counts.diagonal()).abs()
-        assert near.sum() <= 0.01 * counts.sum()  # kept features are in half precision
-    assert torch.equal(result.intersections.sum(0), result.confusion.diagonal())
-    value = mean_iou(result.intersections.sum(0), result.unions.sum(0))
-    assert result.metrics["miou"] == float(value)
-    for index in range(5):  # every object of these scenes is large enough to count
-        own = result.objects[result.objects[:, 0] == index]
+        features, grid = extract_windows(ColorModel(), picture, inference, Variant(ALL))
+        predicted = merge_windows(head(features), grid).argmax(0)
+        counts = confusion_matrix(torch.from_numpy(scene(50 + index)[1]), predicted, len(CLASSES))
+        near = (hits[index] - counts.diagonal()).abs()
+        assert near.sum() <= 0.01 * counts.sum()  # cached features are in half precision
+        own = objects[objects[:, 0] == index]  # every object here is large enough to count
         right = [int(own[own[:, 1] == number, 3].sum()) for number in range(len(CLASSES))]
-        assert right == result.intersections[index].tolist()
+        assert right == hits[index].tolist()
+    assert result.metrics["miou"] == float(mean_iou(hits.sum(0), union.sum(0)))
     assert {"recall/small", "recall/medium", "recall/large"} <= set(result.metrics)
-    labeled = sum(int((scene(50 + index)[1] != 255).sum()) for index in range(5))
-    assert int(result.confusion.sum()) == labeled
+    labeled = sum(int((scene(50 + index)[1] != IGNORE_INDEX).sum()) for index in range(5))
+    assert result.metrics["aacc"] == pytest.approx(100 * float(hits.sum()) / labeled)
 
 
 def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
     data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
-    first = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0, 1, 2), ctx)
-    again = run_segmentation(ColorModel(), (ALL,), data, SMALL, (0,), context_in(tmp_path / "new"))
-    assert first[ALL, 0].metrics == again[ALL, 0].metrics
-    assert torch.equal(first[ALL, 0].tensors["weight"], again[ALL, 0].tensors["weight"])
-    values = [first[ALL, seed].metrics["miou"] for seed in (0, 1, 2)]
-    assert np.std(values) < 3
-    weights = [first[ALL, seed].tensors["weight"] for seed in (0, 1)]
-    assert not torch.equal(weights[0], weights[1])
+    first = [evaluated(data, ctx, seed) for seed in (0, 1, 2)]
+    again = evaluated(data, context_in(tmp_path / "new"))
+    assert first[0].metrics == again.metrics
+    assert torch.equal(first[0].tensors["weight"], again.tensors["weight"])
+    assert np.std([one.metrics["miou"] for one in first]) < 3
+    assert not torch.equal(first[0].tensors["weight"], first[1].tensors["weight"])
 
 
-def test_the_best_step_is_that_with_the_highest_miou(
-    data: LabeledDataset, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
+def test_the_best_step_is_the_one_with_the_highest_miou(
+    data: LabeledDataset, ctx: RunContext
 ) -> None:
-    judge, found = SegmentationTask.judge, dict[int, float]()
-
-    def each(self: SegmentationTask, heads: list[Head], *others: Any) -> list[JudgedClasses]:
-        judged = [judge(self, [head], *others)[0] for head in heads]
-        counts = [one.confusion for one in judged]
-        values = [mean_iou(it.diagonal(), it.sum(0) + it.sum(1) - it.diagonal()) for it in counts]
-        found.update(zip(range(10, 61, 10), map(float, values), strict=True))
-        return judged
-
-    monkeypatch.setattr(SegmentationTask, "judge", each)
-    protocol = replace(SMALL, selection="test-best-step", checks=6, rates=(1.0,))
-    best = run_segmentation(ColorModel(), (ALL,), data, protocol, (0,), ctx)[ALL, 0]
-    step = max(found, key=lambda one: found[one])
-    assert step != 60  # or the last step would do as well
-    assert best.chosen["step"] == step
-    assert best.metrics["miou"] == max(found.values())
+    steps = {
+        step: evaluated(data, ctx, steps=step, learning_rates=(1.0,), schedule="poly", power=1e-9)
+        for step in range(10, 61, 10)
+    }
+    values = {step: one.metrics["miou"] for step, one in steps.items()}
+    best = evaluated(
+        data, ctx, selection="test-best-step", num_validations=6, learning_rates=(1.0,), power=1e-9
+    )
+    assert best.metrics["miou"] == max(values.values())
+    assert values[best.chosen["step"]] == max(values.values())
+    assert len(set(values.values())) > 1
 
 
-def test_scored_classes_make_the_mean(data: LabeledDataset, ctx: RunContext) -> None:
-    protocol = replace(SMALL, steps=5)
-    found = run_segmentation(
-        ColorModel(), (ALL,), replace(data, eval_classes=(0, 2)), protocol, (0,), ctx
-    )[ALL, 0].metrics
+def test_evaluated_classes_make_the_mean(data: LabeledDataset, ctx: RunContext) -> None:
+    found = evaluated(replace(data, eval_classes=(0, 2)), ctx, steps=5).metrics
     assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)
     assert "iou/barn" not in found
 
 
-def test_a_mask_of_another_size_is_refused(data: LabeledDataset, ctx: RunContext) -> None:
-    np.save(data.test.targets[3], np.zeros((4, 4), np.uint8))
-    with pytest.raises(DataError, match=r"masks-53\.npy has \(4, 4\) pixels"):
-        run_segmentation(ColorModel(), (ALL,), data, replace(SMALL, steps=1), (0,), ctx)
-
-
-def test_masks_of_eight_bits_hold_a_limited_number_of_classes(data: LabeledDataset) -> None:
-    assert num_classes(data) == 4
+def test_masks_of_another_size_and_too_many_classes_are_refused(
+    data: LabeledDataset, ctx: RunContext
+) -> None:
     with pytest.raises(DataError, match="has 300 classes"):
-        num_classes(replace(data, classes=tuple(map(str, range(300)))))
+        SegmentationTask(replace(data, classes=tuple(map(str, range(300)))), SMALL)
+    np.save(data.test.targets[3], np.zeros((4, 4), np.uint8))
+    with pytest.raises(DataError, match=r"masks-53\.npy has 4 x 4 pixels"):
+        evaluated(data, ctx, steps=1)
+
+
+def loss_gradient(task: SegmentationTask, maps: Tensor, targets: Tensor, step: int = 0) -> Tensor:
+    """The gradient of the loss of a step with respect to a head's maps."""
+    maps = maps.clone().requires_grad_()
+    batch = DenseBatch({}, targets, slice(0, len(targets)))
+    task.loss(batch, step, 7, ALONE)(lambda images: maps[images])
+    assert maps.grad is not None
+    return maps.grad
+
+
+def expected_gradient(maps: Tensor, targets: Tensor) -> Tensor:
+    """By resizing the maps, and torch's loss."""
+    maps = maps.clone().requires_grad_()
+    logits = F.interpolate(maps, targets.shape[1:], mode="bilinear", align_corners=False)
+    loss = F.cross_entropy(logits, targets.long(), ignore_index=IGNORE_INDEX, reduction="sum")
+    (loss / targets.numel()).backward()
+    assert maps.grad is not None
+    return maps.grad
+
+
+def random_masks() -> Tensor:
+    targets = torch.randint(0, len(CLASSES), (6, 24, 40), dtype=torch.uint8)
+    targets[:, :8] = IGNORE_INDEX
+    return targets
+
+
+@pytest.mark.parametrize("logits", [1 << 26, 1])
+def test_the_loss_is_the_cross_entropy_of_resized_logits(
+    data: LabeledDataset, logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_LOGITS", logits)
+    maps, targets = torch.randn(6, len(CLASSES), 3, 5), random_masks()
+    found = loss_gradient(SegmentationTask(data, SMALL), maps, targets)
+    torch.testing.assert_close(found, expected_gradient(maps, targets))
+
+
+def test_a_part_of_the_pixels_is_an_unbiased_sample(data: LabeledDataset) -> None:
+    maps, targets = torch.randn(6, len(CLASSES), 3, 5), random_masks()
+    task = SegmentationTask(data, replace(SMALL, pixel_stride=4))
+    parts: dict[tuple[float, ...], Tensor] = {}
+    for step in range(400):
+        gradient = loss_gradient(task, maps, targets, step)
+        parts[tuple(gradient.flatten()[:3].tolist())] = gradient
+    assert len(parts) == 16  # every offset came
+    total = torch.stack(list(parts.values())).sum(0)
+    expected = expected_gradient(maps, targets)
+    torch.testing.assert_close(total / 16, expected, rtol=1e-4, atol=1e-7)

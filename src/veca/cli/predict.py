@@ -167,7 +167,7 @@ def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
         meters = predict_depth(model, head, image).numpy()
         depth_image(meters).save(f"{stem}_depth.png")
         # By the range of the head and not of the image, so that all its files have one unit.
-        far = float(head.facts["scale"]["most"]) * MILLIMETERS > np.iinfo(np.uint16).max
+        far = float(head.facts["bins"]["max_depth"]) * MILLIMETERS > np.iinfo(np.uint16).max
         units, kind = (KITTI_UNITS, "256ths") if far else (MILLIMETERS, "millimeters")
         file = f"{stem}_{kind}.png"
         Image.fromarray((meters * units).round().astype(np.uint16)).save(file)

@@ -230,7 +230,7 @@ def _task(task: Task, flags: TaskFlags, command: str) -> None:
         for job in jobs:  # before a folder is made, and before anything is computed
             evaluator.check(job)
         with _locked(flags.out, ranks):
-            rows = [row for job in jobs for row in evaluator.rows(job, seeds)]
+            rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
             if ranks.is_main:
                 _finish(rows, evaluator, flags.out)
 
@@ -241,7 +241,7 @@ def _suite(flags: SuiteFlags, command: str) -> None:
     with init_distributed(flags.how.device) as ranks:
         evaluator = _evaluator(flags.out, flags.how, ranks, command)
         log = evaluator.ctx.log
-        runner = Runner(expect=evaluator.expect, run=evaluator.rows, ranks=ranks, log=log)
+        runner = Runner(expect=evaluator.expect, run=evaluator.run_job, ranks=ranks, log=log)
         with _locked(flags.out, ranks):
             outcome = run_suite(jobs, flags.out, runner)
             if ranks.is_main:

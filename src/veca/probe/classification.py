@@ -1,7 +1,7 @@
-"""Classification: kNN, logistic regression and linear heads on a dataset."""
+"""Image classification: kNN, logistic regression and linear classifiers on one vector per image."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,311 +10,281 @@ from veca.data.images import DataError
 from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.feature_cache import RunContext
 from veca.probe.features import CachedFeatures, CropConfig, extract_image_features
-from veca.probe.heads import LinearHead
-from veca.probe.knn import knn
-from veca.probe.linear import Judges, LinearFit, fit_linear
-from veca.probe.logistic import choose_logistic
-from veca.probe.measured import FittedHead, Measured
-from veca.probe.metrics import Interpolation, correct, mean_average_precision, metrics
+from veca.probe.knn import knn_votes
+from veca.probe.linear import LinearHead, train_linear_classifiers
+from veca.probe.logistic import sweep_c
+from veca.probe.metrics import classification_metrics, correct, top1
 from veca.probe.models import FrozenModel
-from veca.probe.protocols import Feature, KnnProtocol, LinearProtocol, logistic_protocol
-from veca.probe.rows import Setting
+from veca.probe.protocols import (
+    Feature,
+    KnnProtocol,
+    LinearProtocol,
+    LogisticProtocol,
+    training_split,
+)
+from veca.probe.rows import ProbeResult, Setting
 from veca.runtime.logging import progress
 
-MOST_KEPT_BYTES = 256 * 2**20
-"""Training vectors of a kNN head that are kept on disk."""
+MAX_SAVED_BYTES = 256 * 2**20
+"""Training features of a kNN head that are saved."""
 
-SHOWN_PAIRS = 2**28
-"""Comparing fewer pairs of pictures is over before anyone looks."""
+PREDICT_NEIGHBORS = 20
+"""Neighbors that vote in `veca predict`."""
 
-INTERPOLATIONS: Mapping[str, Interpolation] = {
-    "map": "11-point",
-    "map_all_point": "all-point",
-    "map_step": "step",
-}
+PROGRESS_PAIRS = 2**28
+"""Comparing fewer pairs of images takes too little time for a progress bar."""
+
+AnyProtocol = KnnProtocol | LogisticProtocol | LinearProtocol
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassProbe:
-    """A model on a set of classes."""
+class ClassificationProbe:
+    """Features and labels of a dataset, and of others whose images its heads are tested on."""
 
-    model: FrozenModel
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        model: FrozenModel,
+        settings: Sequence[Setting],
+        data: LabeledDataset,
+        protocol: AnyProtocol,
+        ctx: RunContext,
+        also: Sequence[LabeledDataset],
+    ) -> None:
+        self.model, self.settings, self.protocol, self.ctx = model, settings, protocol, ctx
+        self.data, self.tests = data, (data, *also)
+        self.train = training_split(data)
+        self.num_classes = len(data.classes)
 
-    settings: Sequence[Setting]
-
-    data: LabeledDataset
-
-    also: Sequence[LabeledDataset] = ()
-    """Sets without a training part, on which the same heads are measured."""
-
-    resolution: int
-
-    feature: Feature = "image"
-
-    ctx: RunContext
-
-    def __post_init__(self) -> None:
-        """Refuse sets that hold no classes, or lack what is needed."""
-        if self.data.kind != "classes" or self.data.train is None:
-            borrowed = self.data.uses_head_of
-            hint = f"name it with --also beside {borrowed}" if borrowed else "use another set"
-            raise DataError(
-                f"{self.data.name} has {self.data.kind} and "
-                f"{'no' if self.data.train is None else 'a'} training part, but classes of "
-                f"training pictures are needed; {hint}."
-            )
-        for other in self.also:
-            _check_shared(other, self.data)
-
-    @property
-    def train(self) -> Split:
-        """The training part, which was checked to be there."""
-        if self.data.train is None:
-            raise DataError(f"{self.data.name} has no training part.")
-        return self.data.train
-
-    @property
-    def tests(self) -> list[LabeledDataset]:
-        """All sets that are measured."""
-        return [self.data, *self.also]
-
-    def vectors(self, split: Split, margin: float, views: int = 0) -> CachedFeatures:
-        """The chosen feature of every picture, or of views of it, for all settings."""
-        crops = CropConfig(resolution=self.resolution, resize_ratio=margin, num_crops=views)
+    def features(self, split: Split, num_crops: int = 0) -> CachedFeatures:
+        """Vectors of every image, or of random crops of it, by setting."""
+        crops = CropConfig(
+            resolution=self.protocol.resolution or self.model.default_resolution,
+            resize_ratio=self.protocol.resize_ratio,
+            num_crops=num_crops,
+        )
         found = extract_image_features(self.model, self.settings, split, crops, self.ctx)
-        return found.select(self.feature)
+        return found.select(cast(Feature, self.protocol.feature))
 
-    def measured(
-        self, data: LabeledDataset, setting: Setting, seed: int, protocol: str
-    ) -> Measured:
-        """What is known of a measurement before its numbers."""
-        return Measured(
-            setting=setting,
-            seed=seed,
-            data=data,
-            metrics={},
-            counts={"train": len(self.train), "test": len(data.test)},
-            protocol=protocol,
-            feature=self.feature,
+    def result(
+        self,
+        data: LabeledDataset,
+        setting: Setting,
+        seed: int,
+        **found: Any,  # noqa: ANN401
+    ) -> ProbeResult:
+        """A result; heads are saved once, with the dataset that they were fitted on."""
+        counts = {"train": len(self.train), "test": len(data.test), **found.pop("counts", {})}
+        facts = {"resize_ratio": self.protocol.resize_ratio, "feature": self.protocol.feature}
+        found["facts"] = facts | found.get("facts", {})
+        if data is not self.data:
+            found["tensors"] = {}
+        return ProbeResult(data=data, setting=setting, seed=seed, counts=counts, **found)
+
+    def linear_result(  # noqa: PLR0913, PLR0917
+        self,
+        data: LabeledDataset,
+        test: Tensor,
+        setting: Setting,
+        seed: int,
+        head: LinearHead,
+        chosen: dict[str, Any],
+        fitted_on: int,
+    ) -> ProbeResult:
+        """The result of a linear head on a test split."""
+        scores, labels = head.scores(test).cpu(), labels_of(data.test)
+        val = self.data.val if self.protocol.selection == "held-out" else None
+        return self.result(
+            data,
+            setting,
+            seed,
+            metrics=metrics_for(scores, labels, data),
+            counts={**({} if val is None else {"held_out": len(val)}), "fitted": fitted_on},
+            chosen=chosen,
+            tensors={"weight": head.weight.cpu(), "bias": head.bias.cpu()},
+            per_image={"correct": correct(scores, labels)},
         )
 
 
-def run_knn(probe: ClassProbe, protocol: KnnProtocol, seed: int) -> Iterator[Measured]:
-    """Let neighbors vote; there is no chance in it, so one seed stands for all."""
-    train, labels = probe.vectors(probe.train, protocol.margin), labels_of(probe.train)
-    for data in probe.tests:
-        test, truth = probe.vectors(data.test, protocol.margin), labels_of(data.test)
-        for setting in probe.settings:
-            found, cases = dict[str, float](), dict[str, Tensor]()
-            votes = _votes(probe, train[setting], labels, test[setting], protocol)
+def evaluate_knn(  # noqa: PLR0913, PLR0917
+    model: FrozenModel,
+    settings: Sequence[Setting],
+    data: LabeledDataset,
+    protocol: KnnProtocol,
+    seeds: Sequence[int],
+    ctx: RunContext,
+    also: Sequence[LabeledDataset] = (),
+) -> Iterator[ProbeResult]:
+    """Classify test images by their nearest training images; deterministic, so one seed is run."""
+    probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
+    train, labels = probe.features(probe.train), labels_of(probe.train)
+    if min(protocol.ks) > len(labels):
+        raise DataError(
+            f"{data.name} has {len(labels)} training images, but {protocol.name} needs at least "
+            f"{min(protocol.ks)} neighbors; use logistic instead."
+        )
+    for tested in probe.tests:
+        test, truth = probe.features(tested.test), labels_of(tested.test)
+        for setting in settings:
+            metrics, per_image = dict[str, float](), dict[str, Tensor]()
+            votes = _votes(train[setting], labels, test[setting], len(data.classes), protocol, ctx)
             for k, scores in votes.items():
-                of_k = class_numbers(scores, truth, data)
-                found |= {f"{name}_k{k}": value for name, value in of_k.items() if name != "top5"}
-                cases[f"correct_k{k}"] = correct(scores, truth)
-            if not found:
-                raise DataError(
-                    f"{probe.data.name} has {len(labels)} training pictures, fewer than the "
-                    f"{min(protocol.ks)} neighbors that vote; use logistic instead."
-                )
-            own = data is probe.data
-            yield replace(
-                probe.measured(data, setting, seed, protocol.name),
-                metrics=found,
-                head=_neighbor_head(probe, train[setting], protocol, max(votes)) if own else None,
-                cases=cases,
+                found = metrics_for(scores, truth, tested)
+                metrics |= {f"{name}_k{k}": found[name] for name in found if name != "top5"}
+                per_image[f"correct_k{k}"] = correct(scores, truth)
+            yield probe.result(
+                tested,
+                setting,
+                seeds[0],
+                metrics=metrics,
+                tensors=_saved_neighbors(train[setting], labels, ctx),
+                facts={
+                    "temperature": protocol.temperature,
+                    "neighbors": min(PREDICT_NEIGHBORS, max(votes)),
+                },
+                per_image=per_image,
             )
 
 
-def run_logistic(probe: ClassProbe, name: str, seeds: Sequence[int]) -> Iterator[Measured]:
-    """Fit logistic regressions; the seed puts pictures aside to choose C on."""
-    margin = logistic_protocol(name, probe.data, 0).margin
-    train, labels = probe.vectors(probe.train, margin), labels_of(probe.train)
-    aside = probe.data.val
-    own = None if aside is None else probe.vectors(aside, margin)
-    tests = [probe.vectors(data.test, margin) for data in probe.tests]
-    num_classes = len(probe.data.classes)
+def evaluate_logistic(  # noqa: PLR0913, PLR0917
+    model: FrozenModel,
+    settings: Sequence[Setting],
+    data: LabeledDataset,
+    protocol: LogisticProtocol,
+    seeds: Sequence[int],
+    ctx: RunContext,
+    also: Sequence[LabeledDataset] = (),
+) -> Iterator[ProbeResult]:
+    """Fit logistic regressions; the seed holds out images to choose C on."""
+    probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
+    train, labels = probe.features(probe.train), labels_of(probe.train)
+    val = None if data.val is None else (probe.features(data.val), labels_of(data.val))
+    tests = [probe.features(tested.test) for tested in probe.tests]
     for seed in seeds:
-        protocol = logistic_protocol(name, probe.data, seed)
-        total = len(probe.settings) * len(protocol.config.strengths)
-        with progress(total, "fits", shown=probe.ctx.show_progress) as tracker:
-            for setting in probe.settings:
-                held = None
-                if own is not None and aside is not None:
-                    held = own[setting], labels_of(aside)
-                chosen = choose_logistic(
+        total = len(settings) * len(protocol.c_values)
+        with progress(total, "fits", shown=ctx.show_progress) as tracker:
+            for setting in settings:
+                fit = sweep_c(
                     train[setting],
                     labels,
-                    num_classes,
-                    protocol.config,
-                    held,
+                    probe.num_classes,
+                    protocol,
+                    seed,
+                    None if val is None else (val[0][setting], val[1]),
                     advance=tracker.advance,
                 )
-                for data, test in zip(probe.tests, tests, strict=True):
-                    found = _judged(
-                        probe, data, chosen.head, test[setting],
-                        (setting, seed, name, margin), {"C": chosen.strength},
-                    )  # fmt: skip
-                    yield _with_counts(found, chosen.fitted_on, aside)
+                for tested, test in zip(probe.tests, tests, strict=True):
+                    yield probe.linear_result(
+                        tested, test[setting], setting, seed, fit.head, {"C": fit.c}, fit.fitted_on
+                    )
 
 
-def run_linear(
-    probe: ClassProbe, protocol: LinearProtocol, seeds: Sequence[int]
-) -> Iterator[Measured]:
-    """Train linear heads by SGD, those of all rates and of many settings together."""
-    train = probe.vectors(probe.train, protocol.margin, protocol.views)
-    tests = [probe.vectors(data.test, protocol.margin) for data in probe.tests]
-    judges, aside = None, None
-    if protocol.selection in {"test", "test-best-step"}:
-        judges = tests[0], labels_of(probe.data.test)
-    elif protocol.selection == "held-out" and probe.data.val is not None:
-        aside = probe.data.val
-        judges = probe.vectors(aside, protocol.margin), labels_of(aside)
-    for seed in seeds:
-        fits = _linear_fits(probe, protocol, train, judges, seed)
-        for data, test in zip(probe.tests, tests, strict=True):
-            for setting, fit in fits.items():
-                found = _judged(
-                    probe, data, fit.head, test[setting],
-                    (setting, seed, protocol.name, protocol.margin),
-                    {"rate": fit.rate, "step": fit.step, "views": protocol.views},
-                )  # fmt: skip
-                yield _with_counts(found, fit.fitted_on, aside)
-
-
-def _linear_fits(
-    probe: ClassProbe,
+def evaluate_linear(  # noqa: PLR0913, PLR0917
+    model: FrozenModel,
+    settings: Sequence[Setting],
+    data: LabeledDataset,
     protocol: LinearProtocol,
-    train: CachedFeatures,
-    judges: tuple[CachedFeatures, Tensor] | None,
-    seed: int,
-) -> dict[Setting, LinearFit]:
-    """The chosen heads of all settings, one setting at a time, since their vectors are large."""
-    total, fits = protocol.steps * len(probe.settings), dict[Setting, LinearFit]()
-    with progress(total, "steps", shown=probe.ctx.show_progress) as tracker:
-        for setting in probe.settings:
-            fits |= fit_linear(
-                {setting: train[setting]},
-                labels_of(probe.train),
-                protocol,
-                seed,
-                num_classes=len(probe.data.classes),
-                judges=judges and Judges({setting: judges[0][setting]}, judges[1]),
-                device=probe.ctx.ranks.device,
-                advance=tracker.advance,
-            )
-    return fits
+    seeds: Sequence[int],
+    ctx: RunContext,
+    also: Sequence[LabeledDataset] = (),
+) -> Iterator[ProbeResult]:
+    """Train linear classifiers by SGD, one setting at a time."""
+    probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
+    train, labels = probe.features(probe.train, protocol.num_crops), labels_of(probe.train)
+    tests = [probe.features(tested.test) for tested in probe.tests]
+    val_split = {"held-out": data.val, "none": None}.get(protocol.selection, data.test)
+    val = None if val_split is None else (probe.features(val_split), labels_of(val_split))
+    for seed in seeds:
+        total = len(settings) * protocol.steps
+        with progress(total, "steps", shown=ctx.show_progress) as tracker:
+            for setting in settings:
+                fit = train_linear_classifiers(
+                    train[setting],
+                    labels,
+                    protocol,
+                    seed,
+                    num_classes=probe.num_classes,
+                    val=None if val is None else (val[0][setting], val[1]),
+                    device=ctx.ranks.device,
+                    advance=tracker.advance,
+                )
+                chosen = {"rate": fit.learning_rate, "step": fit.step, "views": protocol.num_crops}
+                for tested, test in zip(probe.tests, tests, strict=True):
+                    yield probe.linear_result(
+                        tested, test[setting], setting, seed, fit.head, chosen, fit.fitted_on
+                    )
 
 
 def labels_of(split: Split) -> Tensor:
-    """The classes of a part, as probes take them."""
+    """Class indices (N), or booleans (N, K)."""
     if split.labels is None:
-        raise DataError(f"the part {split.name!r} has no classes; use a set for classification.")
+        raise DataError(f"the split {split.name!r} has no classes; use a classification dataset.")
     return torch.from_numpy(split.labels)
 
 
-def class_numbers(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[str, float]:
-    """The metrics that suit a set."""
+def metrics_for(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[str, float]:
+    """The metrics of a dataset; ImageNet-ReaL, whose labels are sets of classes, has top-1 only."""
     if data.uses_head_of is not None and labels.dtype == torch.bool:
-        return metrics(scores, labels, ("top1",))
-    found = metrics(scores, labels)
-    if data.test.counted is not None:
-        counted = torch.from_numpy(data.test.counted)
-        for name, interpolation in INTERPOLATIONS.items():
-            found[name] = mean_average_precision(scores, labels, interpolation, counted)
-    return found
+        return {"top1": top1(scores, labels)}
+    counted = None if data.test.counted is None else torch.from_numpy(data.test.counted)
+    return classification_metrics(scores, labels, counted)
 
 
-def _check_shared(other: LabeledDataset, data: LabeledDataset) -> None:
-    """Refuse a set whose classes are not those of the head that is to be measured on it."""
-    if other.kind != "classes":
+def check_same_classes(other: LabeledDataset, data: LabeledDataset) -> None:
+    """Require that heads of `data` can be tested on another dataset."""
+    if other.kind != "classes" or len(other.classes) != len(data.classes):
         raise DataError(
-            f"{other.name} tells {other.kind} of its pictures, so that no head of {data.name} can "
-            "be measured on it; name a set with the same classes."
-        )
-    if len(other.classes) != len(data.classes):
-        raise DataError(
-            f"{other.name} has {len(other.classes)} classes, {data.name} {len(data.classes)}; a "
-            "head can be measured on sets with its own classes only."
+            f"{other.name} has {len(other.classes)} classes of {other.kind}, {data.name} has "
+            f"{len(data.classes)}; --also needs datasets with the same classes."
         )
     if other.uses_head_of not in {None, data.name}:
         raise DataError(
-            f"{other.name} is measured with heads of {other.uses_head_of}, not of {data.name}; give "
-            f"{other.uses_head_of}=FOLDER as the set to fit on."
+            f"{other.name} is tested with heads of {other.uses_head_of}, not of {data.name}; use "
+            f"{other.uses_head_of}=FOLDER as the dataset to fit on."
         )
     if other.uses_head_of is None and other.classes != data.classes:
-        differing = next(
+        first = next(
             pair for pair in zip(other.classes, data.classes, strict=True) if pair[0] != pair[1]
         )
         raise DataError(
-            f"{other.name} has the class {differing[0]!r} where {data.name} has {differing[1]!r}; "
-            "a head can be measured on sets with its own classes only."
+            f"{other.name} has the class {first[0]!r} where {data.name} has {first[1]!r}; --also "
+            "needs datasets with the same classes."
         )
 
 
-def _with_counts(found: Measured, fitted_on: int, aside: Split | None) -> Measured:
-    """A result that counts what its head is fitted on, and the set's own part to choose on."""
-    own = {} if aside is None else {"held_out": len(aside)}
-    return replace(found, counts={**found.counts, **own, "fitted": fitted_on})
-
-
-def _judged(  # noqa: PLR0913, PLR0917 - what is known of a head
-    probe: ClassProbe,
-    data: LabeledDataset,
-    head: LinearHead,
+def _votes(  # noqa: PLR0913, PLR0917
+    train: Tensor,
+    labels: Tensor,
     test: Tensor,
-    who: tuple[Setting, int, str, float],
-    chosen: Mapping[str, object],
-) -> Measured:
-    """What a linear head is worth on a test part."""
-    setting, seed, protocol, margin = who
-    scores, truth = head.scores(test).cpu(), labels_of(data.test)
-    facts = {"margin": margin, "feature": probe.feature}
-    own = FittedHead(tensors={"weight": head.weight.cpu(), "bias": head.bias.cpu()}, facts=facts)
-    return replace(
-        probe.measured(data, setting, seed, protocol),
-        metrics=class_numbers(scores, truth, data),
-        chosen=chosen,
-        head=own if data is probe.data else None,
-        cases={"correct": correct(scores, truth)},
-    )
-
-
-def _votes(
-    probe: ClassProbe, train: Tensor, labels: Tensor, test: Tensor, protocol: KnnProtocol
+    num_classes: int,
+    protocol: KnnProtocol,
+    ctx: RunContext,
 ) -> dict[int, Tensor]:
-    """Votes of all test pictures, of which each worker has a part counted."""
-    workers, num_classes = probe.ctx.ranks, len(probe.data.classes)
-    mine = torch.arange(workers.rank, len(test), workers.world_size)
-    shown = probe.ctx.show_progress and len(mine) * len(train) >= SHOWN_PAIRS
-    with progress(len(mine), "pictures", shown=shown) as tracker:
-        found = knn(
-            train, labels, test[mine], num_classes,
-            ks=protocol.ks, temperature=protocol.temperature, advance=tracker.advance,
-        )  # fmt: skip
+    """Votes for all test images; each rank computes a part."""
+    own = torch.arange(ctx.ranks.rank, len(test), ctx.ranks.world_size)
+    shown = ctx.show_progress and len(own) * len(train) >= PROGRESS_PAIRS
+    with progress(len(own), "images", shown=shown) as tracker:
+        found = knn_votes(
+            train,
+            labels,
+            test[own],
+            num_classes,
+            ks=protocol.ks,
+            temperature=protocol.temperature,
+            advance=tracker.advance,
+        )
     whole = {}
     for k, votes in found.items():
-        every = torch.zeros(len(test), num_classes, dtype=votes.dtype)
-        every[mine] = votes
-        whole[k] = workers.all_reduce(every)
+        everyone = torch.zeros(len(test), num_classes, dtype=votes.dtype)
+        everyone[own] = votes
+        whole[k] = ctx.ranks.all_reduce(everyone)
     return whole
 
 
-def _neighbor_head(
-    probe: ClassProbe, train: Tensor, protocol: KnnProtocol, most: int
-) -> FittedHead | None:
-    """The training vectors themselves, where they are not too many."""
-    if train.nbytes > MOST_KEPT_BYTES:
-        probe.ctx.log(
-            f"The head is not kept, since its {len(train):,} training vectors take more than "
-            f"{MOST_KEPT_BYTES // 2**20} MB."
+def _saved_neighbors(train: Tensor, labels: Tensor, ctx: RunContext) -> dict[str, Tensor]:
+    """The training features, unless they are too large."""
+    if train.nbytes > MAX_SAVED_BYTES:
+        ctx.log(
+            f"The kNN head is not saved: its {len(train):,} training features take more than "
+            f"{MAX_SAVED_BYTES // 2**20} MB."
         )
-        return None
-    return FittedHead(
-        tensors={"features": train.float(), "labels": labels_of(probe.train)},
-        facts={
-            "margin": protocol.margin,
-            "feature": probe.feature,
-            "temperature": protocol.temperature,
-            "neighbors": min(20, most),
-        },
-    )
+        return {}
+    return {"features": train.float(), "labels": labels}

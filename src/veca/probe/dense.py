@@ -1,73 +1,423 @@
-"""Linear heads on patch features: fit and evaluate.
+"""Linear heads on patch features: fit them, choose one, evaluate it.
 
-Learning rates over the steps of a fit, as factors of the peak; pure functions.
+`segmentation.py` and `depth.py` add the crops, the loss and the metrics of their task. A head is a
+BatchNorm and a linear layer (a 1x1 convolution). Features are frozen, so batch statistics do not
+depend on the head: features are normalized once for all heads of a setting. After training the
+BatchNorm is folded into the linear layer. The image feature, if appended, is the same at every
+patch: its part of the output is computed once per image.
 
-Linear heads on patch features: in training, with a norm before them, and finished, without.
-
-A norm over the batch is linear once its mean and variance are known, and these do not depend on the
-head, since features are frozen. So features are normalized once for all heads of a setting, and the
-gain and shift that each head learns are a part of its weights:
-
-    W (g * x + s) + b  =  (W g) x + (W s + b)
-
-which is also how a finished head gets rid of its norm. The image feature, where it is appended, is
-the same at every patch: its part is computed once for a picture instead of once for a patch.
-
-Shapes: b pictures, K outputs, DP and DI channels of patch and image features, D both together.
-
-One loop that fits the heads of all settings and rates of a dense task on the same batches.
-
-Features come from outside, a batch at a time: drawn and computed step by step, or kept
-(`features.py`). What is told of the pixels, and its loss, is the task's (`Loss`). Under
-torchrun each worker has a part of each batch; sums over the workers make it the fit that one worker
-would do, but for rounding.
+Each rank computes its share of a batch; sums over ranks give the gradients of the whole batch.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
-from veca.probe.features import DenseBatch
-from veca.probe.models import FrozenFeatures
-from veca.probe.protocols import DenseProtocol
-from veca.probe.rows import Setting
+from veca.data.images import DataError
+from veca.data.sets.dataset import LabeledDataset, Split
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import (
+    CachedCrops,
+    CropSource,
+    CropTransform,
+    DenseBatch,
+    InferenceConfig,
+    PatchFeatures,
+    Variant,
+    extract_patch_features,
+    fresh_crops,
+)
+from veca.probe.models import FrozenFeatures, FrozenModel
+from veca.probe.protocols import DenseProtocol, train_val_split, training_split
+from veca.probe.rows import ProbeResult, Setting
+from veca.probe.sliding_window import Sides, WindowGrid, bilinear
 from veca.runtime.device import seed_for
 from veca.runtime.distributed import Ranks
 from veca.runtime.logging import progress
 
-WARMUP_START = 1e-6
-"""Factor of the first step of 'warmup-poly'."""
+EPSILON = 1e-5
+"""Of the BatchNorm."""
+
+MOMENTUM = 0.1
+"""Of its running mean and variance."""
+
+INIT_STD = 0.01
+"""Of the initial weights; biases start at 0."""
 
 CYCLE_START, CYCLE_END = 1 / 1000, 1 / 25_000
-"""Factors that 'one-cycle' begins and ends with."""
+"""Factors of the learning rate at the start and the end of 'one-cycle'."""
 
 CYCLE_BETAS = (0.85, 0.95)
-"""First beta of 'one-cycle' after its warm-up: where it begins and ends."""
+"""First beta of 'one-cycle' after its warmup: where it starts and ends."""
+
+VAL_SEED = 0
+"""The same images are held out for all seeds, as if they were a validation split."""
+
+Predict = Callable[[slice], Float[Tensor, "b K rows columns"]]
+"""The outputs of a head for a slice of the rank's images."""
+
+Backward = Callable[[Predict], None]
+"""Computes the loss of a head and adds its gradient."""
+
+View = tuple[FrozenFeatures, WindowGrid]
+"""The features of the windows of a test image, and where these lie."""
 
 
-def learning_rate(protocol: DenseProtocol, peak: float, step: int) -> float:
-    """The rate of a step, counted from 0.
+class Candidate(NamedTuple):
+    """One of the heads of a fit."""
 
-    'poly': (1 - t / T) ** power, from the peak to the floor.
-    'warmup-poly': the same, times a factor that rises linearly from 1e-6 to 1 (DINOv2).
-    'warmup-cosine': a factor that rises linearly from 0 times what is linearly left, then half a
-        cosine over the whole length, so that it goes on slightly below the peak (DINOv3).
-    'one-cycle': half a cosine over the whole length, times a linear rise; at least a thousandth of
-        the peak in the warm-up and 1 / 25,000 after it (DINOv3's depth).
+    setting: Setting
+    learning_rate: float = 0.0
+    step: int = 0
+    """Number of steps after which it was taken."""
+
+
+class DenseScores(ABC):
+    """What a head predicted on the images of a split."""
+
+    @abstractmethod
+    def update(
+        self,
+        index: int,
+        head: Callable[..., Tensor],
+        views: Sequence[View],
+        target: Any,  # noqa: ANN401
+    ) -> None:
+        """Add an image."""
+
+    @abstractmethod
+    def reduce(self, ranks: Ranks) -> None:
+        """Add the images of all ranks."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """By the names that reports use."""
+
+    @abstractmethod
+    def selection_metric(self) -> float:
+        """By which heads are chosen; higher is better."""
+
+    @abstractmethod
+    def per_image(self) -> dict[str, Tensor]:
+        """Results of single images, for paired tests."""
+
+    def counts(self) -> dict[str, int]:
+        """Counts to report besides those of the splits."""
+        return {}
+
+
+class DenseScorer(ABC):
+    """Compares the predictions on test images with their targets."""
+
+    flips: tuple[bool, ...] = (False,)
+    """Whether test images are seen as they are, mirrored, or both."""
+
+    @abstractmethod
+    def target(self, split: Split, index: int, sides: Sides, device: torch.device) -> Any:  # noqa: ANN401
+        """What the predictions on an image are compared with; its size must be `sides`."""
+
+    @abstractmethod
+    def scores(self, num_images: int) -> DenseScores:
+        """Empty scores."""
+
+
+class DenseTask(DenseScorer):
+    """What segmentation and depth add to a linear head."""
+
+    data: LabeledDataset
+    protocol: DenseProtocol
+    outputs: int
+    """Channels of the output K."""
+    kb_crop: bool = False
+    """Whether images are cropped as KITTI's benchmark does."""
+
+    @abstractmethod
+    def transform(self, short_side: int, multiple: int) -> CropTransform:
+        """Random training crops, given the short side of test images and the size of patches."""
+
+    @abstractmethod
+    def loss(self, batch: DenseBatch, step: int, seed: int, ranks: Ranks) -> Backward:
+        """The loss of a training step."""
+
+    def head_facts(self) -> dict[str, Any]:
+        """Plain values that `veca predict` needs besides the tensors of a head."""
+        return {}
+
+
+def fit_and_evaluate(
+    task: DenseTask,
+    model: FrozenModel,
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    ctx: RunContext,
+) -> Iterator[ProbeResult]:
+    """Fit heads for every setting and seed on the same crops, choose one of each, evaluate it."""
+    data, protocol, settings = task.data, task.protocol, list(dict.fromkeys(settings))
+    inference = inference_config(model, protocol, task.kb_crop)
+    train_images, val = selection_split(data, protocol)
+    transform = task.transform(inference.short_side, model.stride)
+    source = CropSource(model, settings, training_split(data), transform, ctx)
+    cached = CachedCrops(source, protocol.num_crops) if protocol.num_crops else None
+
+    def evaluate_on(split: Split, heads: Mapping[Candidate, DenseHead]) -> Scores:
+        variants = [Variant(setting, flip) for setting in settings for flip in task.flips]
+        features = extract_patch_features(model, variants, split, inference, ctx)
+        return evaluate(task, heads, split, features, ctx.ranks)
+
+    for seed in dict.fromkeys(seeds):
+        if cached is None:
+            batches = fresh_crops(source, train_images, protocol.batch, seed, protocol.steps)
+        else:
+            batches = cached.batches(train_images, protocol.batch, seed)
+        heads = fit_heads(task, model, settings, batches, seed, ctx)
+        if val is None:
+            heads = {one: head for one, head in heads.items() if one.step == protocol.steps}
+            scores = evaluate_on(data.test, heads)
+        else:
+            scores = select_heads(evaluate_on(val, heads))
+            if val is not data.test:
+                scores = evaluate_on(data.test, {one: heads[one] for one in scores})
+        for one, found in scores.items():
+            yield ProbeResult(
+                data=data,
+                setting=one.setting,
+                seed=seed,
+                metrics=found.metrics(),
+                counts={"train": len(train_images), "test": len(data.test), **found.counts()},
+                chosen={"rate": one.learning_rate, "step": one.step},
+                tensors=heads[one].tensors(),
+                facts={
+                    **task.head_facts(),
+                    "patch_width": model.patch_width,
+                    "inference": asdict(inference),
+                },
+                per_image=found.per_image(),
+            )
+
+
+Scores = dict[Candidate, DenseScores]
+
+
+def evaluate(
+    scorer: DenseScorer,
+    heads: Mapping[Candidate, Callable[..., Tensor]],
+    split: Split,
+    features: PatchFeatures,
+    ranks: Ranks,
+) -> Scores:
+    """The scores of all heads on a split; each rank predicts every n-th image."""
+    scores = {one: scorer.scores(len(split)) for one in heads}
+    for index in range(ranks.rank, len(split), ranks.world_size):
+        views = {
+            setting: [features(index, Variant(setting, flip)) for flip in scorer.flips]
+            for setting in dict.fromkeys(one.setting for one in heads)
+        }
+        sides = next(iter(views.values()))[0][1].original
+        target = scorer.target(split, index, sides, ranks.device)
+        for one, head in heads.items():
+            scores[one].update(index, head, views[one.setting], target)
+    for found in scores.values():
+        found.reduce(ranks)
+    return scores
+
+
+def select_heads(scores: Scores) -> Scores:
+    """The best head of each setting; of equals the first."""
+    best: dict[Setting, Candidate] = {}
+    for one, found in scores.items():
+        kept = best.get(one.setting)
+        if kept is None or found.selection_metric() > scores[kept].selection_metric():
+            best[one.setting] = one
+    return {one: scores[one] for one in best.values()}
+
+
+def selection_split(
+    data: LabeledDataset, protocol: DenseProtocol
+) -> tuple[NDArray[np.int64], Split | None]:
+    """Training images to fit on, and the split to choose a head on; None if nothing is chosen."""
+    train = training_split(data)
+    if protocol.selection == "none":
+        return np.arange(len(train)), None
+    if protocol.selection == "test-best-step":
+        return np.arange(len(train)), data.test
+    if data.val is not None:
+        return np.arange(len(train)), data.val
+    indices = train_val_split(len(train), protocol.held_out_share, VAL_SEED)
+    val = train.subset(indices.val.numpy(), f"held out of {train.name}")
+    return indices.train.numpy(), val
+
+
+def inference_config(
+    model: FrozenModel, protocol: DenseProtocol, kb_crop: bool = False
+) -> InferenceConfig:
+    """How a protocol shows test images to a model."""
+    side = model.round_down_to_patch(protocol.resolution)
+    return InferenceConfig(
+        short_side=side,
+        mode=protocol.inference,
+        window_stride=protocol.window_stride(side) if protocol.inference == "slide" else 0,
+        stride=model.stride,
+        kb_crop=kb_crop,
+    )
+
+
+def check_size(split: Split, index: int, found: Sides, sides: Sides) -> None:
+    """Require that a target has the size of its image."""
+    if found != sides:
+        raise DataError(
+            f"{split.targets[index]} has {found[0]} x {found[1]} pixels, but its image has "
+            f"{sides[0]} x {sides[1]} (height x width, upright); restore both, or take them out of "
+            "the dataset."
+        )
+
+
+class DenseHead(nn.Module):
+    """A linear layer on patch features and, if it is wide enough, the image feature."""
+
+    def __init__(
+        self, weight: Float[Tensor, "K D"], bias: Float[Tensor, " K"], patch_width: int
+    ) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.patch_width = patch_width
+
+    def forward(self, features: FrozenFeatures) -> Float[Tensor, "b K rows columns"]:
+        """The outputs for each patch."""
+        return _linear(features, self.weight, self.bias, self.patch_width)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a file holds, besides `patch_width`."""
+        return {name: value.detach().cpu() for name, value in self.state_dict().items()}
+
+
+class NormalizedHead(nn.Module):
+    """A head in training, on normalized features: affine parameters of the BatchNorm and weights."""
+
+    def __init__(self, outputs: int, width: int, patch_width: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn(outputs, width, generator=generator).mul_(INIT_STD)
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(torch.zeros(outputs))
+        self.gain, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.patch_width = patch_width
+
+    def forward(self, normalized: FrozenFeatures) -> Float[Tensor, "b K rows columns"]:
+        """W (gain * x + shift) + bias, with gain and shift folded into the weights."""
+        weight, bias = self.weight * self.gain, self.bias + self.weight @ self.shift
+        return _linear(normalized, weight, bias, self.patch_width)
+
+    @torch.no_grad()
+    def folded(self, norm: "SyncedBatchNorm") -> DenseHead:
+        """The head on features that are not normalized."""
+        scale = self.gain * (norm.variance + EPSILON).rsqrt()
+        bias = self.bias + self.weight @ (self.shift - norm.mean * scale)
+        return DenseHead(self.weight * scale, bias, self.patch_width)
+
+
+class SyncedBatchNorm:
+    """Normalizes features over the batches of all ranks; torch's own refuses tensors on the CPU."""
+
+    def __init__(self, width: int, ranks: Ranks) -> None:
+        self.mean = torch.zeros(width, device=ranks.device)
+        self.variance = torch.ones(width, device=ranks.device)
+        self._ranks = ranks
+
+    def __call__(self, features: FrozenFeatures) -> FrozenFeatures:
+        """Normalized features; the image feature counts once per patch."""
+        image, patches = features
+        cells = patches.shape[2] * patches.shape[3]
+        sums = torch.cat((patches.sum((0, 2, 3)), image.sum(0) * cells)).double()
+        count = sums.new_tensor([len(patches) * cells])
+        sums, count = self._ranks.all_reduce(torch.cat((sums, count))).split((len(sums), 1))
+        mean = (sums / count).float()
+        width = patches.shape[1]
+        patches = patches - mean[:width, None, None]
+        image = image - mean[width:]
+        squares = torch.cat((patches.square().sum((0, 2, 3)), image.square().sum(0) * cells))
+        variance = self._ranks.all_reduce(squares) / count.float()
+        scale = (variance + EPSILON).rsqrt()
+        unbiased = variance * (count / (count - 1).clamp(min=1)).float()
+        self.mean.lerp_(mean, MOMENTUM)
+        self.variance.lerp_(unbiased, MOMENTUM)
+        return FrozenFeatures(image * scale[width:], patches * scale[:width, None, None])
+
+
+def fit_heads(  # noqa: PLR0913, PLR0917
+    task: DenseTask,
+    model: FrozenModel,
+    settings: Sequence[Setting],
+    batches: Iterable[DenseBatch],
+    seed: int,
+    ctx: RunContext,
+) -> dict[Candidate, DenseHead]:
+    """Train a head for every setting and learning rate; return them as of each validation step."""
+    protocol, ranks = task.protocol, ctx.ranks
+    width = model.patch_width + (model.image_width if protocol.append_image_feature else 0)
+    norms = {setting: SyncedBatchNorm(width, ranks) for setting in settings}
+    first = seed_for(seed, 0, "dense head")
+    heads = {
+        (setting, rate): NormalizedHead(task.outputs, width, model.patch_width, first).to(
+            ranks.device
+        )
+        for setting in settings
+        for rate in protocol.learning_rates
+    }
+    optimizer = AdamW(
+        [{"params": list(head.parameters()), "peak": rate} for (_, rate), head in heads.items()],
+        weight_decay=protocol.weight_decay,
+    )
+    ctx.log(f"seed {seed}: fitting {len(heads)} heads ({protocol.name}, {protocol.steps:,} steps).")
+    found: dict[Candidate, DenseHead] = {}
+    shown = ctx.show_progress and ranks.is_main
+    with progress(protocol.steps, "steps", shown=shown) as tracker:
+        for step, batch in zip(range(protocol.steps), batches, strict=False):
+            backward = task.loss(batch, step, seed, ranks)
+            for setting, features in batch.features.items():
+                normalized = norms[setting](_inputs(features, protocol, batch.part, seed, step))
+                for rate in protocol.learning_rates:
+                    head = heads[setting, rate]
+                    backward(lambda images, head=head, x=normalized: head(_slice(x, images)))  # type: ignore[misc]
+            _sum_gradients(list(heads.values()), ranks)
+            for group, head in zip(optimizer.param_groups, heads.values(), strict=True):
+                if protocol.clip is not None:
+                    clip_grad_norm_(head.parameters(), protocol.clip)
+                group["lr"] = lr_at(protocol, group["peak"], step)
+                group["betas"] = (beta1_at(protocol, step), protocol.betas[1])
+            optimizer.step()
+            optimizer.zero_grad()
+            if step + 1 in protocol.validation_steps:
+                for (setting, rate), head in heads.items():
+                    found[Candidate(setting, rate, step + 1)] = head.folded(norms[setting])
+            tracker.advance()
+    return found
+
+
+def lr_at(protocol: DenseProtocol, peak: float, step: int) -> float:
+    """The learning rate of a step, counted from 0.
+
+    'poly': (1 - t / T) ** power, from the peak to `min_lr`.
+    'warmup-cosine': a linear warmup, times what is left linearly, then half a cosine over the whole
+        length, so that it continues slightly below the peak (DINOv3).
+    'one-cycle': half a cosine over the whole length, times a linear warmup; at least 1 / 1000 of the
+        peak in the warmup and 1 / 25,000 after it (DINOv3's depth).
     """
     done = step / protocol.steps
     rise = min(1.0, step / protocol.warmup) if protocol.warmup else 1.0
     if protocol.schedule == "poly":
-        return _poly(protocol, peak, done)
-    if protocol.schedule == "warmup-poly":
-        return _poly(protocol, peak, done) * (WARMUP_START + (1 - WARMUP_START) * rise)
+        end = min(protocol.min_lr, peak)
+        return end + (peak - end) * (1 - done) ** protocol.power
     if protocol.schedule == "warmup-cosine":
         if step < protocol.warmup:
             return peak * rise * (1 - done)
@@ -77,8 +427,8 @@ def learning_rate(protocol: DenseProtocol, peak: float, step: int) -> float:
     return peak * (CYCLE_END + (1 - CYCLE_END) * _half_cosine(done))
 
 
-def first_beta(protocol: DenseProtocol, step: int) -> float:
-    """AdamW's first beta: fixed, but for 'one-cycle', which has 0 in its warm-up and then rises."""
+def beta1_at(protocol: DenseProtocol, step: int) -> float:
+    """AdamW's first beta: constant, except for 'one-cycle': 0 in its warmup, then rising."""
     if protocol.schedule != "one-cycle":
         return protocol.betas[0]
     if step < protocol.warmup:
@@ -88,332 +438,82 @@ def first_beta(protocol: DenseProtocol, step: int) -> float:
     return high + (low - high) * _half_cosine(done)
 
 
-def _poly(protocol: DenseProtocol, peak: float, done: float) -> float:
-    """From the peak to the floor, or level where the peak lies below it."""
-    floor = min(protocol.floor, peak)
-    return floor + (peak - floor) * (1 - done) ** protocol.power
+class SampledPixels:
+    """The pixels of a step's loss: every n-th row and column, with a random offset.
+
+    Outputs of patches are upsampled bilinearly to these pixels only, by a matrix along each side.
+    """
+
+    def __init__(self, batch: DenseBatch, stride: int, seed: int, step: int) -> None:
+        number = seed_for(seed, step, "dense loss") if stride > 1 else 0
+        self._rows = slice(number % stride, None, stride)
+        self._columns = slice(number // stride % stride, None, stride)
+        self._sides = batch.targets.shape[1:]
+        self.targets: Shaped[Tensor, "b h w"] = batch.targets[:, self._rows, self._columns]
+
+    def upsample(self, maps: Float[Tensor, "b K rows columns"]) -> Float[Tensor, "b K h w"]:
+        """Outputs at the sampled pixels."""
+        height, width = self._sides
+        down = _bilinear(maps.shape[2], height)[self._rows].to(maps)
+        across = _bilinear(maps.shape[3], width)[self._columns].to(maps)
+        return down @ maps @ across.T
 
 
-def _half_cosine(done: float) -> float:
-    """From 1 to 0."""
-    return 0.5 * (1 + math.cos(math.pi * done))
+_bilinear = lru_cache(maxsize=64)(bilinear)
 
 
-EPSILON = 1e-5
-"""Added to variances."""
-
-MOMENTUM = 0.1
-"""Share of the newest batch in the running mean and variance."""
-
-WEIGHT_SCALE = 0.01
-"""Standard deviation of the first weights; biases begin at 0."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseHead:
-    """K numbers for each patch, from its feature and perhaps that of the image."""
-
-    weight: Float[Tensor, "K D"]
-
-    bias: Float[Tensor, " K"]
-
-    patch_width: int
-    """Channels of a patch feature; the rest of D are those of the image feature."""
-
-    def maps(self, observed: FrozenFeatures) -> Float[Tensor, "b K rows columns"]:
-        """The numbers of every patch."""
-        patches = torch.einsum(
-            "kd,bdrc->bkrc", self.weight[:, : self.patch_width], observed.patches
-        )
-        weight = self.weight[:, self.patch_width :]
-        around = self.bias + (observed.image @ weight.T if weight.shape[1] else 0)
-        return patches + around.expand(len(patches), -1)[..., None, None]
-
-    def to(self, device: torch.device) -> "DenseHead":
-        """The same head on another device."""
-        return DenseHead(
-            weight=self.weight.to(device), bias=self.bias.to(device), patch_width=self.patch_width
-        )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a file needs to hold of it, with `facts`."""
-        return {"weight": self.weight.cpu(), "bias": self.bias.cpu()}
-
-    def facts(self) -> dict[str, Any]:
-        """Plain values that go with the tensors."""
-        return {"patch_width": self.patch_width}
-
-
-def head_from(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> DenseHead:
-    """A head from what `tensors` and `facts` gave."""
-    return DenseHead(
-        weight=tensors["weight"], bias=tensors["bias"], patch_width=int(facts["patch_width"])
-    )
-
-
-class Seen(NamedTuple):
-    """Features as the heads of a setting see them, channels first."""
-
-    patches: Float[Tensor, "DP b cells"]
-
-    image: Float[Tensor, "DI b"]
-    """DI is 0 where the image feature is not appended."""
-
-    grid: tuple[int, int]
-    """Rows and columns of the cells."""
-
-
-class FeatureNorm:
-    """Normalizes the channels of a setting's features over the batch, on all workers alike."""
-
-    def __init__(self, width: int, norm: str, workers: Ranks) -> None:
-        self.mean = torch.zeros(width, device=workers.device)
-        self.variance = torch.ones(width, device=workers.device)
-        self._normalizes = norm == "batch"
-        self._workers = workers
-
-    def __call__(
-        self,
-        observed: FrozenFeatures,
-        append_image_feature: bool,
-        kept: Float[Tensor, "b D"] | None,
-    ) -> Seen:
-        """The features of this worker's part of a batch.
-
-        Args:
-            observed: the features as the model gave them.
-            append_image_feature: whether heads see the image feature too.
-            kept: factors of each channel of each picture, 0 where it is dropped.
-        """
-        rows, columns = observed.patches.shape[2:]
-        patches = observed.patches.flatten(2).transpose(0, 1).float()
-        image = observed.image.T.float() if append_image_feature else observed.image.new_zeros(0, 1)
-        image = image.expand(-1, patches.shape[1])
-        if kept is not None:
-            patches = patches * kept.T[: len(patches), :, None]
-            image = image * kept.T[len(patches) :]
-        if self._normalizes:
-            patches, image = self._normalized(patches, image)
-        return Seen(patches.contiguous(), image.contiguous(), (rows, columns))
-
-    def _normalized(
-        self, patches: Float[Tensor, "DP b cells"], image: Float[Tensor, "DI b"]
-    ) -> tuple[Float[Tensor, "DP b cells"], Float[Tensor, "DI b"]]:
-        """Mean 0 and variance 1 over the batch; the image feature counts once for each patch."""
-        _, pictures, cells = patches.shape
-        means = torch.cat((patches.sum((1, 2)), image.sum(1) * cells)).double()
-        count = torch.tensor([float(pictures * cells)], device=means.device, dtype=means.dtype)
-        means, count = self._workers.all_reduce(torch.cat((means, count))).split((len(means), 1))
-        mean = (means / count).float()
-        patches = patches - mean[: len(patches), None, None]
-        image = image - mean[len(patches) :, None]
-        squares = torch.cat((patches.square().sum((1, 2)), image.square().sum(1) * cells))
-        variance = self._workers.all_reduce(squares) / count.float()
-        scale = (variance + EPSILON).rsqrt()
-        patches = patches * scale[: len(patches), None, None]
-        image = image * scale[len(patches) :, None]
-        unbiased = variance * (count / (count - 1).clamp(min=1)).float()
-        self.mean.lerp_(mean, MOMENTUM)
-        self.variance.lerp_(unbiased, MOMENTUM)
-        return patches, image
-
-    def finished(
-        self, weight: Float[Tensor, "K D"], bias: Float[Tensor, " K"], patch_width: int
-    ) -> DenseHead:
-        """A head that needs no norm any more."""
-        if self._normalizes:
-            weight = weight * (self.variance + EPSILON).rsqrt()
-            bias = bias - weight @ self.mean
-        return DenseHead(
-            weight=weight.detach().clone(), bias=bias.detach().clone(), patch_width=patch_width
-        )
-
-
-class LearningHead(nn.Module):
-    """The parameters of a head in training."""
-
-    def __init__(self, outputs: int, width: int, normalized: bool, seed: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.weight = nn.Parameter(
-            torch.randn(outputs, width, generator=generator).mul_(WEIGHT_SCALE)
-        )
-        self.bias = nn.Parameter(torch.zeros(outputs))
-        self.gain = nn.Parameter(torch.ones(width)) if normalized else None
-        self.shift = nn.Parameter(torch.zeros(width)) if normalized else None
-
-    def effective(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Weights and biases on normalized features, gain and shift included."""
-        if self.gain is None or self.shift is None:
-            return self.weight * 1, self.bias * 1
-        return self.weight * self.gain, self.bias + self.weight @ self.shift
-
-
-def maps_of(
-    seen: Seen, weight: Float[Tensor, "K D"], bias: Float[Tensor, " K"], pictures: slice
+def _linear(
+    features: FrozenFeatures, weight: Tensor, bias: Tensor, patch_width: int
 ) -> Float[Tensor, "b K rows columns"]:
-    """What a head in training tells of some of the pictures."""
-    width = len(seen.patches)
-    patches = seen.patches[:, pictures]
-    found = (weight[:, :width] @ patches.flatten(1)).unflatten(1, patches.shape[1:])
-    around = bias[:, None] + weight[:, width:] @ seen.image[:, pictures]
-    return (found + around[..., None]).transpose(0, 1).unflatten(2, seen.grid)
+    """A 1x1 convolution of the patches, plus the contribution of the image feature."""
+    maps = F.conv2d(features.patches, weight[:, :patch_width, None, None])
+    image_weight = weight[:, patch_width:]
+    offset = bias + features.image[:, : image_weight.shape[1]] @ image_weight.T
+    return maps + offset.expand(len(maps), -1)[..., None, None]
+
+
+def _inputs(
+    features: FrozenFeatures, protocol: DenseProtocol, part: slice, seed: int, step: int
+) -> FrozenFeatures:
+    """What heads see of a batch, with dropped channels; these are the same for all settings."""
+    patches = features.patches.float()
+    image = features.image.float()
+    if not protocol.append_image_feature:
+        image = image[:, :0]
+    if not protocol.dropout:
+        return FrozenFeatures(image, patches)
+    width = patches.shape[1]
+    number = seed_for(seed, step, "dense dropout")
+    mask = drop_channels(protocol.batch, width + image.shape[1], protocol.dropout, number)
+    mask = mask[part].to(patches.device)
+    return FrozenFeatures(image * mask[:, width:], patches * mask[:, :width, None, None])
 
 
 def drop_channels(
-    pictures: int, width: int, share: float, seed: int
-) -> Float[Tensor, "{pictures} {width}"]:
-    """Factors that drop a share of the channels of each picture and make up for it in the rest."""
+    images: int, width: int, share: float, seed: int
+) -> Float[Tensor, "{images} {width}"]:
+    """Factors of Dropout2d for the channels of each image."""
     generator = torch.Generator().manual_seed(seed)
-    stays: Bool[Tensor, "b D"] = torch.rand(pictures, width, generator=generator) >= share
-    return stays.float() / (1 - share)
+    remains = torch.rand(images, width, generator=generator) >= share
+    return remains.float() / (1 - share)
 
 
-Maps = Callable[[slice], Float[Tensor, "b K rows columns"]]
-"""What a head tells of some of this worker's pictures."""
-
-Backward = Callable[[Maps], None]
-"""Computes a head's loss and its gradient."""
+def _slice(features: FrozenFeatures, images: slice) -> FrozenFeatures:
+    return FrozenFeatures(features.image[images], features.patches[images])
 
 
-Loss = Callable[[DenseBatch, int], Backward]
-"""Given the pictures of a step and its number, what to do with each head."""
+def _sum_gradients(heads: Sequence[nn.Module], ranks: Ranks) -> None:
+    """Gradients over all ranks, in one message."""
+    parameters = [parameter for head in heads for parameter in head.parameters()]
+    gradients = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in parameters
+    ]
+    total = ranks.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]))
+    pieces = total.split([gradient.numel() for gradient in gradients])
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        parameter.grad = piece.view_as(parameter)
 
 
-class Candidate(NamedTuple):
-    """One of the heads that may be reported."""
-
-    setting: Setting
-
-    rate: float
-
-    step: int
-    """Steps that it learned for."""
-
-
-class Fit(NamedTuple):
-    """What there is to be fitted."""
-
-    protocol: DenseProtocol
-
-    settings: Sequence[Setting]
-
-    outputs: int
-    """Numbers K that a head tells of a patch."""
-
-    widths: tuple[int, int]
-    """Channels of patch and image features."""
-
-    seed: int
-
-
-def fit_heads(
-    fit: Fit, batches: Iterable[DenseBatch], loss: Loss, workers: Ranks, shown: bool = True
-) -> dict[Candidate, DenseHead]:
-    """Fit a head for every setting and rate; each is kept at the protocol's steps."""
-    protocol = fit.protocol
-    learners = _Learners(fit, workers)
-    found: dict[Candidate, DenseHead] = {}
-    kept_at = frozenset(protocol.checked_steps())
-    with progress(protocol.steps, "steps", shown=shown and workers.is_main) as tracker:
-        for step, batch in zip(range(protocol.steps), batches, strict=False):
-            learners.learn(batch, loss, step)
-            if step + 1 in kept_at:
-                found |= learners.finished(step + 1)
-            tracker.advance()
-    if protocol.steps not in {candidate.step for candidate in found}:
-        raise ValueError(f"there were batches for fewer than the {protocol.steps} steps.")
-    return found
-
-
-class _Learners:
-    """All heads in training, with their norms and their optimizer."""
-
-    def __init__(self, fit: Fit, workers: Ranks) -> None:
-        self._fit = fit
-        self._workers = workers
-        protocol, width = fit.protocol, fit.widths[0]
-        width += fit.widths[1] if protocol.append_image_feature else 0
-        self._width = width
-        self._norms = {
-            setting: FeatureNorm(width, protocol.norm, workers) for setting in fit.settings
-        }
-        first = seed_for(fit.seed, 0, "dense head")
-        self._heads = {
-            (setting, rate): LearningHead(fit.outputs, width, protocol.norm == "batch", first).to(
-                workers.device
-            )
-            for setting in fit.settings
-            for rate in protocol.rates
-        }
-        self._optimizer = AdamW(
-            [
-                {"params": list(head.parameters()), "peak": rate}
-                for (_, rate), head in self._heads.items()
-            ],
-            weight_decay=protocol.decay,
-        )
-
-    def learn(self, batch: DenseBatch, loss: Loss, step: int) -> None:
-        """Take one step."""
-        protocol = self._fit.protocol
-        seen = self._seen(batch, step)
-        backward = loss(batch, step)
-        heads = [head.effective() for head in self._heads.values()]
-        gradients = [
-            _gradients(seen[setting], head, backward)
-            for (setting, _), head in zip(self._heads, heads, strict=True)
-        ]
-        for head, gradient in zip(heads, self._summed(gradients), strict=True):
-            torch.autograd.backward(head, gradient)
-        if protocol.clip is not None:
-            for learner in self._heads.values():
-                clip_grad_norm_(learner.parameters(), protocol.clip)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(protocol, group["peak"], step)
-            group["betas"] = (first_beta(protocol, step), protocol.betas[1])
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-
-    def finished(self, step: int) -> dict[Candidate, DenseHead]:
-        """The heads as they are now."""
-        return {
-            Candidate(setting, rate, step): self._norms[setting].finished(
-                *head.effective(), self._fit.widths[0]
-            )
-            for (setting, rate), head in self._heads.items()
-        }
-
-    @torch.no_grad()
-    def _seen(self, batch: DenseBatch, step: int) -> dict[Setting, Seen]:
-        """The features as heads see them; the same channels are dropped for all settings."""
-        protocol, kept = self._fit.protocol, None
-        if protocol.dropout:
-            seed = seed_for(self._fit.seed, step, "dense dropout")
-            kept = drop_channels(protocol.batch, self._width, protocol.dropout, seed)
-            kept = kept[batch.part].to(self._workers.device)
-        return {
-            setting: self._norms[setting](observed, protocol.append_image_feature, kept)
-            for setting, observed in batch.features.items()
-        }
-
-    def _summed(self, gradients: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-        """Gradients over all workers, in one message."""
-        shapes = [part.shape for pair in gradients for part in pair]
-        whole = self._workers.all_reduce(
-            torch.cat([part.flatten() for pair in gradients for part in pair])
-        )
-        pieces = whole.split([shape.numel() for shape in shapes])
-        parts = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-        return list(zip(parts[::2], parts[1::2], strict=True))
-
-
-def _gradients(
-    seen: Seen, head: tuple[Tensor, Tensor], backward: Backward
-) -> tuple[Tensor, Tensor]:
-    """Gradients of a head's weights and biases on normalized features, over this worker's part."""
-    weight, bias = (part.detach().requires_grad_() for part in head)
-    backward(lambda pictures: maps_of(seen, weight, bias, pictures))
-    if weight.grad is None or bias.grad is None:  # no pixel of this part counts
-        return torch.zeros_like(weight), torch.zeros_like(bias)
-    return weight.grad, bias.grad
+def _half_cosine(done: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * done))

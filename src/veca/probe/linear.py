@@ -1,327 +1,201 @@
-"""Linear classifiers trained by SGD.
+"""Linear classifiers trained by SGD on frozen features, one for each learning rate.
 
-Linear heads of one width that train together: one for each pair of a feature and a rate.
-
-Linear probes by SGD: heads for all settings, features and rates train together.
-
-They see the same pictures in the same order and start from the same weights, so that chance makes
-no difference between them, and what becomes of one does not depend on the others. The loss of a
-head is the mean cross-entropy over its batch. All is in single precision.
+The classifiers see the same batches and start from the same weights, so that only the learning rate
+makes a difference.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
-from veca.probe.heads import LinearHead
-from veca.probe.held_out import hold_out
-from veca.probe.metrics import Labels, check_labels, correct, labeled_rows, target_shares
-from veca.probe.protocols import LinearProtocol, ProtocolError
+from veca.probe.metrics import Labels, correct, has_label, soft_targets
+from veca.probe.protocols import LinearProtocol, ProtocolError, train_val_split
 from veca.runtime.device import seed_for
 
-SCORES = 2**24
-"""Scores that are computed at once to judge heads; 64 MiB."""
+MAX_SCORES = 2**24
+"""Scores that are computed at once in validation; 64 MiB."""
 
 
-class HeadStack:
-    """G features times R heads of K classes, all starting from the same weights (K, D).
+@dataclass(frozen=True, kw_only=True)
+class LinearHead:
+    """Scores of K classes from a feature of D numbers, in the precision of the weights."""
 
-    Trained by SGD with momentum as torch.optim.SGD does it, by the gradient written out: the heads
-    of a feature are one matrix (R K, D), and the features one batch of matrices.
-    """
+    weight: Float[Tensor, "K D"]
+    bias: Float[Tensor, " K"]
+    """Minus infinity for a class without training images, which is never predicted."""
 
-    def __init__(self, start: Float[Tensor, "K D"], num_features: int, num_rates: int) -> None:
-        self.num_classes, self.width = start.shape
-        self.num_features, self.num_rates = num_features, num_rates
-        self.weight: Float[Tensor, "G RK D"] = start.repeat(num_features, num_rates, 1)
-        self.bias: Float[Tensor, "G 1 RK"] = self.weight[:, None, :, 0].clone().zero_()
-        self._weight_velocity = torch.zeros_like(self.weight)
-        self._bias_velocity = torch.zeros_like(self.bias)
+    def scores(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        """Logits."""
+        return torch.addmm(self.bias, features.to(self.weight), self.weight.T)
 
-    def step(
-        self,
-        features: Float[Tensor, "G B D"],
-        targets: Float[Tensor, "B K"],
-        rates: Float[Tensor, " R"],
-        *,
-        momentum: float,
-        weight_decay: float,
-    ) -> None:
-        """Go one step down the mean cross-entropy of a batch, each head at its own rate."""
-        shape = self.num_features, len(targets), self.num_rates, self.num_classes
-        logits = torch.baddbmm(self.bias, features, self.weight.transpose(1, 2))
-        error = logits.view(shape).softmax(dim=-1).sub_(targets[:, None]).div_(len(targets))
-        error = error.view_as(logits)
-        change = torch.bmm(error.transpose(1, 2), features)
-        if weight_decay:
-            change = change.add_(self.weight, alpha=weight_decay)
-        self._weight_velocity.mul_(momentum).add_(change)
-        self._bias_velocity.mul_(momentum).add_(error.sum(dim=1, keepdim=True))
-        by_row = -rates.repeat_interleave(self.num_classes)
-        self.weight.addcmul_(self._weight_velocity, by_row[:, None])
-        self.bias.addcmul_(self._bias_velocity, by_row)
-
-    def accuracies(self, feature: int, rows: Float[Tensor, "M D"], labels: Labels) -> list[float]:
-        """Percent of the pictures that each head of a feature tells right, by rate."""
-        weight, bias = self.weight[feature], self.bias[feature]
-        right = [0] * self.num_rates
-        size = max(1, SCORES // len(weight))
-        for start in range(0, len(rows), size):
-            truth = labels[start : start + size].to(weight.device)
-            scores = torch.addmm(bias, rows[start : start + size].to(weight), weight.T)
-            for rate, part in enumerate(scores.view(len(truth), self.num_rates, -1).unbind(1)):
-                right[rate] += int(correct(part, truth).sum())
-        return [100 * count / len(labeled_rows(labels)) for count in right]
-
-    def head(self, feature: int, rate: int) -> LinearHead:
-        """A copy of one head as it stands."""
-        rows = slice(rate * self.num_classes, (rate + 1) * self.num_classes)
-        return LinearHead(
-            weight=self.weight[feature, rows].clone(), bias=self.bias[feature, 0, rows].clone()
-        )
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class Judges(NamedTuple):
-    """Pictures that heads are chosen by."""
-
-    features: Mapping[Any, Tensor]
-    """(M, D) for each key."""
-
-    labels: Tensor
-    """Numbers (M), or booleans (M, classes)."""
+    def probabilities(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        """Softmax of the logits."""
+        return self.scores(features).softmax(dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearFit:
-    """The chosen head of one feature."""
+    """The chosen classifier."""
 
     head: LinearHead
-
-    rate: float
-    """With which it was trained, as the protocol lists it."""
-
+    learning_rate: float
+    """As the protocol lists it."""
     step: int
-    """After how many steps it was taken."""
-
-    judged: dict[float, dict[int, float]]
-    """Percent of the judges' pictures right, by rate and step; empty where nothing is chosen."""
-
+    accuracy: float | None
+    """On the validation images, in percent; None if nothing is chosen."""
     fitted_on: int
-    """Pictures that it was trained on: those put aside, or without a class, are not among them."""
+    """Images: without those held out, and those without a class."""
 
 
-class _Kept(NamedTuple):
-    """The best head so far, as `LinearFit` tells it."""
+class LinearClassifiers(nn.Module):
+    """One linear layer for each learning rate, all with the same initial weights."""
 
-    head: LinearHead
-    rate: float
-    step: int
+    def __init__(self, width: int, num_classes: int, protocol: LinearProtocol, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed_for(seed, 0, "probe/linear/start"))
+        weight = torch.randn(num_classes, width, generator=generator) * protocol.init_std
+        self.layers = nn.ModuleList(nn.Linear(width, num_classes) for _ in protocol.learning_rates)
+        for layer in self.layers:
+            layer.load_state_dict({"weight": weight, "bias": torch.zeros(num_classes)})
+
+    def loss(self, features: Float[Tensor, "B D"], labels: Labels) -> Float[Tensor, ""]:
+        """The sum of the losses; a gradient step on it trains each classifier on its own."""
+        losses = []
+        for layer in self.layers:
+            logits = layer(features)
+            targets = soft_targets(labels, logits.shape[1])
+            losses.append(F.cross_entropy(logits, targets))
+        return torch.stack(losses).sum()
+
+    @torch.no_grad()
+    def accuracies(self, features: Float[Tensor, "M D"], labels: Labels) -> list[float]:
+        """Top-1 accuracy of each classifier in percent."""
+        return [_accuracy(self.head(index), features, labels) for index in range(len(self.layers))]
+
+    def head(self, index: int) -> LinearHead:
+        """A copy of one classifier."""
+        state = self.layers[index].state_dict()
+        return LinearHead(weight=state["weight"].clone(), bias=state["bias"].clone())
 
 
-class _Batch(NamedTuple):
-    """What one step sees."""
-
-    pictures: Int64[Tensor, " B"]
-    """Numbers of pictures, for their labels."""
-
-    rows: Int64[Tensor, " B"]
-    """Rows of features: a view of each."""
-
-
-def fit_linear(  # noqa: PLR0913 - what follows the star is seldom given
-    features: Mapping[Key, Float[Tensor, "R _"]],
+def train_linear_classifiers(  # noqa: PLR0913
+    features: Float[Tensor, "R D"],
     labels: Labels,
     protocol: LinearProtocol,
     seed: int,
     *,
     num_classes: int,
-    judges: Judges | None = None,
-    pictures: Int64[Tensor, " n"] | None = None,
+    val: tuple[Tensor, Tensor] | None = None,
     device: torch.device | None = None,
-    advance: Callable[[int], object] | None = None,
-) -> dict[Key, LinearFit]:
-    """Train heads for every key and rate together; return the chosen head of each key.
+    advance: Callable[[int], object] = lambda _: None,
+) -> LinearFit:
+    """Train a classifier for each learning rate, and choose one by the protocol's selection.
 
-    A key is whatever tells features apart, such as (setting, variant); widths may differ. With V
-    views of N pictures, row v * N + i is view v of picture i. Features may be of any precision and
-    stay where they are; batches are computed on `device`, or where the features lie.
-
-    The selections 'test' and 'test-best-step' need the reported set as `judges`. 'held-out' puts
-    training pictures aside and judges by all their views; to judge by views of the middle, or by a
-    set's own part, say what to train on and give the judges:
-
-        kept, aside = hold_out(len(labels), protocol.held_out_share, seed)
-        judges = Judges({key: middle[key][aside] for key in middle}, labels[aside])
-        fits = fit_linear(
-            views, labels, protocol, seed, num_classes=37, judges=judges, pictures=kept
-        )
-        found = metrics(fits[key].head.scores(test[key]), test_labels)
-
-    Pictures without any class are left out. `advance` hears of each step.
+    Args:
+        features: crop v of image i of N is row v * N + i; they stay on their device.
+        labels: of the N images; those without a class are left out.
+        protocol: learning rates, schedule, and selection.
+        seed: of initial weights, batches and held-out images.
+        num_classes: K.
+        val: features and labels to choose on; without it 'held-out' sets training images aside.
+        device: to train on.
+        advance: is called with 1 after each step.
     """
-    _check(features, labels, num_classes, protocol)
-    trained = labeled_rows(labels).cpu()
-    if pictures is not None:
-        trained = pictures.cpu()[torch.isin(pictures.cpu(), trained)]
-    if protocol.selection == "held-out" and judges is None:
-        trained, judges = _put_aside(features, labels, trained, protocol, seed)
-    _check_judges(features, judges, protocol)
-    if not len(trained):
-        raise ProtocolError("no picture to train on has a class; give some that have.")
-    run = _Run(features, num_classes, protocol, seed, device)
-    for step, batch in enumerate(_batches(trained, len(labels), protocol, seed)):
-        run.step(step, batch.rows, labels[batch.pictures.to(labels.device)])
-        if step + 1 in protocol.judged_steps and judges is not None:
-            run.judge(step + 1, judges)
-        if advance is not None:
-            advance(1)
-    return run.chosen(len(trained))
+    train = has_label(labels).cpu()
+    if protocol.selection == "held-out" and val is None:
+        split = train_val_split(len(train), protocol.held_out_share, seed)
+        val = _all_crops(features, labels, train[split.val], protocol.num_crops)
+        train = train[split.train]
+    device = device or features.device
+    classifiers = LinearClassifiers(features.shape[1], num_classes, protocol, seed).to(device)
+    optimizer = torch.optim.SGD(
+        [{"params": list(layer.parameters())} for layer in classifiers.layers],
+        momentum=protocol.momentum,
+    )
+    best: LinearFit | None = None
+    for step, (images, rows) in enumerate(_batches(train, len(labels), protocol, seed)):
+        for group, rate in zip(optimizer.param_groups, protocol.learning_rates, strict=True):
+            group["lr"] = cosine_lr(protocol, rate, step)
+        batch = features[rows.to(features.device)].to(device, torch.float32)
+        classifiers.loss(batch, labels[images.to(labels.device)].to(device)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if val is not None and step + 1 in protocol.validation_steps:
+            accuracies = classifiers.accuracies(*val)
+            if best is None or best.accuracy is None or max(accuracies) > best.accuracy:
+                best = _fit(classifiers, accuracies, protocol, step + 1, len(train))
+        advance(1)
+    best = best or _fit(classifiers, None, protocol, protocol.steps, len(train))
+    if not bool(best.head.weight.isfinite().all()):
+        raise ProtocolError(
+            f"training diverged at the learning rate {best.learning_rate:g}; use lower ones."
+        )
+    return best
 
 
-class _Run:
-    """Heads in training, those of equally wide features in one stack."""
-
-    def __init__(
-        self,
-        features: Mapping[Any, Tensor],
-        num_classes: int,
-        protocol: LinearProtocol,
-        seed: int,
-        device: torch.device | None,
-    ) -> None:
-        self.features, self.num_classes, self.protocol = features, num_classes, protocol
-        self.kept: dict[Any, _Kept] = {}
-        self.judged: dict[Any, dict[float, dict[int, float]]] = {
-            key: {rate: {} for rate in protocol.rates} for key in features
-        }
-        self.groups: list[tuple[list[Any], HeadStack]] = []
-        for width in sorted({feature.shape[1] for feature in features.values()}):
-            keys = [key for key, feature in features.items() if feature.shape[1] == width]
-            generator = torch.Generator().manual_seed(seed_for(seed, 0, "probe/linear/start"))
-            start = torch.randn(num_classes, width, generator=generator) * protocol.init_std
-            start = start.to(device or features[keys[0]].device)
-            self.groups.append((keys, HeadStack(start, len(keys), len(protocol.rates))))
-
-    def step(self, step: int, rows: Int64[Tensor, " B"], labels: Labels) -> None:
-        """Train all heads on one batch."""
-        for keys, stack in self.groups:
-            parts = [self.features[key][rows.to(self.features[key].device)] for key in keys]
-            batch = torch.stack([part.to(stack.weight) for part in parts])
-            rates = [self.protocol.rate_at(rate, step) for rate in self.protocol.rates]
-            stack.step(
-                batch,
-                target_shares(labels, self.num_classes).to(stack.weight),
-                torch.tensor(rates).to(stack.weight),
-                momentum=self.protocol.momentum,
-                weight_decay=self.protocol.weight_decay,
-            )
-
-    def judge(self, step: int, judges: Judges) -> None:
-        """Keep of each key the best head so far; of equals the first."""
-        for keys, stack in self.groups:
-            for number, key in enumerate(keys):
-                found = stack.accuracies(number, judges.features[key], judges.labels)
-                known = self.judged[key]
-                highest = max(
-                    (max(kept.values(), default=-1) for kept in known.values()), default=-1
-                )
-                for rate, accuracy in zip(self.protocol.rates, found, strict=True):
-                    known[rate][step] = accuracy
-                if max(found) > highest:
-                    self._keep(key, stack, (number, found.index(max(found))), step)
-
-    def chosen(self, fitted_on: int) -> dict[Any, LinearFit]:
-        """The head of each key: the best one, or the last where nobody judges."""
-        for keys, stack in self.groups if self.protocol.selection == "none" else ():
-            for number, key in enumerate(keys):
-                self._keep(key, stack, (number, 0), self.protocol.steps)
-        for key, (head, rate, _) in self.kept.items():
-            if not bool(head.weight.isfinite().all()):
-                raise ProtocolError(
-                    f"the head of {key} has left all bounds with the rate {rate:g}, as a rate "
-                    "too high for such features does; use lower rates."
-                )
-        return {
-            key: LinearFit(
-                **self.kept[key]._asdict(),
-                judged=self.judged[key] if self.protocol.selection != "none" else {},
-                fitted_on=fitted_on,
-            )
-            for key in self.features
-        }
-
-    def _keep(self, key: Any, stack: HeadStack, place: tuple[int, int], step: int) -> None:  # noqa: ANN401 - a key of the caller's
-        """Note a head as the chosen one."""
-        self.kept[key] = _Kept(stack.head(*place), self.protocol.rates[place[1]], step)
+def cosine_lr(protocol: LinearProtocol, learning_rate: float, step: int) -> float:
+    """The learning rate of a step, counted from 0."""
+    if protocol.scale_learning_rates:
+        learning_rate *= protocol.batch / 256
+    return learning_rate * (1 + math.cos(math.pi * step / protocol.steps)) / 2
 
 
-def _batches(
-    pictures: Int64[Tensor, " n"], count: int, protocol: LinearProtocol, seed: int
-) -> Iterator[_Batch]:
-    """A batch for each step, from one shuffle of all pictures after the other."""
-    order, views = pictures[:0], pictures[:0]
-    shuffles = 0
-    for _ in range(protocol.steps):
-        while len(order) < protocol.batch:
-            number = seed_for(seed, shuffles, "probe/linear/order")
-            generator = torch.Generator().manual_seed(number)
-            shuffled = pictures[torch.randperm(len(pictures), generator=generator)]
-            drawn = torch.randint(max(1, protocol.views), (len(pictures),), generator=generator)
-            order, views = torch.cat((order, shuffled)), torch.cat((views, drawn))
-            shuffles += 1
-        now, order = order[: protocol.batch], order[protocol.batch :]
-        view, views = views[: protocol.batch], views[protocol.batch :]
-        yield _Batch(now, view * count + now)
-
-
-def _put_aside(
-    features: Mapping[Any, Tensor],
-    labels: Tensor,
-    pictures: Tensor,
+def _fit(
+    classifiers: LinearClassifiers,
+    accuracies: list[float] | None,
     protocol: LinearProtocol,
-    seed: int,
-) -> tuple[Tensor, Judges]:
-    """The pictures to train on, and the others, in all their views, to judge by."""
-    parts = hold_out(len(pictures), protocol.held_out_share, seed)
-    aside, views = pictures[parts.held_out], max(1, protocol.views)
-    rows = (torch.arange(views)[:, None] * len(labels) + aside).flatten()
-    judges = {key: feature[rows.to(feature.device)] for key, feature in features.items()}
-    return pictures[parts.kept], Judges(
-        judges, labels[aside.to(labels.device)].repeat(views, *[1] * (labels.ndim - 1))
+    step: int,
+    fitted_on: int,
+) -> LinearFit:
+    """The best classifier after a step, of equals the one with the first learning rate."""
+    index = 0 if accuracies is None else accuracies.index(max(accuracies))
+    return LinearFit(
+        head=classifiers.head(index),
+        learning_rate=protocol.learning_rates[index],
+        step=step,
+        accuracy=None if accuracies is None else accuracies[index],
+        fitted_on=fitted_on,
     )
 
 
-def _check(
-    features: Mapping[Any, Tensor], labels: Tensor, num_classes: int, protocol: LinearProtocol
-) -> None:
-    """Refuse features that do not fit their labels."""
-    check_labels(labels, num_classes)
-    expected = len(labels) * max(1, protocol.views)
-    wrong = [key for key, feature in features.items() if len(feature) != expected]
-    if wrong:
-        raise ProtocolError(
-            f"the feature of {wrong[0]} has {len(features[wrong[0]])} rows, but {len(labels)} "
-            f"labels and views={protocol.views} make {expected}; give a row for each view."
-        )
+def _accuracy(head: LinearHead, features: Tensor, labels: Tensor) -> float:
+    """Top-1 accuracy in percent, in bounded memory."""
+    size = max(1, MAX_SCORES // len(head.bias))
+    hits = 0
+    for rows, truth in zip(features.split(size), labels.split(size), strict=True):
+        hits += int(correct(head.scores(rows), truth.to(head.weight.device)).sum())
+    return 100 * hits / len(has_label(labels))
 
 
-def _check_judges(
-    features: Mapping[Any, Tensor], judges: Judges | None, protocol: LinearProtocol
-) -> None:
-    """Refuse a choice without anything to choose by."""
-    if judges is None and protocol.selection != "none":
-        raise ProtocolError(
-            f"the selection {protocol.selection!r} of {protocol.name!r} needs the pictures to "
-            "choose by; give judges."
-        )
-    if judges is not None and (missing := [key for key in features if key not in judges.features]):
-        raise ProtocolError(f"the judges have no feature of {missing[0]}; give one for each key.")
-    if judges is not None and not len(labeled_rows(judges.labels)):
-        raise ProtocolError("no picture to choose by has a class; give some that have.")
+def _batches(
+    images: Int64[Tensor, " n"], count: int, protocol: LinearProtocol, seed: int
+) -> Iterator[tuple[Int64[Tensor, " B"], Int64[Tensor, " B"]]]:
+    """Images and their rows of features: a random crop of each image in every epoch."""
+    order, crops = images[:0], images[:0]
+    epoch = 0
+    for _ in range(protocol.steps):
+        while len(order) < protocol.batch:
+            number = seed_for(seed, epoch, "probe/linear/order")
+            generator = torch.Generator().manual_seed(number)
+            shuffled = images[torch.randperm(len(images), generator=generator)]
+            drawn = torch.randint(max(1, protocol.num_crops), (len(images),), generator=generator)
+            order, crops = torch.cat((order, shuffled)), torch.cat((crops, drawn))
+            epoch += 1
+        batch, order = order[: protocol.batch], order[protocol.batch :]
+        crop, crops = crops[: protocol.batch], crops[protocol.batch :]
+        yield batch, crop * count + batch
+
+
+def _all_crops(
+    features: Tensor, labels: Tensor, images: Tensor, num_crops: int
+) -> tuple[Tensor, Tensor]:
+    """Features and labels of all crops of some images."""
+    num_crops = max(1, num_crops)
+    rows = (torch.arange(num_crops)[:, None] * len(labels) + images).flatten()
+    truth = labels[images.to(labels.device)].repeat(num_crops, *[1] * (labels.ndim - 1))
+    return features[rows.to(features.device)], truth

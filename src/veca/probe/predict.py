@@ -21,21 +21,19 @@ from veca.data.augment import ViewConfig, center_view, min_side
 from veca.data.images import DecodedImage, ImageError
 from veca.data.listing import absolute
 from veca.probe.bootstrap import PER_IMAGE_FOLDER, save_per_image
-from veca.probe.dense import head_from
-from veca.probe.depth import predict_depth_map
-from veca.probe.depth_scale import DepthScale
+from veca.probe.dense import DenseHead
+from veca.probe.depth import FLIPS, DepthBins, predict_depth_map
 from veca.probe.features import (
     InferenceConfig,
     Variant,
     extract_windows,
     select_feature,
 )
-from veca.probe.heads import LinearHead
-from veca.probe.knn import MemoryBank, knn, voted_maps
-from veca.probe.measured import Found
+from veca.probe.knn import MemoryBank, knn_votes
+from veca.probe.linear import LinearHead
 from veca.probe.models import FrozenFeatures, FrozenModel, find_model
 from veca.probe.protocols import Feature
-from veca.probe.rows import TASKS, Row, Setting, Task
+from veca.probe.rows import TASKS, ProbeResult, Row, Setting, Task
 from veca.probe.sliding_window import argmax_pixels
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
@@ -195,8 +193,8 @@ def _check_classifier(head: SavedHead) -> None:
     facts, count = head.facts, len(head.classes)
     if facts["feature"] not in get_args(Feature):
         raise ValueError(f"feature is {facts['feature']!r}")
-    if not _is_number(facts["margin"], 1, 16):
-        raise ValueError(f"margin is {facts['margin']!r}")
+    if not _is_number(facts["resize_ratio"], 1, 16):
+        raise ValueError(f"resize_ratio is {facts['resize_ratio']!r}")
     if head.task != "knn":
         _check_shapes(head, weight=(count, None), bias=(count,))
         return
@@ -210,11 +208,11 @@ def _check_classifier(head: SavedHead) -> None:
 def _check_dense(head: SavedHead) -> None:
     """Check what `predict_classes` and `predict_depth` use."""
     facts, count = head.facts, len(head.classes)
-    showing = from_facts(InferenceConfig, facts["showing"])
-    if min(showing.short_side, showing.stride) < 1 or showing.short_side > MAX_RESOLUTION:
-        raise ValueError(f"showing is {facts['showing']!r}")
-    if showing.mode == "slide" and showing.window_stride < 1:
-        raise ValueError(f"the stride of its windows is {showing.window_stride}")
+    inference = from_facts(InferenceConfig, facts["inference"])
+    if min(inference.short_side, inference.stride) < 1 or inference.short_side > MAX_RESOLUTION:
+        raise ValueError(f"inference is {facts['inference']!r}")
+    if inference.mode == "slide" and inference.window_stride < 1:
+        raise ValueError(f"the stride of its windows is {inference.window_stride}")
     if head.task == "dense-knn":
         _check_shapes(head, features=(None, None), shares=(None, count))
         if len(head.tensors["features"]) != len(head.tensors["shares"]):
@@ -222,20 +220,18 @@ def _check_dense(head: SavedHead) -> None:
         _check_votes(head, MAX_NEIGHBORS)
         return
     if head.task == "depth":
-        count = _checked_scale(facts).bins
+        count = _checked_bins(facts).bins
     _check_shapes(head, weight=(count, None), bias=(count,))
     if not _is_int(facts["patch_width"], 1, head.tensors["weight"].shape[1]):
         raise ValueError(f"patch_width is {facts['patch_width']!r}")
 
 
-def _checked_scale(facts: Mapping[str, Any]) -> DepthScale:
+def _checked_bins(facts: Mapping[str, Any]) -> DepthBins:
     """Check what turns outputs into meters."""
-    scale = from_facts(DepthScale, facts["scale"])
-    if not 0 < scale.least < scale.most or not 1 <= scale.upsample <= 64:
-        raise ValueError(f"scale is {facts['scale']!r}")
-    if not isinstance(facts["flip_average"], bool):
-        raise ValueError(f"flip_average is {facts['flip_average']!r}")
-    return scale
+    bins = from_facts(DepthBins, facts["bins"])
+    if not 0 < bins.min_depth < bins.max_depth or not 1 <= bins.upsample <= 64:
+        raise ValueError(f"bins is {facts['bins']!r}")
+    return bins
 
 
 def _check_votes(head: SavedHead, count: int) -> None:
@@ -257,7 +253,7 @@ def _check_shapes(head: SavedHead, **shapes: tuple[int | None, ...]) -> None:
             raise ValueError(f"its tensor {name!r} has the shape {found}")
 
 
-Config = TypeVar("Config", InferenceConfig, DepthScale)
+Config = TypeVar("Config", InferenceConfig, DepthBins)
 
 
 def from_facts(config: type[Config], values: object) -> Config:
@@ -278,77 +274,59 @@ def from_facts(config: type[Config], values: object) -> Config:
     return config(**values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """What a result is of, besides what was found."""
+def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -> Path | None:
+    """Save the per-image results and, if there is one, the head; return the file of the head.
 
-    task: Task
-
-    data: str
-    """The data set of the head, as it was named."""
-
-    classes: tuple[str, ...]
-
-    feature: str | None
-    """As it was asked for; None means the default, which is left out of names."""
-
-    pictures: str
-    """Hash of the measured images."""
-
-    row: Row | None = None
-    """One of the rows of the result, by which its per-image file is found again."""
-
-
-def keep_result(found: Found, origin: Origin, out: Path) -> Path | None:
-    """Write the per-image results and, if there is one, the head; return the file of the head."""
-    measured = found.measured
-    owner = _owner(found, origin)
-    name = _free_name(_name(found, origin), owner, out / PER_IMAGE_FOLDER)
+    Args:
+        result: what a task found.
+        row: one of its rows, which identifies it.
+        feature: as the user gave it; None means the default, which is left out of names.
+        out: folder of the report.
+    """
+    owner = _owner(row)
+    name = _free_name(_name(row, feature), owner, out / PER_IMAGE_FOLDER)
     path = out / PER_IMAGE_FOLDER / f"{name}{SUFFIX}"
-    save_per_image(path, measured.cases, origin.row, measured.data.eval_classes, owner)
-    if measured.head is None:
+    save_per_image(path, result.per_image, row, result.data.eval_classes, owner)
+    if not result.tensors:
         return None
     head = SavedHead(
-        task=origin.task,
-        data=measured.data.name,
-        classes=origin.classes,
-        model=_model(found),
-        weights=found.who.model.digest,
-        setting=measured.setting,
-        resolution=found.resolution,
-        protocol=measured.protocol,
-        seed=measured.seed,
-        precision=found.who.model.precision,
-        facts=measured.head.facts,
-        metrics=dict(measured.metrics),
-        tensors=measured.head.tensors,
+        task=row.task,
+        data=row.data,
+        classes=result.data.classes,
+        model=_model(row),
+        weights=row.weights,
+        setting=result.setting,
+        resolution=row.resolution,
+        protocol=row.protocol,
+        seed=result.seed,
+        precision=row.precision,
+        facts=dict(result.facts),
+        metrics=dict(result.metrics),
+        tensors=result.tensors,
     )
     path = out / HEADS_FOLDER / f"{name}{SUFFIX}"
     save_head(head, path)
     return path
 
 
-def _name(found: Found, origin: Origin) -> str:
-    """What was measured, in letters that are safe in a file name."""
-    measured, asked = found.measured, found.who.asked
-    path = Path(asked).expanduser()
-    model = "-".join(path.parts[-2:]) if path.exists() else asked
-    parts = [origin.task, measured.data.name, model, measured.setting.label]
-    parts += [f"{found.resolution}px", measured.protocol]
-    parts += [] if origin.feature is None else [origin.feature]
-    parts += [] if found.who.model.precision == "fp32" else [found.who.model.precision]
-    return re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*parts, f"s{measured.seed}"]))
+def _name(row: Row, feature: str | None) -> str:
+    """What was measured, in characters that are safe in a file name."""
+    path = Path(row.model).expanduser()
+    model = "-".join(path.parts[-2:]) if path.exists() else row.model
+    parts = [row.task, row.data, model, row.setting.label, f"{row.resolution}px", row.protocol]
+    parts += [] if feature is None else [feature]
+    parts += [] if row.precision == "fp32" else [row.precision]
+    return re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*parts, f"s{row.seed}"]))
 
 
-def _model(found: Found) -> str:
+def _model(row: Row) -> str:
     """The name of a model; a path becomes absolute."""
-    asked = found.who.asked
-    return absolute(asked) if Path(asked).expanduser().exists() else asked
+    return absolute(row.model) if Path(row.model).expanduser().exists() else row.model
 
 
-def _owner(found: Found, origin: Origin) -> str:
+def _owner(row: Row) -> str:
     """Hash of what a name leaves open: which weights and which images."""
-    text = f"{found.who.model.digest or _model(found)}\n{origin.pictures}"
+    text = f"{row.weights or _model(row)}\n{row.data_sha256}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -417,7 +395,7 @@ def predict_labels(
 
 def _views(head: SavedHead) -> ViewConfig:
     """How test images were cropped for a classifier."""
-    return ViewConfig(margin=float(head.facts["margin"]))
+    return ViewConfig(margin=float(head.facts["resize_ratio"]))
 
 
 def _scores(head: SavedHead, features: FrozenFeatures) -> Tensor:
@@ -432,7 +410,7 @@ def _scores(head: SavedHead, features: FrozenFeatures) -> Tensor:
         )
     if head.task == "knn":
         k = int(head.facts["neighbors"])
-        votes = knn(
+        votes = knn_votes(
             tensors["features"], tensors["labels"], vector, len(head.classes),
             ks=(k,), temperature=float(head.facts["temperature"]),
         )  # fmt: skip
@@ -446,15 +424,17 @@ def predict_classes(
 ) -> UInt8[Tensor, "height width"]:
     """The class index of each pixel, at the image's own size."""
     _check_task(head, ("segmentation", "dense-knn"))
-    observed, layout = extract_windows(model, picture, _showing(model, head), Variant(head.setting))
+    observed, layout = extract_windows(
+        model, picture, _inference(model, head), Variant(head.setting)
+    )
     if head.task == "segmentation":
-        maps = head_from(head.tensors, head.facts).to(model.device).maps(observed)
+        maps = _dense_head(head, model)(observed)
     else:
-        bank = MemoryBank(
-            *(head.tensors[name].to(model.device).float() for name in ("features", "shares"))
+        features, shares = (
+            head.tensors[name].to(model.device).float() for name in ("features", "shares")
         )
-        count = int(head.facts["neighbors"])
-        maps = voted_maps(observed, bank, (count,), float(head.facts["temperature"]))[count]
+        facts = head.facts
+        maps = MemoryBank(features, shares, facts["neighbors"], facts["temperature"])(observed)
     return argmax_pixels(maps, layout).cpu()
 
 
@@ -464,21 +444,23 @@ def predict_depth(
 ) -> Float[Tensor, "height width"]:
     """Meters of each pixel, at the image's own size; of a KITTI head, at that of its crop."""
     _check_task(head, ("depth",))
-    showing = _showing(model, head)
-    flips = (False, True) if head.facts["flip_average"] else (False,)
-    shown = [
-        extract_windows(model, picture, showing, Variant(head.setting, flip)) for flip in flips
+    inference, bins = _inference(model, head), from_facts(DepthBins, head.facts["bins"])
+    views = [
+        extract_windows(model, picture, inference, Variant(head.setting, flip)) for flip in FLIPS
     ]
-    views = [(observed, flip) for (observed, _), flip in zip(shown, flips, strict=True)]
-    fitted = head_from(head.tensors, head.facts).to(model.device)
-    scale = from_facts(DepthScale, head.facts["scale"])
-    return predict_depth_map(fitted, scale, views, shown[0][1]).cpu()
+    return predict_depth_map(_dense_head(head, model), bins, views).cpu()
+
+
+def _dense_head(head: SavedHead, model: FrozenModel) -> DenseHead:
+    """The linear head of a dense task on the device of its model."""
+    weight, bias = head.tensors["weight"], head.tensors["bias"]
+    return DenseHead(weight, bias, head.facts["patch_width"]).to(model.device)
 
 
 def crop_as_tested(head: SavedHead, picture: DecodedImage) -> DecodedImage:
     """What a dense head sees of an image: all of it, or the benchmark crop of KITTI."""
     try:
-        return from_facts(InferenceConfig, head.facts["showing"]).crop(picture)
+        return from_facts(InferenceConfig, head.facts["inference"]).crop(picture)
     except ValueError as error:
         raise ImageError(str(error)) from error
 
@@ -489,18 +471,18 @@ def _check_task(head: SavedHead, tasks: tuple[str, ...]) -> None:
         raise HeadError(f"the head is for {head.task}; use one for {' or '.join(tasks)}.")
 
 
-def _showing(model: FrozenModel, head: SavedHead) -> InferenceConfig:
+def _inference(model: FrozenModel, head: SavedHead) -> InferenceConfig:
     """How images are shown, if the head fits the model."""
-    showing = from_facts(InferenceConfig, head.facts["showing"])
+    inference = from_facts(InferenceConfig, head.facts["inference"])
     if head.task == "dense-knn":
         width = wanted = int(head.tensors["features"].shape[1])
     else:
         width, wanted = int(head.facts["patch_width"]), int(head.tensors["weight"].shape[1])
     own, whole = model.patch_width, model.patch_width + model.image_width
-    if showing.stride != model.stride or width != own or wanted not in {own, whole}:
+    if inference.stride != model.stride or width != own or wanted not in {own, whole}:
         raise HeadError(
-            f"the head was fitted on patches of {showing.stride} pixels and {width} channels, "
+            f"the head was fitted on patches of {inference.stride} pixels and {width} channels, "
             f"but {model.name} has {model.stride} and {own}; use the model that it names, "
             f"{head.model}."
         )
-    return showing
+    return inference

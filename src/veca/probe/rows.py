@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
+from torch import Tensor
+
+from veca.data.sets.dataset import LabeledDataset
 from veca.runtime import VERSION, VecaError
 from veca.runtime.device import ResolvedPrecision
 
@@ -51,6 +54,27 @@ MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "ve
 
 PRIMARY_METRICS = ("map_k20", "top1_k20", "map", "top1", "miou", "rmse")
 """The first of these that was measured leads a table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """What a task found for one setting and seed of a model on one test split."""
+
+    data: LabeledDataset
+    """The dataset that was tested on: that of the head, or another one with its classes."""
+    setting: Setting
+    seed: int
+    metrics: Mapping[str, float]
+    counts: Mapping[str, int]
+    """As in a row."""
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """As in a row."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """Of the fitted head; empty if it belongs to another dataset or is too large to save."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values that `veca predict` needs besides the tensors."""
+    per_image: Mapping[str, Tensor] = field(default_factory=dict)
+    """Results of each test image, in the order of the split, for paired comparisons."""
 
 
 class RowError(VecaError, ValueError):

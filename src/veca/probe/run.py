@@ -1,105 +1,294 @@
-"""One evaluation job, from names to rows.
+"""Run one probe job: find its datasets and models, evaluate them, and turn results into rows.
 
-What stands behind the name of a protocol: its content by a hash, and on what it chooses.
-
-Hashes by which a labeled set is known, wherever it lies.
-
-What a picture costs on its way through the backbones of a job.
-
-Dense tasks by the name of a protocol, with results in the form that all tasks share.
-
-Runs probes from names to rows: models and sets are found once, features are kept, heads saved.
-
-What a job asks for is checked before anything is computed, so that a mistake is told at once and
-not after the models before it. Heads and cases are written as they are found (`kept_results.py`);
-the report is written by who calls (`report.py`).
+`Evaluator.check` raises every mistake a user can make before anything is computed. Heads and
+per-image results are saved as they are found (`predict.py`); the caller writes the report.
 """
 
-import datetime
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, NamedTuple, cast
 
-import torch
-from torch import Tensor
-
-from veca.data.sets.dataset import Kind, LabeledDataset, Split
+from veca.data.images import DataError
+from veca.data.sets.dataset import Kind, LabeledDataset
 from veca.data.sets.registry import SETS, read_set
-from veca.probe.classification import ClassProbe, run_knn, run_linear, run_logistic
-from veca.probe.depth import DepthResult, run_depth
+from veca.probe.classification import (
+    check_same_classes,
+    evaluate_knn,
+    evaluate_linear,
+    evaluate_logistic,
+)
+from veca.probe.depth import evaluate_depth
 from veca.probe.feature_cache import RunContext
-from veca.probe.knn import run_dense_knn
-from veca.probe.measured import FittedHead, Found, Measured, Measurement
+from veca.probe.knn import evaluate_dense_knn
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenModel, find_model, time_models
-from veca.probe.predict import Origin, keep_result
-from veca.probe.protocols import (
-    DenseProtocol,
-    Feature,
-    dense_knn_protocol,
-    depth_protocol,
-    for_model,
-    knn_protocol,
-    linear_protocol,
-    logistic_protocol,
-    segmentation_protocol,
-)
-from veca.probe.rows import Role, Row, Setting, Task, Unit
-from veca.probe.segmentation import SegmentationResult, run_segmentation
+from veca.probe.predict import save_result
+from veca.probe.protocols import Protocol, adapt, find_protocol, training_split
+from veca.probe.rows import ProbeResult, Role, Row, Setting, Task, Unit
+from veca.probe.segmentation import evaluate_segmentation
 from veca.probe.suite import Job
 from veca.runtime import VERSION
 
-CHOSEN_ON = {
-    "test": "the reported part",
-    "test-best-step": "the reported part",
-    "held-out": "held-out pictures",
+TASKS: Mapping[Task, Callable[..., Iterator[ProbeResult]]] = {
+    "knn": evaluate_knn,
+    "logistic": evaluate_logistic,
+    "linear": evaluate_linear,
+    "segmentation": evaluate_segmentation,
+    "dense-knn": evaluate_dense_knn,
+    "depth": evaluate_depth,
 }
-"""By the selection of a protocol; what chooses nothing is not here."""
+"""Called with model, settings, dataset, protocol, seeds and context; classification tasks also with
+further datasets to test on."""
+
+KINDS: Mapping[Task, Kind] = {
+    "knn": "classes", "logistic": "classes", "linear": "classes",
+    "segmentation": "masks", "dense-knn": "masks", "depth": "depth",
+}  # fmt: skip
+"""What a dataset must be labeled with for a task."""
+
+DEFAULT_PROTOCOLS: Mapping[Task, tuple[str, str]] = {
+    "knn": ("dinov2", "dinov2"),
+    "logistic": ("dinov2", "dinov2"),
+    "linear": ("dinov3", "dinov3-small"),
+    "segmentation": ("dinov3", "dinov3-small"),
+    "dense-knn": ("dense-knn", "dense-knn-small"),
+    "depth": ("dinov3", "dinov3-small"),
+}
+"""For published datasets, and for folders of the user."""
+
+MAX_MODELS = 4
+"""Models that are held in memory; a suite may have many."""
+
+MAX_HASHED_BYTES = 2**28
+"""Of masks or depth; of larger splits `SAMPLED_TARGETS` files are hashed."""
+
+SAMPLED_TARGETS = 64
 
 
-def protocol_hash(
-    task: Task, name: str, data: LabeledDataset, model: FrozenModel | None = None
-) -> str:
-    """SHA-256 over every number of a protocol as it is for a set, since names outlive numbers.
+class Probe(NamedTuple):
+    """One model of a job."""
 
-    With a model it is over the numbers for that one, which a row tells as resolution and feature.
+    role: Role
+    name: str
+    """As the user gave it."""
+    model: FrozenModel
+    settings: Sequence[Setting]
+    protocol: Protocol
+    """As used with this model."""
+
+    @property
+    def resolution(self) -> int:
+        """Side of what the model sees, in pixels."""
+        return self.model.round_down_to_patch(self.protocol.resolution or 0)
+
+
+@dataclass(kw_only=True)
+class Evaluator:
+    """Runs jobs one after the other; datasets and models are loaded once."""
+
+    ctx: RunContext
+    out: Path | None
+    """Where heads and per-image results are saved; None saves nothing."""
+    command: str = ""
+    rounds: int = 7
+    """Of timing; 0 skips it."""
+    heads: list[tuple[Role, Path]] = field(default_factory=list)
+    """Saved so far."""
+    models: dict[str, FrozenModel] = field(default_factory=dict)
+    datasets: dict[tuple[str, bool], LabeledDataset] = field(default_factory=dict)
+    hashes: dict[int, str] = field(default_factory=dict)
+
+    def check(self, job: Job) -> None:
+        """Find everything a job needs, or raise what is wrong with it."""
+        self._probes(job, self._datasets(job)[0])
+
+    def run_job(self, job: Job, seeds: Sequence[int] | None = None) -> list[Row]:
+        """The rows of a job, for several seeds at once if given."""
+        (data, *also), seeds = self._datasets(job), seeds or (job.seed,)
+        for dataset in (data, *also):
+            if dataset.missing:
+                self.ctx.log(f"{dataset.name} is partial: {'; '.join(dataset.missing)}.")
+        if job.task == "knn" and len(seeds) > 1:
+            self.ctx.log(f"kNN is deterministic; running only seed {seeds[0]}.")
+        probes, rows = self._probes(job, data), list[Row]()
+        for probe in probes:
+            labels = ", ".join(setting.label for setting in probe.settings)
+            self.ctx.log(
+                f"{job.task} of {probe.name} on {data.name} at {probe.resolution} px ({labels}), "
+                f"protocol {probe.protocol.name}."
+            )
+            more = {"also": also} if data.kind == "classes" else {}
+            evaluate = TASKS[job.task]
+            for result in evaluate(
+                probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, **more
+            ):
+                found = self._rows(job, probe, data, result)
+                if found and self.out is not None and self.ctx.ranks.is_main:
+                    path = save_result(result, found[0], job.feature, self.out)
+                    self.heads += [] if path is None else [(probe.role, path)]
+                rows += found
+        return with_costs(rows, probes, self.rounds if self.ctx.ranks.is_main else 0)
+
+    def expect(self, job: Job) -> list[dict[str, Any]]:
+        """Fields that identify the rows of a job, so that a suite can skip what is done."""
+        data, *also = self._datasets(job)
+        return [
+            {
+                "task": job.task,
+                "role": probe.role,
+                "model": probe.name,
+                "weights": probe.model.digest,
+                "budget": setting.budget,
+                "ffn": setting.ffn,
+                "resolution": probe.resolution,
+                "precision": probe.model.precision,
+                "data": tested.name,
+                "data_sha256": self._hash(tested),
+                "protocol_sha256": _named_protocol(job, data).sha256(),
+                "feature": probe.protocol.feature,
+                "seed": job.seed,
+                "version": VERSION,
+            }
+            for probe in self._probes(job, data)
+            for setting in probe.settings
+            for tested in (data, *also)
+        ]
+
+    def _datasets(self, job: Job) -> list[LabeledDataset]:
+        """The dataset of a job, then those of --also."""
+        data, *also = (self._dataset(text, job.allow_partial) for text in (job.data, *job.also))
+        if data.kind != KINDS[job.task]:
+            suited = ", ".join(task for task, kind in KINDS.items() if kind == data.kind)
+            raise DataError(
+                f"{data.name} is labeled with {data.kind}, but {job.task} needs {KINDS[job.task]}; "
+                f"use {suited}, or another dataset."
+            )
+        if also and data.kind != "classes":
+            raise DataError(
+                f"--also is only available for classification, not for {job.task}; leave it out."
+            )
+        training_split(data)
+        for other in also:
+            check_same_classes(other, data)
+        return [data, *also]
+
+    def _dataset(self, text: str, allow_partial: bool) -> LabeledDataset:
+        """A dataset, read once."""
+        key = (text, allow_partial)
+        if key not in self.datasets:
+            self.datasets[key] = read_set(text, allow_partial=allow_partial)
+        return self.datasets[key]
+
+    def _model(self, name: str) -> FrozenModel:
+        """A model; the ones used last stay in memory."""
+        found = self.models.pop(name, None)
+        if found is None:
+            found = find_model(name, self.ctx.ranks.device)
+            found.precision = self.ctx.precision
+        self.models[name] = found
+        for oldest in list(self.models)[:-MAX_MODELS]:
+            del self.models[oldest]
+        return found
+
+    def _probes(self, job: Job, data: LabeledDataset) -> list[Probe]:
+        """The models of a job with their protocols."""
+        asked: list[tuple[Role, str | None]] = [
+            ("model", job.model), ("teacher", job.teacher),
+            *(("baseline", name) for name in job.baseline),
+        ]  # fmt: skip
+        protocol = _named_protocol(job, data)
+        found = []
+        for role, name in asked:
+            if name is not None:
+                model = self._model(name)
+                settings = model.settings(job.budgets, job.ffn)
+                adapted = adapt(protocol, model, job.resolution, job.feature)
+                found.append(Probe(role, name, model, settings, adapted))
+        return found
+
+    def _rows(self, job: Job, probe: Probe, data: LabeledDataset, result: ProbeResult) -> list[Row]:
+        """A row for each metric of a result, without costs."""
+        model, protocol, tested = probe.model, probe.protocol, result.data
+        on = {} if protocol.chosen_on is None else {"on": protocol.chosen_on}
+        patches, budget = (probe.resolution // model.stride) ** 2, result.setting.budget
+        return [
+            Row(
+                task=job.task,
+                model=probe.name,
+                data=tested.name,
+                budget=budget,
+                resolution=probe.resolution,
+                metric=metric,
+                value=value,
+                unit=cast(Unit, UNITS.get(metric, "%")),
+                seed=result.seed,
+                role=probe.role,
+                weights=model.digest,
+                trained=model.trained,
+                ffn=result.setting.ffn,
+                precision=model.precision,
+                split=tested.test.name,
+                counts=dict(result.counts),
+                data_sha256=self._hash(tested),
+                data_facts=_data_facts(tested),
+                protocol=protocol.name,
+                protocol_sha256=_named_protocol(job, data).sha256(),
+                feature=protocol.feature,
+                # A head that was fitted on a partial dataset is partial wherever it is tested.
+                partial=tuple(dict.fromkeys((*data.missing, *tested.missing))),
+                chosen={**result.chosen, **on},
+                patches_per_core=patches / budget if budget else None,
+                command=self.command,
+            )
+            for metric, value in result.metrics.items()
+        ]
+
+    def _hash(self, data: LabeledDataset) -> str:
+        """The hash of a dataset, computed once, since it may have millions of images."""
+        if id(data) not in self.hashes:
+            self.hashes[id(data)] = data_hash(data)
+        return self.hashes[id(data)]
+
+
+def with_costs(rows: Sequence[Row], probes: Sequence[Probe], rounds: int) -> list[Row]:
+    """Rows with milliseconds and GFLOPs of one image through the backbone.
+
+    Models that were asked for at one resolution are timed in turns; 0 rounds leave times out.
     """
-    found = _protocol(task, name, data)
-    if model is not None and isinstance(found, DenseProtocol):
-        found = for_model(found, model)
-    content = asdict(found)
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    costs: dict[tuple[str, Setting], tuple[float | None, float | None]] = {}
+    for resolution in dict.fromkeys(probe.protocol.resolution or 0 for probe in probes):
+        timed = {
+            (probe.name, setting): probe
+            for probe in probes
+            if probe.protocol.resolution == resolution
+            for setting in probe.settings
+        }
+        times: Sequence[float | None] = [None] * len(timed)
+        if rounds:
+            pairs = [(probe.model, setting) for (_, setting), probe in timed.items()]
+            times = time_models(pairs, (resolution, resolution), rounds)
+        for (key, probe), time in zip(timed.items(), times, strict=True):
+            sides = (probe.resolution, probe.resolution)
+            costs[key] = time, probe.model.gflops(sides, key[1])
+    return [
+        replace(row, milliseconds=milliseconds, gflops=gflops)
+        for row in rows
+        for milliseconds, gflops in [costs[row.model, row.setting]]
+    ]
 
 
-def chosen_on(task: Task, name: str, data: LabeledDataset) -> str | None:
-    """What a protocol chooses on: the reported part is a mild optimism; None chooses nothing."""
-    if task == "logistic":
-        return CHOSEN_ON["held-out"]
-    return CHOSEN_ON.get(getattr(_protocol(task, name, data), "selection", "none"))
+def default_protocol(task: Task, data: str) -> str:
+    """The protocol if none is given; `data` is the dataset as the user gave it."""
+    name, _, folder = data.partition("=")
+    published, own = DEFAULT_PROTOCOLS[task]
+    return published if folder and name in SETS else own
 
 
-def _protocol(task: Task, name: str, data: LabeledDataset) -> Any:  # noqa: ANN401 - of six kinds
-    """The protocol of a name."""
-    if task == "knn":
-        return knn_protocol(name)
-    if task == "logistic":
-        return logistic_protocol(name, data, 0)
-    if task == "linear":
-        return linear_protocol(name, data)
-    if task == "dense-knn":
-        return dense_knn_protocol(name)
-    return depth_protocol(name, data) if task == "depth" else segmentation_protocol(name, data)
-
-
-MOST_READ_BYTES = 2**28
-"""Masks and depth of a part that are read whole to know them again."""
-
-SAMPLED = 64
-"""Files of a larger part that are."""
+def _named_protocol(job: Job, data: LabeledDataset) -> Protocol:
+    """The protocol of a job before it is adapted to a model."""
+    return find_protocol(job.task, job.protocol or default_protocol(job.task, job.data), data)
 
 
 def data_hash(data: LabeledDataset) -> str:
@@ -109,484 +298,22 @@ def data_hash(data: LabeledDataset) -> str:
     """
     found = hashlib.sha256("\n".join(data.classes).encode("utf-8", "surrogateescape"))
     found.update(f"{data.eval_classes} {data.depth}".encode())
-    for part in _parts(data):
-        found.update(f"\0{part.name} {part.fingerprint()}".encode())
-        for values in (part.labels, part.counted):
+    for split in (data.train, data.val, data.test):
+        if split is None:
+            continue
+        found.update(f"\0{split.name} {split.fingerprint()}".encode())
+        for values in (split.labels, split.counted):
             found.update(b"\0" if values is None else values.tobytes())
-        sizes = [Path(target).stat().st_size for target in part.targets]
+        sizes = [Path(target).stat().st_size for target in split.targets]
         found.update(repr(sizes).encode())
-        whole = sum(sizes) <= MOST_READ_BYTES
-        for target in part.targets[:: 1 if whole else max(1, len(sizes) // SAMPLED)]:
+        every = 1 if sum(sizes) <= MAX_HASHED_BYTES else max(1, len(sizes) // SAMPLED_TARGETS)
+        for target in split.targets[::every]:
             found.update(hashlib.sha256(Path(target).read_bytes()).digest())
     return found.hexdigest()
 
 
-def said_of(data: LabeledDataset) -> dict[str, Any]:
-    """What a report should say of a set besides its name: which list, which classes count."""
+def _data_facts(data: LabeledDataset) -> dict[str, Any]:
+    """More about a dataset for reports: which list was used, which classes are evaluated."""
     if data.eval_classes is None:
         return dict(data.facts)
-    return {**data.facts, "scored": [data.classes[number] for number in data.eval_classes]}
-
-
-def _parts(data: LabeledDataset) -> list[Split]:
-    """The parts that a set has."""
-    return [part for part in (data.train, data.val, data.test) if part is not None]
-
-
-class Cost(NamedTuple):
-    """Of one picture through a backbone."""
-
-    milliseconds: float | None
-    gflops: float | None
-
-
-def costs_of(found: Sequence[Found], rounds: int) -> dict[tuple[str, int, Setting], Cost]:
-    """By model, resolution and setting; times are taken in turns, and none with 0 rounds."""
-    costs: dict[tuple[str, int, Setting], Cost] = {}
-    for resolution in dict.fromkeys(one.resolution for one in found):
-        wanted = {
-            (one.who.asked, resolution, one.measured.setting): one.who.model
-            for one in found
-            if one.resolution == resolution
-        }
-        pairs = [(model, key[2]) for key, model in wanted.items()]
-        times: Sequence[float | None] = [None] * len(pairs)
-        if rounds:
-            times = time_models(pairs, (resolution, resolution), rounds)
-        for (key, model), time in zip(wanted.items(), times, strict=True):
-            side = model.round_down_to_patch(resolution)
-            costs[key] = Cost(time, model.gflops((side, side), key[2]))
-    return costs
-
-
-DenseFeature = Literal["patches", "patches+image"]
-"""What a dense head sees: each patch feature, alone or followed by the image feature."""
-
-Chosen = TypeVar("Chosen", bound=DenseProtocol)
-
-Results = (
-    Mapping[tuple[Setting, int], SegmentationResult] | Mapping[tuple[Setting, int], DepthResult]
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseProbe:
-    """A model on a set of masks or depth."""
-
-    model: FrozenModel
-
-    settings: Sequence[Setting]
-
-    data: LabeledDataset
-
-    resolution: int | None
-    """Short side of test pictures; None leaves it to protocol and model."""
-
-    feature: DenseFeature | None = None
-    """None leaves it to protocol and model."""
-
-    ctx: RunContext
-
-
-def measure_segmentation(
-    probe: DenseProbe, name: str, seeds: Sequence[int]
-) -> tuple[int, Iterator[Measured]]:
-    """The resolution, and the numbers of every setting and seed, once they are asked for."""
-    protocol = _adjusted(segmentation_protocol(name, probe.data), probe)
-    run = partial(
-        run_segmentation, probe.model, probe.settings, probe.data, protocol, seeds, probe.ctx
-    )
-    return protocol.resolution, _all(probe, run, protocol.name, _feature(protocol))
-
-
-def measure_depth(
-    probe: DenseProbe, name: str, seeds: Sequence[int]
-) -> tuple[int, Iterator[Measured]]:
-    """The resolution, and the numbers of every setting and seed, once they are asked for."""
-    protocol = _adjusted(depth_protocol(name, probe.data), probe)
-    run = partial(run_depth, probe.model, probe.settings, probe.data, protocol, seeds, probe.ctx)
-    return protocol.resolution, _all(probe, run, protocol.name, _feature(protocol))
-
-
-def measure_dense_knn(
-    probe: DenseProbe, name: str, seeds: Sequence[int]
-) -> tuple[int, Iterator[Measured]]:
-    """The resolution, and the numbers of every setting and seed, once they are asked for."""
-    protocol = dense_knn_protocol(name)
-    if probe.feature not in {None, "patches"}:
-        raise ValueError(f"dense-knn compares patches alone, not {probe.feature}; drop --feature.")
-    if probe.resolution is not None:
-        protocol = replace(protocol, resolution=probe.resolution)
-    run = partial(
-        run_dense_knn, probe.model, probe.settings, probe.data, protocol, seeds, probe.ctx
-    )
-    return protocol.resolution, _all(probe, run, protocol.name, "patches")
-
-
-def _adjusted(protocol: Chosen, probe: DenseProbe) -> Chosen:
-    """A protocol as it is for the model, with what the probe asks for instead."""
-    protocol = for_model(protocol, probe.model)
-    if probe.resolution is not None:
-        protocol = replace(protocol, resolution=probe.resolution)
-    if probe.feature is None:
-        return protocol
-    return replace(protocol, append_image_feature=probe.feature == "patches+image")
-
-
-def _feature(protocol: DenseProtocol) -> DenseFeature:
-    """What the heads of a protocol see."""
-    return "patches+image" if protocol.append_image_feature else "patches"
-
-
-def _all(
-    probe: DenseProbe, run: Callable[[], Results], protocol: str, feature: str
-) -> Iterator[Measured]:
-    """Results in the shared form; the run begins when the first one is asked for."""
-    for (setting, seed), result in run().items():
-        depth = isinstance(result, DepthResult)
-        yield Measured(
-            setting=setting,
-            seed=seed,
-            data=probe.data,
-            metrics=result.metrics,
-            units=UNITS if depth else {},
-            counts=result.counts,
-            protocol=protocol,
-            feature=feature,
-            chosen=result.chosen,
-            head=FittedHead(tensors=result.tensors, facts=result.facts),
-            cases=_cases(result),
-        )
-
-
-def _cases(result: SegmentationResult | DepthResult) -> dict[str, Tensor]:
-    """What became of each picture."""
-    if isinstance(result, SegmentationResult):
-        names = ("intersections", "unions", "objects")
-        return {name: getattr(result, name) for name in names}
-    return {name: torch.from_numpy(values) for name, values in result.errors.items()}
-
-
-KINDS: Mapping[Task, Kind] = {
-    "knn": "classes", "logistic": "classes", "linear": "classes",
-    "segmentation": "masks", "dense-knn": "masks", "depth": "depth",
-}  # fmt: skip
-"""What a set must tell for a task."""
-
-PROTOCOLS: Mapping[Task, tuple[str, str]] = {
-    "knn": ("dinov2", "dinov2"),
-    "logistic": ("dinov2", "dinov2"),
-    "linear": ("dinov3", "dinov3-small"),
-    "segmentation": ("dinov3", "dinov3-small"),
-    "dense-knn": ("dense-knn", "dense-knn-small"),
-    "depth": ("dinov3", "dinov3-small"),
-}
-"""The protocols where none is named: of published sets, and of folders of one's own."""
-
-MOST_MODELS = 4
-"""Models that are held in memory; a suite may have many."""
-
-
-class Sets(NamedTuple):
-    """The sets of a job."""
-
-    data: LabeledDataset
-    """To fit and to measure on."""
-
-    also: Sequence[LabeledDataset]
-    """To measure on."""
-
-
-class Plan(NamedTuple):
-    """A model of a job, all that it asks for checked."""
-
-    who: Measurement
-
-    resolution: int
-
-    words: str
-    """What will be done, for people."""
-
-    found: Iterator[Measured]
-    """Begins to compute when it is asked for the first result."""
-
-
-@dataclass(kw_only=True)
-class Evaluator:
-    """Runs jobs one after the other."""
-
-    ctx: RunContext
-
-    out: Path | None
-    """Where heads and cases are written; None writes none."""
-
-    command: str = ""
-
-    rounds: int = 7
-    """Of the timing; 0 leaves it out."""
-
-    heads: list[tuple[Role, Path]] = field(default_factory=list)
-    """Whose heads were written, and where."""
-
-    models: dict[str, FrozenModel] = field(default_factory=dict)
-    sets: dict[tuple[str, bool], LabeledDataset] = field(default_factory=dict)
-    hashes: dict[int, str] = field(default_factory=dict)
-    """Of sets, each made once: their pictures may be millions."""
-
-    def check(self, job: Job) -> None:
-        """Find all that a job needs, and refuse what cannot be run; nothing is computed."""
-        self._plans(job, self._sets(job), (job.seed,))
-
-    def rows(self, job: Job, seeds: Sequence[int] | None = None) -> list[Row]:
-        """The rows of a job, for several seeds at once where they are given."""
-        sets, seeds = self._sets(job), seeds or (job.seed,)
-        plans = self._plans(job, sets, seeds)
-        for one in (sets.data, *sets.also):
-            if one.missing:
-                self.ctx.log(f"{one.name} is partial, so rows say so: {'; '.join(one.missing)}.")
-        if job.task == "knn" and len(seeds) > 1:
-            self.ctx.log(f"knn leaves nothing to chance: seed {seeds[0]} stands for all.")
-        found = self._found(job, sets, plans)
-        # Times are measured in one go so that they can be compared.
-        rounds = self.rounds if self.ctx.ranks.is_main else 0
-        costs = costs_of([one for one, _ in found], rounds)
-        return [
-            replace(row, milliseconds=cost.milliseconds, gflops=cost.gflops)
-            for one, rows in found
-            for cost in [costs[one.who.asked, one.resolution, one.measured.setting]]
-            for row in rows
-        ]
-
-    def expect(self, job: Job) -> list[dict[str, Any]]:
-        """Fields that identify the rows of a job, so that a suite can skip what is done."""
-        sets = self._sets(job)
-        name = job.protocol or usual_protocol(job.task, job.data)
-        content = protocol_hash(job.task, name, sets.data)
-        return [
-            {
-                "task": job.task,
-                "role": plan.who.role,
-                "model": plan.who.asked,
-                "weights": plan.who.model.digest,
-                "budget": setting.budget,
-                "ffn": setting.ffn,
-                "resolution": plan.who.model.round_down_to_patch(plan.resolution),
-                "precision": plan.who.model.precision,
-                "data": data.name,
-                "data_sha256": self._hash(data),
-                "protocol_sha256": content,
-                "feature": job.feature or _usual_feature(job.task, name, sets.data, plan.who.model),
-                "seed": job.seed,
-                "version": VERSION,
-            }
-            for plan in self._plans(job, sets, (job.seed,))
-            for setting in plan.who.model.settings(job.budgets, job.ffn)
-            for data in (sets.data, *sets.also)
-        ]
-
-    def _found(self, job: Job, sets: Sets, plans: Sequence[Plan]) -> list[tuple[Found, list[Row]]]:
-        """What the models of a job are worth; heads and cases are on disk and not in it."""
-        found = []
-        for plan in plans:
-            self.ctx.log(plan.words)
-            for measured in plan.found:
-                one = Found(plan.who, plan.resolution, measured)
-                rows = self._rows(job, sets, one)
-                self._keep(one, job, sets, rows)
-                # What is on disk need not stay in memory until all models are done.
-                light = replace(measured, head=None, cases={})
-                found.append((one._replace(measured=light), rows))
-        return found
-
-    def _sets(self, job: Job) -> Sets:
-        """The sets of a job, of the kind that its task needs."""
-        data = self._set(job.data, job.allow_partial)
-        if data.kind != KINDS[job.task]:
-            fitting = ", ".join(task for task, kind in KINDS.items() if kind == data.kind)
-            raise ValueError(
-                f"{data.name} tells {data.kind} of its pictures, but {job.task} needs "
-                f"{KINDS[job.task]}; use {fitting}, or another set."
-            )
-        if job.also and data.kind != "classes":
-            raise ValueError(
-                f"--also got {', '.join(job.also)}, but only heads of classes are measured on "
-                f"further sets, and {job.task} has none; leave it out."
-            )
-        return Sets(data, [self._set(text, job.allow_partial) for text in job.also])
-
-    def _set(self, text: str, allow_partial: bool) -> LabeledDataset:
-        """A set, read once."""
-        key = (text, allow_partial)
-        if key not in self.sets:
-            self.sets[key] = read_set(text, allow_partial=allow_partial)
-        return self.sets[key]
-
-    def _model(self, name: str) -> FrozenModel:
-        """A model; those asked for last stay in memory."""
-        found = self.models.pop(name, None)
-        if found is None:
-            found = find_model(name, self.ctx.ranks.device)
-            found.precision = self.ctx.precision
-        self.models[name] = found
-        for oldest in list(self.models)[:-MOST_MODELS]:
-            del self.models[oldest]
-        return found
-
-    def _plans(self, job: Job, sets: Sets, seeds: Sequence[int]) -> list[Plan]:
-        """What is to be done for each model of a job."""
-        asked: list[tuple[Role, str | None]] = [
-            ("model", job.model), ("teacher", job.teacher),
-            *(("baseline", name) for name in job.baseline),
-        ]  # fmt: skip
-        found = [
-            Measurement(role, name, self._model(name)) for role, name in asked if name is not None
-        ]
-        return [self._plan(job, who, sets, seeds) for who in found]
-
-    def _plan(self, job: Job, who: Measurement, sets: Sets, seeds: Sequence[int]) -> Plan:
-        """What is to be done for one model."""
-        settings = who.model.settings(job.budgets, job.ffn)
-        name = job.protocol or usual_protocol(job.task, job.data)
-        if sets.data.kind == "classes":
-            resolution, found = self._classes(job, (who.model, settings), sets, name, seeds)
-        else:
-            dense = DenseProbe(
-                model=who.model,
-                settings=settings,
-                data=sets.data,
-                resolution=job.resolution,
-                feature=cast(DenseFeature | None, _checked(job.feature, DenseFeature)),
-                ctx=self.ctx,
-            )
-            resolution, found = DENSE[job.task](dense, name, seeds)
-        words = (
-            f"{job.task} of {who.asked} on {sets.data.name} at "
-            f"{who.model.round_down_to_patch(resolution)} px "
-            f"({', '.join(setting.label for setting in settings)}), protocol {name}."
-        )
-        return Plan(who, resolution, words, found)
-
-    def _classes(
-        self,
-        job: Job,
-        model: tuple[FrozenModel, Sequence[Setting]],
-        sets: Sets,
-        name: str,
-        seeds: Sequence[int],
-    ) -> tuple[int, Iterator[Measured]]:
-        """The resolution, and what a task of classes finds."""
-        linear = linear_protocol(name, sets.data) if job.task == "linear" else None
-        feature = _checked(job.feature, Feature) or (linear.feature if linear else "image")
-        own = linear.resolution if linear else None
-        probe = ClassProbe(
-            model=model[0],
-            settings=model[1],
-            data=sets.data,
-            also=sets.also,
-            resolution=job.resolution or own or model[0].default_resolution,
-            feature=cast(Feature, feature),
-            ctx=self.ctx,
-        )
-        if linear is not None:
-            return probe.resolution, run_linear(probe, linear, seeds)
-        if job.task == "knn":
-            return probe.resolution, run_knn(probe, knn_protocol(name), seeds[0])
-        logistic_protocol(name, sets.data, seeds[0])
-        return probe.resolution, run_logistic(probe, name, seeds)
-
-    def _keep(self, found: Found, job: Job, sets: Sets, rows: Sequence[Row]) -> None:
-        """Write what can be used later; by the first worker alone."""
-        if self.out is None or not self.ctx.ranks.is_main:
-            return
-        origin = Origin(
-            task=job.task,
-            data=job.data,
-            classes=sets.data.classes,
-            feature=job.feature,
-            pictures=self._hash(found.measured.data),
-            row=rows[0] if rows else None,
-        )
-        folder = keep_result(found, origin, self.out)
-        if folder is not None:
-            self.heads.append((found.who.role, folder))
-
-    def _rows(self, job: Job, sets: Sets, one: Found) -> list[Row]:
-        """A row for each number that was found, without its costs."""
-        model, measured = one.who.model, one.measured
-        name = job.protocol or usual_protocol(job.task, job.data)
-        content = protocol_hash(job.task, name, sets.data)
-        part = chosen_on(job.task, name, sets.data)
-        side = model.round_down_to_patch(one.resolution)
-        budget, patches = measured.setting.budget, (side // model.stride) ** 2
-        return [
-            Row(
-                task=job.task,
-                model=one.who.asked,
-                data=measured.data.name,
-                budget=budget,
-                resolution=side,
-                metric=metric,
-                value=value,
-                unit=cast(Unit, measured.units.get(metric, "%")),
-                seed=measured.seed,
-                role=one.who.role,
-                weights=model.digest,
-                trained=model.trained,
-                ffn=measured.setting.ffn,
-                precision=model.precision,
-                split=measured.data.test.name,
-                counts=dict(measured.counts),
-                data_sha256=self._hash(measured.data),
-                data_facts=said_of(measured.data),
-                protocol=measured.protocol,
-                protocol_sha256=content,
-                feature=measured.feature,
-                # A head of a part of a set is partial wherever it is measured.
-                partial=tuple(dict.fromkeys((*sets.data.missing, *measured.data.missing))),
-                chosen={**measured.chosen, **({} if part is None else {"on": part})},
-                patches_per_core=patches / budget if budget else None,
-                command=self.command,
-                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            )
-            for metric, value in measured.metrics.items()
-        ]
-
-    def _hash(self, data: LabeledDataset) -> str:
-        """The hash of a set that `sets` holds."""
-        if id(data) not in self.hashes:
-            self.hashes[id(data)] = data_hash(data)
-        return self.hashes[id(data)]
-
-
-DenseMeasure = Callable[[DenseProbe, str, Sequence[int]], tuple[int, Iterator[Measured]]]
-
-DENSE: Mapping[Task, DenseMeasure] = {
-    "segmentation": measure_segmentation,
-    "dense-knn": measure_dense_knn,
-    "depth": measure_depth,
-}
-
-
-def _usual_feature(task: Task, name: str, data: LabeledDataset, model: FrozenModel) -> str:
-    """What heads see where a job does not say."""
-    if task in {"knn", "logistic"}:
-        return "image"
-    if task == "dense-knn":
-        return "patches"
-    protocol = _protocol(task, name, data)
-    return protocol.feature if task == "linear" else _feature(for_model(protocol, model))
-
-
-def usual_protocol(task: Task, data: str) -> str:
-    """The protocol where none is named; `data` is the set as it was named."""
-    name, _, folder = data.partition("=")
-    official, own = PROTOCOLS[task]
-    return official if folder and name in SETS else own
-
-
-def _checked(feature: str | None, kind: object) -> str | None:
-    """A feature that heads of a task can see, or None where none was named."""
-    allowed = get_args(kind)
-    if feature is not None and feature not in allowed:
-        raise ValueError(f"--feature got {feature!r}; this task knows {', '.join(allowed)}.")
-    return feature
+    return {**data.facts, "scored": [data.classes[index] for index in data.eval_classes]}

@@ -1,4 +1,4 @@
-"""Whole images and sliding windows, and how their maps are merged."""
+"""Whole images and sliding windows: cut them, and merge the maps predicted for them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,45 +13,42 @@ from veca.data.images import DecodedImage
 Sides = tuple[int, int]
 """Height and width in pixels."""
 
-MOST_NUMBERS = 1 << 24
-"""Of a map of all classes that is made at once; larger pictures come in strips."""
+MAX_STRIP_NUMBERS = 1 << 24
+"""Of logits at full resolution that are held at once; larger images are merged in strips."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowGrid:
-    """Where the windows of one picture lie."""
+    """The windows of one image."""
 
     original: Sides
-    """Of the picture."""
-
+    """Of the image."""
     scaled: Sides
-    """Of the picture as it is shown."""
-
+    """Of the image as the model sees it."""
     window: Sides
-    """Of each window; of what is shown where it is shown whole."""
-
     tops: tuple[int, ...]
-    """First row of the windows, in scaled pixels."""
-
+    """First row of each row of windows, in scaled pixels."""
     lefts: tuple[int, ...]
-    """First column of the windows, in scaled pixels."""
+    """First column of each column of windows, in scaled pixels."""
 
     @property
-    def windows(self) -> int:
-        """How many there are; each top goes with each left, row by row."""
+    def count(self) -> int:
+        """Number of windows, which are ordered row by row."""
         return len(self.tops) * len(self.lefts)
 
 
-def whole_image(original: Sides, short: int, multiple: int) -> WindowGrid:
-    """A picture that is shown whole, each side scaled to the nearest multiple of a patch."""
-    scaled = tuple(_nearest(side * short / min(original), multiple) for side in original)
-    sides = (scaled[0], scaled[1])
+def whole_image(original: Sides, short_side: int, multiple: int) -> WindowGrid:
+    """One window: the image, each side scaled to the nearest multiple of a patch."""
+    height, width = (
+        max(1, round(side * short_side / min(original) / multiple)) * multiple for side in original
+    )
+    sides = (height, width)
     return WindowGrid(original=original, scaled=sides, window=sides, tops=(0,), lefts=(0,))
 
 
-def slide(original: Sides, short: int, window: int, stride: int) -> WindowGrid:
-    """A picture that is shown through square windows."""
-    height, width = (round(side * short / min(original)) for side in original)
+def slide(original: Sides, short_side: int, window: int, stride: int) -> WindowGrid:
+    """Square windows that overlap; the last ones end with the image."""
+    height, width = (round(side * short_side / min(original)) for side in original)
     return WindowGrid(
         original=original,
         scaled=(height, width),
@@ -62,67 +59,61 @@ def slide(original: Sides, short: int, window: int, stride: int) -> WindowGrid:
 
 
 def window_starts(length: int, window: int, stride: int) -> tuple[int, ...]:
-    """Where the windows along a side begin; the last one is moved back so that it ends with it."""
-    if min(length, window, stride) < 1 or stride > window:
-        raise ValueError(
-            f"windows of {window} pixels every {stride} pixels do not cover a side of {length}; "
-            "all must be at least 1, and the stride at most the window."
-        )
+    """Starts of the windows along a side; the last one is moved back to end with the side."""
     count = max(length - window + stride - 1, 0) // stride + 1
     return tuple(max(min(number * stride, length - window), 0) for number in range(count))
 
 
 def cut_windows(
-    picture: DecodedImage, layout: WindowGrid, flipped: bool = False
+    picture: DecodedImage, grid: WindowGrid, flipped: bool = False
 ) -> UInt8[Tensor, "G 3 h w"]:
-    """The windows of a picture, or of its mirror image."""
-    height, width = layout.original
-    pixels = eight_bit(picture.resampled(layout.scaled, (0.0, 0.0, float(width), float(height))))
+    """The windows of an image, or of its mirror image."""
+    height, width = grid.original
+    pixels = eight_bit(picture.resampled(grid.scaled, (0.0, 0.0, float(width), float(height))))
     if flipped:
         pixels = pixels.flip(-1)
-    down, across = layout.window
+    down, across = grid.window
     return torch.stack(
         [
             pixels[:, top : top + down, left : left + across]
-            for top in layout.tops
-            for left in layout.lefts
+            for top in grid.tops
+            for left in grid.lefts
         ]
     )
 
 
 def eight_bit(picture: DecodedImage) -> UInt8[Tensor, "3 height width"]:
-    """The colors of a picture in 8 bits."""
+    """The pixels of an image in 8 bits."""
     pixels = picture.pixels()
     return pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().to(torch.uint8)
 
 
 def merge_windows(
-    maps: Float[Tensor, "G K rows columns"], layout: WindowGrid
+    maps: Float[Tensor, "G K rows columns"], grid: WindowGrid
 ) -> Float[Tensor, "K height width"]:
-    """The maps of the windows as one map of the picture's own size."""
-    return next(_strips(maps, layout, layout.original[0]))[1]
+    """One map of the size of the image: the mean of the windows that cover a pixel."""
+    return next(_strips(maps, grid, grid.original[0]))[1]
 
 
 def argmax_pixels(
-    maps: Float[Tensor, "G K rows columns"], layout: WindowGrid
+    maps: Float[Tensor, "G K rows columns"], grid: WindowGrid
 ) -> UInt8[Tensor, "height width"]:
-    """The class of each pixel of the picture: that with the highest value.
-
-    The map of all classes is never held at once, since it may have gigabytes.
-    """
-    height, width = layout.original
+    """The class of each pixel, from the merged logits; these may take gigabytes and come in strips."""
+    height, width = grid.original
     found = torch.empty(height, width, dtype=torch.uint8, device=maps.device)
-    for top, strip in _strips(maps, layout, max(1, MOST_NUMBERS // (maps.shape[1] * width))):
+    for top, strip in _strips(maps, grid, max(1, MAX_STRIP_NUMBERS // (maps.shape[1] * width))):
         found[top : top + strip.shape[1]] = strip.max(0).indices.to(torch.uint8)
     return found
 
 
 def bilinear(cells: int, pixels: int) -> Float[Tensor, "pixels cells"]:
-    """What scales `cells` values to `pixels`, as torch does (align_corners=False)."""
-    places = ((torch.arange(pixels, dtype=torch.float64) + 0.5) * cells / pixels - 0.5).clamp(min=0)
-    before = places.floor().long().clamp(max=cells - 1)
+    """The matrix that resizes `cells` values to `pixels`, as torch does with align_corners=False."""
+    centers = ((torch.arange(pixels, dtype=torch.float64) + 0.5) * cells / pixels - 0.5).clamp(
+        min=0
+    )
+    before = centers.floor().long().clamp(max=cells - 1)
     after = (before + 1).clamp(max=cells - 1)
-    share = places - before
+    share = centers - before
     matrix = torch.zeros(pixels, cells, dtype=torch.float64)
     rows = torch.arange(pixels)
     matrix.index_put_((rows, before), 1 - share, accumulate=True)
@@ -130,42 +121,37 @@ def bilinear(cells: int, pixels: int) -> Float[Tensor, "pixels cells"]:
     return matrix
 
 
-def _nearest(length: float, multiple: int) -> int:
-    """The multiple that is nearest to a length, at least one."""
-    return max(1, round(length / multiple)) * multiple
-
-
 def _strips(
-    maps: Float[Tensor, "G K rows columns"], layout: WindowGrid, height: int
+    maps: Float[Tensor, "G K rows columns"], grid: WindowGrid, height: int
 ) -> Iterator[tuple[int, Float[Tensor, "K _ width"]]]:
-    """The merged map, so many rows at a time, each with the number of its first row."""
+    """The merged map, `height` rows at a time, each with the index of its first row."""
     rows, columns = maps.shape[2:]
     down, across = (
-        _matrix(original, scaled, window, starts, cells).to(maps)
+        _merge_matrix(original, scaled, window, starts, cells).to(maps)
         for original, scaled, window, starts, cells in zip(
-            layout.original,
-            layout.scaled,
-            layout.window,
-            (layout.tops, layout.lefts),
+            grid.original,
+            grid.scaled,
+            grid.window,
+            (grid.tops, grid.lefts),
             (rows, columns),
             strict=True,
         )
     )
-    laid = maps.unflatten(0, (len(layout.tops), len(layout.lefts))).permute(2, 0, 3, 1, 4)
-    wide = laid.flatten(3, 4).flatten(1, 2) @ across.T
-    for top in range(0, layout.original[0], height):
+    tiled = maps.unflatten(0, (len(grid.tops), len(grid.lefts))).permute(2, 0, 3, 1, 4)
+    wide = tiled.flatten(3, 4).flatten(1, 2) @ across.T
+    for top in range(0, grid.original[0], height):
         yield top, down[top : top + height] @ wide
 
 
-@lru_cache(maxsize=256)  # pictures of a set have few sizes
-def _matrix(
+@lru_cache(maxsize=256)  # the images of a dataset have few sizes
+def _merge_matrix(
     original: int, scaled: int, window: int, starts: tuple[int, ...], cells: int
 ) -> Float[Tensor, "{original} _"]:
-    """From the cells of all windows along a side to the picture's own pixels along it."""
+    """From the cells of all windows along a side to the pixels of the image along it."""
     placed = torch.zeros(scaled, len(starts) * cells, dtype=torch.float64)
-    windows = torch.zeros(scaled, 1, dtype=torch.float64)
-    one = bilinear(cells, window)
+    coverage = torch.zeros(scaled, 1, dtype=torch.float64)
+    resize = bilinear(cells, window)
     for number, start in enumerate(starts):
-        placed[start : start + window, number * cells : (number + 1) * cells] = one
-        windows[start : start + window] += 1
-    return (bilinear(scaled, original) @ (placed / windows)).float()
+        placed[start : start + window, number * cells : (number + 1) * cells] = resize
+        coverage[start : start + window] += 1
+    return (bilinear(scaled, original) @ (placed / coverage)).float()

@@ -1,12 +1,8 @@
-"""Crops and color changes for dense tasks.
+"""Random training crops of dense tasks, and the crops of NYU and KITTI.
 
-Training views of a picture together with the classes or the depth of its pixels.
-
-A view follows from its draw alone. Pictures are resampled as everywhere (`data/picture.py`), and
-only the part that is shown; targets take the pixel under the center of each new one, since classes
-and depths at an edge must not be mixed.
-
-Training views of a picture and its depth, and the cuts that depth sets are known with.
+Everything random comes from the `draw` of a crop. Images are resampled as elsewhere
+(`data/images.py`), only where they are shown; targets take the nearest pixel, since classes and
+depths must not be mixed at edges.
 """
 
 import random
@@ -25,18 +21,27 @@ from veca.probe.protocols import DepthAugment, SegmentationAugment
 from veca.probe.sliding_window import Sides, eight_bit
 
 PADDING = (124, 116, 104)
-"""The color around a picture that is smaller than its view: ImageNet's mean, which most models
-normalize to 0."""
+"""ImageNet's mean color, which most models normalize to 0."""
 
-HUES = 255
-"""Steps of a turn in Pillow's HSV."""
+HUE_STEPS = 255
+"""Of a full turn in Pillow's HSV."""
+
+Cut = tuple[int, int, int, int]
+"""Left, top, right and bottom in pixels; the last two are exclusive."""
+
+KITTI_CROP = (352, 1216)
+"""Height and width at the bottom center of a KITTI image."""
+
+NYU_SIDES = (480, 640)
+
+NYU_FRAME: Cut = (43, 45, 608, 472)
+"""What is inside the white border of an NYU image."""
 
 
 class DenseCrop(NamedTuple):
-    """What a model is shown, and what is to be told of each pixel of it."""
+    """A training crop."""
 
     image: UInt8[Tensor, "3 height width"]
-
     target: Shaped[Tensor, "height width"]
     """Classes (uint8) or meters (float32)."""
 
@@ -48,38 +53,35 @@ def segmentation_crop(
     draw: random.Random,
     augment: SegmentationAugment,
 ) -> DenseCrop:
-    """A square of the picture at a random scale, mirrored and distorted at random.
-
-    Where the scaled picture is smaller than the square it is padded on the right and below.
-    """
-    short = side * between(augment.scales, draw)
-    scaled = scaled_sides(picture.sides, short / min(picture.sides))
-    corner, part = _drawn_part(mask, scaled, side, draw, augment)
-    image = Image.fromarray(
-        eight_bit(picture.resampled(_sides(part), part_box(picture.sides, scaled, corner, part)))
-        .permute(1, 2, 0)
-        .numpy()
-    )
+    """A square crop at a random scale, flipped and distorted; padded at the right and bottom."""
+    short = side * _uniform(augment.scales, draw)
+    scaled = _scaled(picture.sides, short / min(picture.sides))
+    corner, part = _balanced_part(mask, scaled, side, draw, augment)
+    height, width = part.shape
+    shown = picture.resampled((height, width), _source_box(picture.sides, scaled, corner, part))
+    image = Image.fromarray(eight_bit(shown).permute(1, 2, 0).numpy())
     if draw.random() < augment.flip:
         image, part = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), part[:, ::-1]
     pixels = np.empty((side, side, 3), np.uint8)
     pixels[:] = PADDING
-    pixels[: part.shape[0], : part.shape[1]] = np.asarray(distorted(image, draw, augment))
+    pixels[:height, :width] = np.asarray(photometric_distortion(image, draw, augment))
     target = np.full((side, side), IGNORE_INDEX, np.uint8)
-    target[: part.shape[0], : part.shape[1]] = part
+    target[:height, :width] = part
     return DenseCrop(
         torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), torch.from_numpy(target)
     )
 
 
-def distorted(image: Image.Image, draw: random.Random, augment: SegmentationAugment) -> Image.Image:
-    """Change brightness, contrast, saturation and hue, each by chance."""
-    applied = [draw.random() < augment.distorted for _ in range(4)]
+def photometric_distortion(
+    image: Image.Image, draw: random.Random, augment: SegmentationAugment
+) -> Image.Image:
+    """Random brightness, contrast, saturation and hue, as in MMSegmentation."""
+    applied = [draw.random() < augment.distortion for _ in range(4)]
     contrast_first = draw.random() < 0.5
-    brightness = between((-augment.brightness, augment.brightness), draw)
-    contrast = between(augment.contrast, draw)
-    saturation = between(augment.saturation, draw)
-    turn = between((-augment.hue, augment.hue), draw)
+    brightness = _uniform((-augment.brightness, augment.brightness), draw)
+    contrast = _uniform(augment.contrast, draw)
+    saturation = _uniform(augment.saturation, draw)
+    hue_turn = _uniform((-augment.hue, augment.hue), draw)
     if applied[0]:
         image = _linear(image, 1.0, brightness)
     if applied[1] and contrast_first:
@@ -89,32 +91,77 @@ def distorted(image: Image.Image, draw: random.Random, augment: SegmentationAugm
         if applied[2]:
             color = color.point([min(255, round(level * saturation)) for level in range(256)])
         if applied[3]:
-            steps = round(turn * HUES)
-            hue = hue.point([(level + steps) % HUES for level in range(256)])
+            steps = round(hue_turn * HUE_STEPS)
+            hue = hue.point([(level + steps) % HUE_STEPS for level in range(256)])
         image = Image.merge("HSV", (hue, color, value)).convert("RGB")
     if applied[1] and not contrast_first:
         image = _linear(image, contrast, 0.0)
     return image
 
 
-def between(ends: tuple[float, float], draw: random.Random) -> float:
-    """A number between two others, all equally likely."""
-    return ends[0] + (ends[1] - ends[0]) * draw.random()
-
-
-def scaled_sides(sides: Sides, scale: float) -> Sides:
-    """Height and width of a scaled picture, in whole pixels."""
-    height, width = (max(1, round(side * scale)) for side in sides)
-    return height, width
-
-
-def part_box(sides: Sides, scaled: Sides, corner: Sides, part: NDArray[np.generic]) -> Box:
-    """Where a part of the scaled picture, from its upper left corner on, lies on the original."""
-    (top, bottom), (left, right) = (
-        (start * side / length, (start + count) * side / length)
-        for side, length, start, count in zip(sides, scaled, corner, part.shape, strict=True)
+def depth_crop(  # noqa: PLR0913
+    picture: DecodedImage,
+    depth: NDArray[np.float32],
+    draw: random.Random,
+    *,
+    short_side: int,
+    multiple: int,
+    augment: DepthAugment,
+    facts: DepthRange,
+) -> DenseCrop:
+    """A crop at the scale of test images or larger, rotated, flipped and colored."""
+    left, top, right, bottom = kitti_benchmark_crop(picture.sides, facts)
+    scale = short_side / min(bottom - top, right - left)
+    cut = nyu_border_crop(picture.sides, facts)
+    image, meters = _rotate_and_flip(
+        crop_image(picture, cut), crop_target(depth, cut), draw, augment
     )
-    return left, top, right, bottom
+    down, across = (max(1, round(side * short_side / multiple)) * multiple for side in augment.crop)
+    scale = max(scale, down / meters.shape[0], across / meters.shape[1])
+    scaled = _scaled(image.sides, scale)
+    corner = _random_corner(scaled, (down, across), draw)
+    target = nearest_part(meters, scaled, corner, (down, across))
+    shown = image.resampled((down, across), _source_box(image.sides, scaled, corner, target))
+    pixels = _color(eight_bit(shown).numpy(), draw, augment)
+    return DenseCrop(torch.from_numpy(pixels), torch.from_numpy(np.array(target, np.float32)))
+
+
+def kitti_benchmark_crop(sides: Sides, facts: DepthRange) -> Cut:
+    """The part of an image that is used, in training and evaluation."""
+    height, width = sides
+    if not facts.kb_crop:
+        return 0, 0, width, height
+    down, across = KITTI_CROP
+    if height < down or width < across:
+        raise ValueError(
+            f"an image of {height} x {width} is too small for KITTI's benchmark crop of {down} x "
+            f"{across} pixels; use the images as published."
+        )
+    left = (width - across) // 2
+    return left, height - down, left + across, height
+
+
+def nyu_border_crop(sides: Sides, facts: DepthRange) -> Cut:
+    """The part of an image from which training crops are taken."""
+    if not facts.nyu_crop:
+        return kitti_benchmark_crop(sides, facts)
+    if sides != NYU_SIDES:
+        raise ValueError(
+            f"an image of {sides[0]} x {sides[1]} is not an NYU image of 480 x 640 pixels with a "
+            "white border; use the images as published."
+        )
+    return NYU_FRAME
+
+
+def crop_image(picture: DecodedImage, cut: Cut) -> DecodedImage:
+    """A part of an image."""
+    return DecodedImage(tuple(band.crop(cut) for band in picture.bands))
+
+
+def crop_target(target: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
+    """The same part of its depth."""
+    left, top, right, bottom = cut
+    return target[top:bottom, left:right]
 
 
 def nearest_part(target: Target, scaled: Sides, corner: Sides, part: Sides) -> Target:
@@ -126,8 +173,25 @@ def nearest_part(target: Target, scaled: Sides, corner: Sides, part: Sides) -> T
     return target[rows][:, columns]
 
 
-def drawn_corner(scaled: Sides, part: Sides, draw: random.Random) -> Sides:
-    """Upper left corner of a part, all places equally likely."""
+def _uniform(ends: tuple[float, float], draw: random.Random) -> float:
+    return ends[0] + (ends[1] - ends[0]) * draw.random()
+
+
+def _scaled(sides: Sides, scale: float) -> Sides:
+    height, width = (max(1, round(side * scale)) for side in sides)
+    return height, width
+
+
+def _source_box(sides: Sides, scaled: Sides, corner: Sides, part: NDArray[np.generic]) -> Box:
+    """Where a part of the scaled image lies on the original."""
+    (top, bottom), (left, right) = (
+        (start * side / length, (start + count) * side / length)
+        for side, length, start, count in zip(sides, scaled, corner, part.shape, strict=True)
+    )
+    return left, top, right, bottom
+
+
+def _random_corner(scaled: Sides, part: Sides, draw: random.Random) -> Sides:
     top, left = (
         int(draw.random() * (length - count + 1))
         for length, count in zip(scaled, part, strict=True)
@@ -135,139 +199,54 @@ def drawn_corner(scaled: Sides, part: Sides, draw: random.Random) -> Sides:
     return top, left
 
 
-def _drawn_part(
+def _balanced_part(
     mask: NDArray[np.uint8],
     scaled: Sides,
     side: int,
     draw: random.Random,
     augment: SegmentationAugment,
 ) -> tuple[Sides, NDArray[np.uint8]]:
-    """The corner of a part in which no class rules, if one is found, and its classes."""
+    """A random corner and the mask from there, no class above `cat_max_ratio` if possible."""
     sides = min(side, scaled[0]), min(side, scaled[1])
-    for _ in range(max(1, augment.tries)):
-        corner = drawn_corner(scaled, sides, draw)
+    for _ in range(max(1, augment.max_tries)):
+        corner = _random_corner(scaled, sides, draw)
         part = nearest_part(mask, scaled, corner, sides)
         pixels = np.bincount(part.ravel(), minlength=IGNORE_INDEX + 1)[:IGNORE_INDEX]
-        if pixels.max() < augment.category_share * pixels.sum():
+        if pixels.max() < augment.cat_max_ratio * pixels.sum():
             break
     return corner, part.astype(np.uint8, copy=False)
 
 
 def _linear(image: Image.Image, factor: float, shift: float) -> Image.Image:
-    """Each level times a factor and shifted, within 0..255."""
+    """Scale and shift all levels."""
     levels = [min(255, max(0, round(level * factor + shift))) for level in range(256)]
     return image.point(levels * 3)
 
 
-def _sides(part: NDArray[np.generic]) -> Sides:
-    """Height and width of an array."""
-    height, width = part.shape
-    return height, width
-
-
-Cut = tuple[int, int, int, int]
-"""Left, top, right and bottom in pixels, the last two not included."""
-
-KITTI_SIDES = (352, 1216)
-"""What is kept of a KITTI picture: of the bottom and the middle."""
-
-NYU_SIDES = (480, 640)
-NYU_FRAME: Cut = (43, 45, 608, 472)
-"""What is within the white frame of an NYU picture."""
-
-
-def kitti_benchmark_crop(sides: Sides, facts: DepthRange) -> Cut:
-    """What of a picture is used at all."""
-    height, width = sides
-    if not facts.kb_crop:
-        return 0, 0, width, height
-    down, across = KITTI_SIDES
-    if height < down or width < across:
-        raise ValueError(
-            f"a picture of {height} x {width} cannot be cut to KITTI's {down} x {across} pixels; "
-            "use the pictures as published, or set kb_crop=False."
-        )
-    left = (width - across) // 2
-    return left, height - down, left + across, height
-
-
-def nyu_border_crop(sides: Sides, facts: DepthRange) -> Cut:
-    """What of a picture training views are taken from."""
-    if not facts.nyu_crop:
-        return kitti_benchmark_crop(sides, facts)
-    if sides != NYU_SIDES:
-        raise ValueError(
-            f"a picture of {sides[0]} x {sides[1]} has not the white frame of NYU's pictures of "
-            "480 x 640; use the pictures as published, or set nyu_crop=False."
-        )
-    return NYU_FRAME
-
-
-def crop_image(picture: DecodedImage, cut: Cut) -> DecodedImage:
-    """A part of a picture."""
-    return DecodedImage(tuple(band.crop(cut) for band in picture.bands))
-
-
-def crop_target(target: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
-    """The same part of its depth."""
-    left, top, right, bottom = cut
-    return target[top:bottom, left:right]
-
-
-def depth_crop(  # noqa: PLR0913 - a picture, its depth, and what is made of them
-    picture: DecodedImage,
-    depth: NDArray[np.float32],
-    draw: random.Random,
-    *,
-    short: int,
-    multiple: int,
-    augment: DepthAugment,
-    facts: DepthRange,
-) -> DenseCrop:
-    """A part of the picture, turned a little, mirrored and colored at random.
-
-    The picture is scaled as test pictures are, its short side to `short` pixels, or further until
-    what is cut out fits into it.
-    """
-    left, top, right, bottom = kitti_benchmark_crop(picture.sides, facts)
-    scale = short / min(bottom - top, right - left)
-    cut = nyu_border_crop(picture.sides, facts)
-    image, meters = crop_image(picture, cut), crop_target(depth, cut)
-    image, meters = _turned(image, meters, draw, augment)
-    down, across = (max(1, round(side * short / multiple)) * multiple for side in augment.crop)
-    scale = max(scale, down / meters.shape[0], across / meters.shape[1])
-    scaled = scaled_sides(image.sides, scale)
-    corner = drawn_corner(scaled, (down, across), draw)
-    told = nearest_part(meters, scaled, corner, (down, across))
-    shown = image.resampled((down, across), part_box(image.sides, scaled, corner, told))
-    pixels = _colored(eight_bit(shown).numpy(), draw, augment)
-    return DenseCrop(torch.from_numpy(pixels), torch.from_numpy(np.array(told, np.float32)))
-
-
-def _turned(
+def _rotate_and_flip(
     picture: DecodedImage, depth: NDArray[np.float32], draw: random.Random, augment: DepthAugment
 ) -> tuple[DecodedImage, NDArray[np.float32]]:
-    """Rotate and mirror both; depth that comes from outside is unknown."""
+    """Both alike; depth rotated in from outside is unknown."""
     image = Image.fromarray(eight_bit(picture).permute(1, 2, 0).numpy())
-    rotated, flipped = draw.random() < augment.rotated, draw.random() < augment.flip
-    degrees = between((-augment.rotation, augment.rotation), draw)
-    if rotated:
+    rotate, flip = draw.random() < augment.rotate, draw.random() < augment.flip
+    degrees = _uniform((-augment.rotation, augment.rotation), draw)
+    if rotate:
         image = image.rotate(degrees, Image.Resampling.BICUBIC, fillcolor=PADDING)
-        turned = Image.fromarray(depth).rotate(degrees, Image.Resampling.NEAREST, fillcolor=0)
-        depth = np.array(turned, np.float32)
-    if flipped:
+        rotated = Image.fromarray(depth).rotate(degrees, Image.Resampling.NEAREST, fillcolor=0)
+        depth = np.array(rotated, np.float32)
+    if flip:
         image, depth = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), depth[:, ::-1]
     return DecodedImage((image,)), depth
 
 
-def _colored(
+def _color(
     pixels: NDArray[np.uint8], draw: random.Random, augment: DepthAugment
 ) -> NDArray[np.uint8]:
-    """Change colors (3, height, width) by an exponent and by factors."""
-    colored = draw.random() < augment.colored
-    gamma, brightness = between(augment.gamma, draw), between(augment.brightness, draw)
-    factors = [brightness * between(augment.channels, draw) for _ in range(3)]
-    if not colored:
+    """Random gamma, brightness and channel factors of an image (3, height, width)."""
+    applied = draw.random() < augment.color
+    gamma, brightness = _uniform(augment.gamma, draw), _uniform(augment.brightness, draw)
+    factors = [brightness * _uniform(augment.channels, draw) for _ in range(3)]
+    if not applied:
         return pixels
     levels = 255 * (np.arange(256) / 255) ** gamma
     changed = [

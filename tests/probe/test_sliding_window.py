@@ -1,4 +1,4 @@
-"""Windows cover every pixel; their maps become what scaling and averaging step by step gives."""
+"""Windows cover every pixel; merged maps equal those resized and averaged step by step."""
 
 import random
 
@@ -26,16 +26,16 @@ from veca.probe.sliding_window import (
 )
 
 
-def step_by_step(maps: Tensor, layout: WindowGrid) -> Tensor:
+def step_by_step(maps: Tensor, grid: WindowGrid) -> Tensor:
     """Each window scaled to its pixels, the mean where they overlap, scaled to the original."""
-    total = torch.zeros(maps.shape[1], *layout.scaled)
-    count = torch.zeros(layout.scaled)
-    corners = [(top, left) for top in layout.tops for left in layout.lefts]
+    total = torch.zeros(maps.shape[1], *grid.scaled)
+    count = torch.zeros(grid.scaled)
+    corners = [(top, left) for top in grid.tops for left in grid.lefts]
     for (top, left), cells in zip(corners, maps, strict=True):
-        here = slice(top, top + layout.window[0]), slice(left, left + layout.window[1])
-        total[:, *here] += scaled(cells[None], layout.window)[0]
+        here = slice(top, top + grid.window[0]), slice(left, left + grid.window[1])
+        total[:, *here] += scaled(cells[None], grid.window)[0]
         count[here] += 1
-    return scaled((total / count)[None], layout.original)[0]
+    return scaled((total / count)[None], grid.original)[0]
 
 
 def scaled(maps: Tensor, sides: tuple[int, int]) -> Tensor:
@@ -58,16 +58,10 @@ def test_windows_cover_every_pixel_of_ten_thousand_sides() -> None:
 
 
 def test_the_windows_of_the_usual_protocol_are_where_they_usually_are() -> None:
-    layout = slide((375, 500), 512, 512, 341)
-    assert layout.scaled == (512, 683)
-    assert (layout.tops, layout.lefts) == ((0,), (0, 171))
-    assert layout.windows == 2
-
-
-@pytest.mark.parametrize("numbers", [(0, 4, 2), (8, 0, 1), (8, 4, 0), (8, 4, 5)])
-def test_windows_that_leave_gaps_are_refused(numbers: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="do not cover a side"):
-        window_starts(*numbers)
+    grid = slide((375, 500), 512, 512, 341)
+    assert grid.scaled == (512, 683)
+    assert (grid.tops, grid.lefts) == ((0,), (0, 171))
+    assert grid.count == 2
 
 
 @given(cells=st.integers(1, 40), pixels=st.integers(1, 90))
@@ -85,20 +79,20 @@ def test_the_matrix_scales_as_torch_does(cells: int, pixels: int) -> None:
 def test_merged_maps_are_those_of_the_steps(
     original: tuple[int, int], stride: int, classes: int
 ) -> None:
-    layout = slide(original, 24, 24, stride)
-    maps = torch.randn(layout.windows, classes, 3, 3)
+    grid = slide(original, 24, 24, stride)
+    maps = torch.randn(grid.count, classes, 3, 3)
     torch.testing.assert_close(
-        merge_windows(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
+        merge_windows(maps, grid), step_by_step(maps, grid), rtol=1e-4, atol=1e-5
     )
 
 
 @given(original=st.tuples(st.integers(8, 90), st.integers(8, 90)))
 def test_a_picture_shown_whole_is_scaled_twice(original: tuple[int, int]) -> None:
-    layout = whole_image(original, 32, 8)
-    rows, columns = (side // 8 for side in layout.scaled)
+    grid = whole_image(original, 32, 8)
+    rows, columns = (side // 8 for side in grid.scaled)
     maps = torch.randn(1, 2, rows, columns)
     torch.testing.assert_close(
-        merge_windows(maps, layout), step_by_step(maps, layout), rtol=1e-4, atol=1e-5
+        merge_windows(maps, grid), step_by_step(maps, grid), rtol=1e-4, atol=1e-5
     )
 
 
@@ -112,18 +106,18 @@ def test_a_window_as_large_as_the_picture_is_the_whole_picture(original: tuple[i
 
 
 def test_equal_values_stay_equal_whatever_the_windows() -> None:
-    layout = slide((61, 133), 48, 48, 17)
-    maps = torch.full((layout.windows, 2, 3, 3), 2.5)
-    torch.testing.assert_close(merge_windows(maps, layout), torch.full((2, 61, 133), 2.5))
+    grid = slide((61, 133), 48, 48, 17)
+    maps = torch.full((grid.count, 2, 3, 3), 2.5)
+    torch.testing.assert_close(merge_windows(maps, grid), torch.full((2, 61, 133), 2.5))
 
 
 def test_the_strongest_class_does_not_depend_on_strips(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = slide((37, 53), 32, 32, 20)
-    maps = torch.randn(layout.windows, 5, 4, 4)
-    expected = step_by_step(maps, layout).argmax(0)
-    assert torch.equal(argmax_pixels(maps, layout).long(), expected)
-    monkeypatch.setattr(windows, "MOST_NUMBERS", 1)  # row by row
-    assert torch.equal(argmax_pixels(maps, layout).long(), expected)
+    grid = slide((37, 53), 32, 32, 20)
+    maps = torch.randn(grid.count, 5, 4, 4)
+    expected = step_by_step(maps, grid).argmax(0)
+    assert torch.equal(argmax_pixels(maps, grid).long(), expected)
+    monkeypatch.setattr(windows, "MAX_STRIP_NUMBERS", 1)  # row by row
+    assert torch.equal(argmax_pixels(maps, grid).long(), expected)
 
 
 def test_whole_pictures_keep_their_proportions_to_the_nearest_patch() -> None:
@@ -134,13 +128,13 @@ def test_whole_pictures_keep_their_proportions_to_the_nearest_patch() -> None:
 
 def test_windows_are_cut_out_of_the_scaled_picture() -> None:
     picture = image_from_array(photo(50, 90))
-    layout = slide((50, 90), 40, 40, 13)
-    everything = eight_bit(picture.resampled(layout.scaled, (0.0, 0.0, 90.0, 50.0)))
-    found = cut_windows(picture, layout)
-    assert found.shape == (layout.windows, 3, 40, 40)
-    for window, left in zip(found, layout.lefts, strict=True):
+    grid = slide((50, 90), 40, 40, 13)
+    everything = eight_bit(picture.resampled(grid.scaled, (0.0, 0.0, 90.0, 50.0)))
+    found = cut_windows(picture, grid)
+    assert found.shape == (grid.count, 3, 40, 40)
+    for window, left in zip(found, grid.lefts, strict=True):
         assert torch.equal(window, everything[:, :, left : left + 40])
-    mirrored = cut_windows(picture, layout, flipped=True)
+    mirrored = cut_windows(picture, grid, flipped=True)
     assert torch.equal(mirrored[0], everything.flip(-1)[:, :, :40])
 
 

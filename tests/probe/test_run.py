@@ -1,6 +1,7 @@
-"""From the words of a job to rows: checked first, computed once, and the same every time."""
+"""A job becomes rows: checked first, computed once, and the same every time."""
 
 import dataclasses
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.probe.dense_scenes import ColorModel, context_in
 from tests.probe.small_features import CellModel
 from tests.probe.small_sets import (
     color_set,
-    prober_in,
+    evaluator_in,
     timeless,
     use_quick_protocols,
     write_classes,
@@ -21,12 +22,22 @@ from tests.probe.small_sets import (
     write_model,
 )
 from veca.data.sets.dataset import DatasetError
+from veca.data.sets.registry import read_set
 from veca.probe import run as module
 from veca.probe.bootstrap import PerImageFiles
 from veca.probe.models import ProbeError
 from veca.probe.predict import load_head
-from veca.probe.rows import TASKS, Setting, Task, mean_over_seeds, merge_rows
-from veca.probe.run import KINDS, MOST_MODELS, PROTOCOLS, Evaluator, usual_protocol
+from veca.probe.rows import TASKS as ALL_TASKS
+from veca.probe.rows import Setting, Task, mean_over_seeds, merge_rows
+from veca.probe.run import (
+    DEFAULT_PROTOCOLS,
+    KINDS,
+    MAX_MODELS,
+    TASKS,
+    Evaluator,
+    data_hash,
+    default_protocol,
+)
 from veca.probe.suite import Job, is_done
 from veca.runtime import VERSION
 
@@ -42,22 +53,22 @@ class Elastic(CellModel):
 
 
 def job(task: str = "knn", **changes: Any) -> Job:
-    """A job on sets and models that the prober already has."""
+    """A job on sets and models that the evaluator already has."""
     usual: dict[str, Any] = {"task": task, "data": "colors", "model": "cells", "resolution": 18}
     return Job(**usual | changes)
 
 
 def prepared(folder: Path, **changes: Any) -> tuple[Evaluator, Elastic]:
-    """A prober with a set in memory and a model that counts what it is asked."""
-    found, model = prober_in(folder, **changes), Elastic()
+    """An evaluator with a set in memory and a model that counts what it is asked."""
+    found, model = evaluator_in(folder, **changes), Elastic()
     found.models["cells"] = model
-    found.sets["colors", False] = color_set(folder / "pictures")
+    found.datasets["colors", False] = color_set(folder / "pictures")
     return found, model
 
 
 def test_a_row_carries_all_that_it_takes_to_get_its_number_again(tmp_path: Path) -> None:
-    prober, model = prepared(tmp_path, command="veca probe knn ...", rounds=1)
-    rows = prober.rows(job(budgets=(2, 8), seed=4))
+    evaluator, model = prepared(tmp_path, command="veca probe knn ...", rounds=1)
+    rows = evaluator.run_job(job(budgets=(2, 8), seed=4))
     assert {row.metric for row in rows} == {"top1_k10", "mean_per_class_k10"}
     assert {row.budget for row in rows} == {2, 8}
     for row in rows:
@@ -83,8 +94,8 @@ def test_costs_are_measured_once_for_each_setting_and_not_for_each_number(
     monkeypatch.setattr(
         Elastic, "gflops", lambda self, sides, setting: asked.update([setting]) or 1.0
     )
-    prober, _ = prepared(tmp_path)
-    rows = prober.rows(job("logistic", budgets=(2, 8)), (0, 1))
+    evaluator, _ = prepared(tmp_path)
+    rows = evaluator.run_job(job("logistic", budgets=(2, 8)), (0, 1))
     assert len(rows) > 4
     assert asked == {Setting(2): 1, Setting(8): 1}
     assert all(row.milliseconds is None and row.gflops == 1.0 for row in rows)
@@ -95,11 +106,11 @@ def test_a_job_that_is_run_again_gives_the_same_rows_without_another_look(
 ) -> None:
     use_quick_protocols(monkeypatch)
     jobs = [job(), job("logistic"), job("linear", protocol="quick")]
-    prober, model = prepared(tmp_path)
-    first = [row for one in jobs for row in prober.rows(one, (0, 1))]
+    evaluator, model = prepared(tmp_path)
+    first = [row for one in jobs for row in evaluator.run_job(one, (0, 1))]
     model.asked.clear()
     again, other = prepared(tmp_path)
-    second = [row for one in jobs for row in again.rows(one, (0, 1))]
+    second = [row for one in jobs for row in again.run_job(one, (0, 1))]
     assert timeless(second) == timeless(first)
     # What is left is what the cost of one picture is counted on.
     assert set(other.asked.values()) == {len(jobs)}
@@ -110,19 +121,19 @@ def test_a_job_that_is_run_again_gives_the_same_rows_without_another_look(
 
 def test_several_seeds_of_what_has_no_chance_in_it_are_one_and_that_is_told(tmp_path: Path) -> None:
     told: list[str] = []
-    prober, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
-    assert {row.seed for row in prober.rows(job(), (3, 4))} == {3}
-    assert told[0] == "knn leaves nothing to chance: seed 3 stands for all."
+    evaluator, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
+    assert {row.seed for row in evaluator.run_job(job(), (3, 4))} == {3}
+    assert told[0] == "kNN is deterministic; running only seed 3."
     assert told[1] == "knn of cells on colors at 16 px (c2, c8), protocol dinov2."
 
 
 def test_teacher_and_baselines_are_measured_beside_the_model_in_the_order_they_are_named(
     tmp_path: Path,
 ) -> None:
-    prober, _ = prepared(tmp_path)
+    evaluator, _ = prepared(tmp_path)
     for name in ("taught", "twin", "other"):
-        prober.models[name] = CellModel(seed=len(name), digest=name)
-    rows = prober.rows(job(teacher="taught", baseline=("twin", "other"), budgets=(2, 8)))
+        evaluator.models[name] = CellModel(seed=len(name), digest=name)
+    rows = evaluator.run_job(job(teacher="taught", baseline=("twin", "other"), budgets=(2, 8)))
     found = {(row.role, row.model, row.budget) for row in rows}
     assert found == {
         ("model", "cells", 2), ("model", "cells", 8),
@@ -130,36 +141,38 @@ def test_teacher_and_baselines_are_measured_beside_the_model_in_the_order_they_a
     }  # fmt: skip
     assert list(dict.fromkeys(row.weights for row in rows)) == ["cells", "taught", "twin", "other"]
     assert all((row.patches_per_core is None) == (row.budget is None) for row in rows)
-    assert [role for role, _ in prober.heads] == [
+    assert [role for role, _ in evaluator.heads] == [
         "model",
         "model",
         "teacher",
         "baseline",
         "baseline",
     ]
-    assert all(load_head(folder).metrics for _, folder in prober.heads)
+    assert all(load_head(folder).metrics for _, folder in evaluator.heads)
 
 
 def test_heads_and_cases_lie_below_the_folder_of_the_run(tmp_path: Path) -> None:
-    prober, _ = prepared(tmp_path)
-    rows = prober.rows(job("logistic", budgets=(2,)))
-    ((_, folder),) = prober.heads
+    evaluator, _ = prepared(tmp_path)
+    rows = evaluator.run_job(job("logistic", budgets=(2,)))
+    ((_, folder),) = evaluator.heads
     assert folder.parent == tmp_path / "out" / "heads"
     head = load_head(folder)
     assert head.metrics == {row.metric: row.value for row in rows}
     cases = load_file(tmp_path / "out" / "per_image" / folder.name)
     assert 100 * float(cases["correct"].double().mean()) == pytest.approx(head.metrics["top1"])
     without, _ = prepared(tmp_path / "other", out=None)
-    assert timeless(without.rows(job("logistic", budgets=(2,)))) == timeless(rows)
+    assert timeless(without.run_job(job("logistic", budgets=(2,)))) == timeless(rows)
     assert not (tmp_path / "other" / "out").exists()
 
 
 def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Path) -> None:
-    prober, _ = prepared(tmp_path)
-    prober.models["twin"] = CellModel(seed=4, digest="twin")
-    prober.sets["v2", False] = color_set(tmp_path, name="v2", train=None, uses_head_of="colors")
+    evaluator, _ = prepared(tmp_path)
+    evaluator.models["twin"] = CellModel(seed=4, digest="twin")
+    evaluator.datasets["v2", False] = color_set(
+        tmp_path, name="v2", train=None, uses_head_of="colors"
+    )
     asked = job("logistic", baseline=("twin",), budgets=(2, 8), also=("v2",))
-    rows = prober.rows(asked, (0, 1))
+    rows = evaluator.run_job(asked, (0, 1))
     files = PerImageFiles(tmp_path / "out" / "per_image")
     leading = [one for one in mean_over_seeds(rows) if one.row.metric == "top1"]
     assert len(leading) == 3 * 2  # settings and sets
@@ -173,39 +186,48 @@ def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Pa
 def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
     tmp_path: Path,
 ) -> None:
-    prober, model = prepared(tmp_path)
-    prober.models["second"] = Elastic(digest="second")
-    prober.sets["masks", False] = color_set(tmp_path, kind="masks")
+    evaluator, model = prepared(tmp_path)
+    evaluator.models["second"] = Elastic(digest="second")
+    evaluator.datasets["masks", False] = color_set(tmp_path, kind="masks")
     wrong: list[tuple[Job, str]] = [
         (job(teacher="nothing"), "'nothing' is not a known model"),
         (job(budgets=(2, 99)), "there are 8 cores"),
         (job(teacher="second", budgets=(99,)), "there are 8 cores"),
-        (job(protocol="paper"), "no protocol 'paper' for this task; use dinov2"),
-        (job("logistic", protocol="paper"), "no protocol 'paper' for this task; use dinov2"),
+        (job(protocol="paper"), "knn has no protocol 'paper'; use one of dinov2"),
+        (job("logistic", protocol="paper"), "logistic has no protocol 'paper'; use one of dinov2"),
         (job("linear", protocol="dinov2"), "no protocol 'dinov2'"),
         (job("segmentation", data="masks", protocol="x"), "no protocol 'x'"),
-        (job(feature="patches"), "--feature got 'patches'; this task knows image, "),
-        (job("depth"), "colors tells classes of its pictures, but depth needs depth; use knn, "),
-        (job(data="masks"), "masks of its pictures, but knn needs classes; use segmentation, "),
-        (job("segmentation", data="masks", also=("colors",)), "--also got colors, but only"),
-        (job("segmentation", data="masks", feature="image"), "--feature got 'image'"),
-        (job("dense-knn", data="masks", feature="patches+image"), "dense-knn compares patches"),
-        (job(also=("masks",)), "colors tells masks of its pictures, so that"),
+        (
+            job(feature="patches"),
+            "feature 'patches' is not available for this task; use one of image, ",
+        ),
+        (job("depth"), "colors is labeled with classes, but depth needs depth; use knn, "),
+        (job(data="masks"), "labeled with masks, but knn needs classes; use segmentation, "),
+        (
+            job("segmentation", data="masks", also=("colors",)),
+            "--also is only available for classification",
+        ),
+        (job("segmentation", data="masks", feature="image"), "feature 'image' is not available"),
+        (
+            job("dense-knn", data="masks", feature="patches+image"),
+            "feature .patches.image. is not available",
+        ),
+        (job(also=("masks",)), "classes of masks, colors has"),
     ]
     for bad, words in wrong:
-        for call in (prober.check, prober.rows, prober.expect):
+        for call in (evaluator.check, evaluator.run_job, evaluator.expect):
             with pytest.raises(ValueError, match=words) as caught:
                 call(bad)
             assert str(caught.value).endswith(".")
     with pytest.raises(DatasetError, match="neither a folder nor NAME=FOLDER"):
-        prober.check(job(data="nowhere"))
-    prober.check(job(budgets=(2, 8)))
+        evaluator.check(job(data="nowhere"))
+    evaluator.check(job(budgets=(2, 8)))
     assert not model.asked
     assert not (tmp_path / "out").exists()
 
 
 def test_every_task_has_a_kind_of_set_and_protocols() -> None:
-    assert set(KINDS) == set(PROTOCOLS) == set(TASKS)
+    assert set(KINDS) == set(DEFAULT_PROTOCOLS) == set(TASKS) == set(ALL_TASKS)
 
 
 @pytest.mark.parametrize(
@@ -216,21 +238,21 @@ def test_every_task_has_a_kind_of_set_and_protocols() -> None:
 def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
     data: str, name: str
 ) -> None:
-    assert usual_protocol("linear", data) == name
+    assert default_protocol("linear", data) == name
 
 
 def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(tmp_path: Path) -> None:
     told: list[str] = []
-    prober, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
+    evaluator, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
     second = color_set(tmp_path, name="v2", train=None, uses_head_of="colors", missing=("no red",))
-    prober.sets["v2", True] = second
-    prober.sets["colors", True] = color_set(tmp_path, missing=("10 pictures of 18",))
-    rows = prober.rows(job(also=("v2",), allow_partial=True, budgets=(2,)))
+    evaluator.datasets["v2", True] = second
+    evaluator.datasets["colors", True] = color_set(tmp_path, missing=("10 pictures of 18",))
+    rows = evaluator.run_job(job(also=("v2",), allow_partial=True, budgets=(2,)))
     marks = {row.data: row.partial for row in rows}
     assert marks == {"colors": ("10 pictures of 18",), "v2": ("10 pictures of 18", "no red")}
-    assert told[0] == "colors is partial, so rows say so: 10 pictures of 18."
+    assert told[0] == "colors is partial: 10 pictures of 18."
     assert {row.split for row in rows if row.data == "v2"} == {second.test.name}
-    assert len(prober.heads) == 1
+    assert len(evaluator.heads) == 1
 
 
 def test_models_are_loaded_once_and_only_so_many_stay(
@@ -244,13 +266,13 @@ def test_models_are_loaded_once_and_only_so_many_stay(
         return Elastic(digest=name)
 
     monkeypatch.setattr(module, "find_model", find)
-    prober, _ = prepared(tmp_path)
-    names = [f"m{number}" for number in range(MOST_MODELS + 1)]
+    evaluator, _ = prepared(tmp_path)
+    names = [f"m{number}" for number in range(MAX_MODELS + 1)]
     for name in (names[0], names[0], *names):
-        prober.check(job(model=name))
+        evaluator.check(job(model=name))
     assert loaded == names
-    assert list(prober.models) == names[1:]
-    prober.check(job(model=names[1], teacher=names[-1]))
+    assert list(evaluator.models) == names[1:]
+    evaluator.check(job(model=names[1], teacher=names[-1]))
     assert loaded == names
 
 
@@ -264,16 +286,18 @@ def test_a_job_is_done_when_its_rows_are_there_and_again_not_with_other_weights_
     protocol = "quick" if task == "linear" else None
     wanted = Job(task=task, data=str(folder), model=str(tmp_path / "model"), teacher="pixels",
                  budgets=(2, 6), resolution=20, protocol=protocol, seed=3)  # fmt: skip
-    rows = prober_in(tmp_path).rows(wanted)
-    assert is_done(prober_in(tmp_path).expect(wanted), rows)
+    rows = evaluator_in(tmp_path).run_job(wanted)
+    assert is_done(evaluator_in(tmp_path).expect(wanted), rows)
     for change in ({"budgets": (3,)}, {"seed": 4}, {"feature": "patch-mean"}, {"resolution": 32}):
-        assert not is_done(prober_in(tmp_path).expect(dataclasses.replace(wanted, **change)), rows)
+        assert not is_done(
+            evaluator_in(tmp_path).expect(dataclasses.replace(wanted, **change)), rows
+        )
     write_model(tmp_path / "model", seed=1)
-    assert not is_done(prober_in(tmp_path).expect(wanted), rows)
+    assert not is_done(evaluator_in(tmp_path).expect(wanted), rows)
     write_model(tmp_path / "model")
-    assert is_done(prober_in(tmp_path).expect(wanted), rows)
+    assert is_done(evaluator_in(tmp_path).expect(wanted), rows)
     (folder / "val" / "red" / "0.png").rename(folder / "val" / "blue" / "moved.png")
-    assert not is_done(prober_in(tmp_path).expect(wanted), rows)
+    assert not is_done(evaluator_in(tmp_path).expect(wanted), rows)
 
 
 @pytest.mark.parametrize(
@@ -285,27 +309,26 @@ def test_dense_tasks_give_rows_too(
 ) -> None:
     use_quick_protocols(monkeypatch)
     folder = write_dense(tmp_path / "set", "depth" if task == "depth" else "masks")
-    prober = prober_in(tmp_path)
-    prober.models["colors"] = model = ColorModel()
+    evaluator = evaluator_in(tmp_path)
+    evaluator.models["colors"] = model = ColorModel()
     given: dict[str, Any] = {"data": str(folder), "model": "colors", "protocol": "quick"}
-    rows = prober.rows(job(task, resolution=None, **given))
-    assert is_done(prober.expect(job(task, resolution=None, **given)), rows)
+    rows = evaluator.run_job(job(task, resolution=None, **given))
     lead = next(row for row in rows if row.metric == metric)
     assert (lead.unit, lead.data, lead.split) == (unit, "set", "val")
     assert (lead.counts["train"], lead.counts["test"]) == (6, 3)
     assert lead.resolution == 32
     looked = sum(model.asked.values())
-    again = prober_in(tmp_path)
+    again = evaluator_in(tmp_path)
     again.models["colors"] = model
-    assert timeless(again.rows(job(task, resolution=None, **given))) == timeless(rows)
+    assert timeless(again.run_job(job(task, resolution=None, **given))) == timeless(rows)
     assert sum(model.asked.values()) - looked == 1  # the cost of one picture
 
 
 def test_one_model_at_several_resolutions_keeps_all_its_rows_and_heads(tmp_path: Path) -> None:
-    prober, _ = prepared(tmp_path)
-    rows = [row for side in (12, 16, 23) for row in prober.rows(job(resolution=side))]
+    evaluator, _ = prepared(tmp_path)
+    rows = [row for side in (12, 16, 23) for row in evaluator.run_job(job(resolution=side))]
     assert {row.resolution for row in rows} == {12, 16, 20}
-    assert len({folder for _, folder in prober.heads}) == 6
+    assert len({folder for _, folder in evaluator.heads}) == 6
 
 
 def test_a_run_in_bf16_says_so_and_stands_beside_one_in_fp32(tmp_path: Path) -> None:
@@ -316,14 +339,63 @@ def test_a_run_in_bf16_says_so_and_stands_beside_one_in_fp32(tmp_path: Path) -> 
     )
     found = {}
     for precision in ("fp32", "bf16"):
-        prober = prober_in(tmp_path)
-        prober.ctx = dataclasses.replace(prober.ctx, precision=precision)
-        found[precision] = prober.rows(wanted)
-        assert is_done(prober.expect(wanted), found[precision])
+        evaluator = evaluator_in(tmp_path)
+        evaluator.ctx = dataclasses.replace(evaluator.ctx, precision=precision)
+        found[precision] = evaluator.run_job(wanted)
+        assert is_done(evaluator.expect(wanted), found[precision])
         assert {row.precision for row in found[precision]} == {precision}
     assert len(merge_rows(found["fp32"], found["bf16"])) == 2 * len(found["fp32"])
-    assert not is_done(prober.expect(wanted), found["fp32"])
+    assert not is_done(evaluator.expect(wanted), found["fp32"])
     heads = sorted(path.name for path in (tmp_path / "out" / "heads").iterdir())
     halves = [name for name in heads if "_dinov2_bf16_" in name]
     assert len(halves) == len(heads) / 2 > 0
     assert load_head(tmp_path / "out" / "heads" / halves[0]).precision == "bf16"
+
+
+def test_a_dataset_is_known_by_its_images_and_not_by_its_folder(tmp_path: Path) -> None:
+    first = write_classes(tmp_path / "first", train=2, val=1, test=1)
+    found = [data_hash(read_set(str(first)))]
+    shutil.copytree(first, tmp_path / "moved")
+    assert data_hash(read_set(str(tmp_path / "moved"))) == found[0]
+    for split in ("train", "val", "test"):
+        shutil.copytree(first, tmp_path / split)
+        red = tmp_path / split / split / "red"
+        shutil.copy(first / "val" / "red" / "0.png", red / "more.png")
+        found.append(data_hash(read_set(str(tmp_path / split))))
+    assert len(set(found)) == 4
+
+
+def test_other_labels_of_the_same_images_are_noticed(tmp_path: Path) -> None:
+    plain, changed = color_set(tmp_path), color_set(tmp_path)
+    assert data_hash(plain) == data_hash(changed)
+    assert changed.test.labels is not None
+    changed.test.labels[4] = 0
+    others = [changed, color_set(tmp_path, classes=("r", "g", "b"))]
+    others.append(color_set(tmp_path, eval_classes=(0, 2)))
+    assert len({data_hash(one) for one in (plain, *others)}) == 4
+
+
+@pytest.mark.parametrize("limit", [2**28, 10])
+def test_a_mask_that_was_corrected_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(module, "MAX_HASHED_BYTES", limit)  # of many masks a sample is read
+    data = read_set(str(write_dense(tmp_path / "farm", "masks")))
+    before = data_hash(data)
+    mask = Path(data.test.targets[0])
+    content = bytearray(mask.read_bytes())
+    content[-20] ^= 1
+    mask.write_bytes(content)
+    assert data_hash(data) != before
+
+
+def test_rows_name_the_evaluated_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_quick_protocols(monkeypatch)
+    data = read_set(str(write_dense(tmp_path / "farm", "masks")))
+    evaluator = evaluator_in(tmp_path)
+    evaluator.models["colors"] = ColorModel()
+    some = dataclasses.replace(data, eval_classes=(0, 2), facts={"list": "first"})
+    evaluator.datasets["farm", False] = some
+    wanted = job("dense-knn", data="farm", model="colors", protocol="quick", resolution=None)
+    (facts,) = {str(row.data_facts) for row in evaluator.run_job(wanted)}
+    assert facts == str({"list": "first", "scored": [data.classes[0], data.classes[2]]})

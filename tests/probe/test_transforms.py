@@ -1,0 +1,308 @@
+"""Random crops show images and targets at the same places, and follow from their draw."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests.data.corpus import photo
+from veca.data.images import image_from_array
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
+from veca.probe.protocols import DepthAugment, SegmentationAugment
+from veca.probe.transforms import (
+    PADDING,
+    DenseCrop,
+    _random_corner,
+    _scaled,
+    crop_image,
+    crop_target,
+    depth_crop,
+    kitti_benchmark_crop,
+    nearest_part,
+    nyu_border_crop,
+    photometric_distortion,
+    segmentation_crop,
+)
+
+PLAIN = SegmentationAugment(scales=(1.0, 1.0), flip=0.0, distortion=0.0, max_tries=1)
+
+
+def stripes(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """A picture of flat areas of some pixels, each of its own class and gray."""
+    mask = (np.arange(height)[:, None] // 12 * 4 + np.arange(width) // 12 % 4).astype(np.uint8)
+    return np.repeat((40 + 8 * mask)[:, :, None], 3, 2), mask
+
+
+def test_a_view_of_the_pictures_own_scale_is_a_cut() -> None:
+    pixels, _ = stripes(40, 64)
+    mask = np.random.default_rng(0).integers(0, 9, (40, 64)).astype(np.uint8)
+    found = segmentation_crop(image_from_array(pixels), mask, 40, random.Random(3), PLAIN)
+    lefts = [
+        left for left in range(25) if (mask[:, left : left + 40] == found.target.numpy()).all()
+    ]
+    assert len(lefts) == 1
+    expected = pixels[:, lefts[0] : lefts[0] + 40]
+    np.testing.assert_array_equal(found.image.permute(1, 2, 0).numpy(), expected)
+
+
+@given(seed=st.integers(0, 1000), flip=st.sampled_from([0.0, 1.0]))
+def test_colors_and_classes_stay_together(seed: int, flip: float) -> None:
+    pixels, mask = stripes(50, 70)
+    augment = replace(PLAIN, scales=(0.5, 2.0), flip=flip, max_tries=10)
+    image, target = segmentation_crop(
+        image_from_array(pixels), mask, 48, random.Random(seed), augment
+    )
+    inside = target != IGNORE_INDEX
+    told = (image[0].int() - 40) / 8
+    close = (told[inside] - target[inside]).abs() < 0.5
+    assert close.float().mean() > 0.6  # but for the edges, which are blurred
+    padding = torch.tensor(PADDING, dtype=torch.uint8)[:, None]
+    assert torch.equal(image[:, ~inside], padding.expand(-1, int((~inside).sum())))
+
+
+def test_a_small_picture_is_padded_on_the_right_and_below() -> None:
+    pixels, mask = stripes(40, 60)
+    augment = replace(PLAIN, scales=(0.5, 0.5))
+    image, target = segmentation_crop(image_from_array(pixels), mask, 48, random.Random(0), augment)
+    assert (target[:24, :36] != IGNORE_INDEX).all()
+    assert (target[24:] == IGNORE_INDEX).all()
+    assert (target[:, 36:] == IGNORE_INDEX).all()
+    assert image.shape == (3, 48, 48)
+
+
+def test_a_view_follows_from_its_draw() -> None:
+    picture = image_from_array(photo(60, 80))
+    mask = np.random.default_rng(1).integers(0, 5, (60, 80)).astype(np.uint8)
+    augment = SegmentationAugment()
+    first, again, other = (
+        segmentation_crop(picture, mask, 32, random.Random(seed), augment) for seed in (5, 5, 6)
+    )
+    assert torch.equal(first.image, again.image)
+    assert torch.equal(first.target, again.target)
+    assert not torch.equal(first.image, other.image)
+
+
+def test_a_place_where_one_class_rules_is_drawn_again() -> None:
+    mask = np.zeros((40, 200), np.uint8)
+    mask[:, :20] = 1  # only views from the far left show both
+    picture = image_from_array(np.zeros((40, 200, 3), np.uint8))
+    once, often = (
+        sum(
+            len(np.unique(segmentation_crop(picture, mask, 40, random.Random(s), augment).target))
+            for s in range(60)
+        )
+        for augment in (PLAIN, replace(PLAIN, max_tries=10))
+    )
+    assert often > once + 15
+
+
+def test_pixels_that_do_not_count_are_no_class_that_rules() -> None:
+    mask = np.full((40, 40), IGNORE_INDEX, np.uint8)
+    view = segmentation_crop(
+        image_from_array(np.zeros((40, 40, 3), np.uint8)), mask, 40, random.Random(0), PLAIN
+    )
+    assert (view.target == IGNORE_INDEX).all()
+
+
+@given(
+    sides=st.tuples(st.integers(3, 30), st.integers(3, 30)),
+    scaled=st.tuples(st.integers(3, 60), st.integers(3, 60)),
+    seed=st.integers(0, 99),
+)
+def test_a_new_pixel_has_the_class_under_its_center(
+    sides: tuple[int, int], scaled: tuple[int, int], seed: int
+) -> None:
+    mask = np.arange(sides[0] * sides[1], dtype=np.float32).reshape(sides)
+    part = 1 + seed % scaled[0], 1 + seed % scaled[1]
+    top, left = _random_corner(scaled, part, random.Random(seed))
+    found = nearest_part(mask, scaled, (top, left), part)
+    for row in range(part[0]):
+        for column in range(part[1]):
+            down = int((top + row + 0.5) * sides[0] / scaled[0] + 1e-9)
+            across = int((left + column + 0.5) * sides[1] / scaled[1] + 1e-9)
+            assert found[row, column] == mask[down, across]
+
+
+def test_sides_are_scaled_to_whole_pixels() -> None:
+    assert _scaled((100, 151), 0.5) == (50, 76)
+    assert _scaled((10, 1), 0.1) == (1, 1)
+
+
+EVERY = replace(SegmentationAugment(), distortion=1.0)
+FLAT = Image.new("RGB", (4, 4), (100, 150, 50))
+
+
+@pytest.mark.parametrize(
+    ("change", "least", "most"),
+    [
+        ({"contrast": (1.0, 1.0), "saturation": (1.0, 1.0), "hue": 0.0}, 68, 182),
+        ({"brightness": 0.0, "saturation": (1.0, 1.0), "hue": 0.0}, 25, 225),
+    ],
+)
+def test_brightness_and_contrast_stay_in_their_ranges(
+    change: dict[str, object], least: int, most: int
+) -> None:
+    augment = replace(EVERY, **change)  # type: ignore[arg-type]
+    seen = [
+        np.asarray(photometric_distortion(FLAT, random.Random(seed), augment)) for seed in range(50)
+    ]
+    values = np.stack(seen).astype(int)
+    assert values.min() >= least - 50
+    assert values[..., 1].max() <= most + 3
+    assert len(np.unique(values[..., 1])) > 20
+    order = values[:, 0, 0]
+    assert (order[:, 1] >= order[:, 0]).all()
+    assert (order[:, 0] >= order[:, 2]).all()
+
+
+def test_without_saturation_colors_are_gray_and_a_turn_of_the_hue_is_none() -> None:
+    still = replace(EVERY, brightness=0.0, contrast=(1.0, 1.0))
+    gray = photometric_distortion(
+        FLAT, random.Random(0), replace(still, saturation=(0.0, 0.0), hue=0.0)
+    )
+    assert len(set(np.asarray(gray)[0, 0].tolist())) == 1
+    same = photometric_distortion(
+        FLAT, random.Random(0), replace(still, saturation=(1.0, 1.0), hue=0.0)
+    )
+    assert np.abs(np.asarray(same).astype(int) - np.asarray(FLAT)).max() <= 3
+
+
+def test_hues_turn_and_keep_their_brightness() -> None:
+    turned = replace(EVERY, brightness=0.0, contrast=(1.0, 1.0), saturation=(1.0, 1.0), hue=0.5)
+    seen = {
+        tuple(np.asarray(photometric_distortion(FLAT, random.Random(seed), turned))[0, 0].tolist())
+        for seed in range(40)
+    }
+    assert len({np.argmax(color) for color in seen}) == 3  # red, green and blue lead in turn
+    assert all(abs(max(color) - 150) <= 3 for color in seen)
+
+
+def test_nothing_is_distorted_where_none_should_be() -> None:
+    nothing = replace(EVERY, distortion=0.0)
+    assert photometric_distortion(FLAT, random.Random(0), nothing) is FLAT
+
+
+STILL = DepthAugment(rotate=0.0, flip=0.0, color=0.0)
+ANY = DepthRange()
+
+
+def slope(height: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """A picture whose gray is its depth in tenths of a meter."""
+    gray = 20 + np.add.outer(np.arange(height), np.arange(width)) % 200
+    return np.repeat(gray[:, :, None], 3, 2).astype(np.uint8), (gray / 10).astype(np.float32)
+
+
+def depth_view(
+    augment: DepthAugment, seed: int = 0, facts: DepthRange = ANY, side: int = 48
+) -> DenseCrop:
+    pixels, depth = slope(48, 64)
+    return depth_crop(
+        image_from_array(pixels),
+        depth,
+        random.Random(seed),
+        short_side=side,
+        multiple=8,
+        augment=augment,
+        facts=facts,
+    )
+
+
+def test_a_depth_crop_at_the_scale_of_the_image_is_a_part_of_it() -> None:
+    _, depth = slope(48, 64)
+    image, target = depth_view(replace(STILL, crop=(0.5, 0.8)), seed=4)
+    assert target.shape == (24, 40)  # the nearest patches
+    torch.testing.assert_close(image[0].float() / 10, target)
+    tops = [
+        (top, left)
+        for top in range(25)
+        for left in range(25)
+        if (depth[top : top + 24, left : left + 40] == target.numpy()).all()
+    ]
+    assert tops
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_are_mirrored_and_rotated_alike(seed: int) -> None:
+    augment = replace(STILL, rotate=1.0, flip=0.5, rotation=8.0, crop=(1.0, 1.0))
+    image, target = depth_view(augment, seed)
+    known = target > 0
+    assert 0.5 < known.float().mean() < 1  # corners come from outside
+    error = (image[0].float() / 10 - target).abs()[known]
+    assert error.median() < 0.15
+    _, still = depth_view(replace(augment, rotate=0.0), seed)
+    assert (still > 0).all()
+
+
+def test_mirrored_views_are_mirrored() -> None:
+    straight = depth_view(replace(STILL, crop=(1.0, 1.0)), seed=2)
+    mirrored = depth_view(replace(STILL, crop=(1.0, 1.0), flip=1.0), seed=2)
+    for one, other in zip(straight, mirrored, strict=True):
+        assert (one.float().diff(dim=-1) >= 0).float().mean() > 0.9
+        assert (other.float().diff(dim=-1) <= 0).float().mean() > 0.9
+
+
+def test_pictures_are_scaled_until_a_view_fits() -> None:
+    image, target = depth_view(replace(STILL, crop=(1.0, 2.0)), side=32)
+    assert image.shape == (3, 32, 64)
+    assert target.shape == (32, 64)
+
+
+def test_colors_change_within_their_ranges() -> None:
+    plain, _ = depth_view(STILL)
+    changed = [depth_view(replace(STILL, color=1.0), seed)[0] for seed in range(20)]
+    assert all(image.shape == plain.shape for image in changed)
+    bright, _ = depth_view(
+        replace(STILL, color=1.0, gamma=(1.0, 1.0), brightness=(0.5, 0.5), channels=(1.0, 1.0))
+    )
+    assert (bright.float() - plain.float() / 2).abs().max() <= 0.5
+    tinted = torch.stack(changed).float().mean((2, 3))
+    assert (tinted.std(1) > 0.5).any()  # channels go their own ways
+
+
+def test_kitti_is_cut_at_the_bottom_and_in_the_middle() -> None:
+    facts = DepthRange(kb_crop=True)
+    cut = kitti_benchmark_crop((375, 1242), facts)
+    assert cut == (13, 23, 1229, 375)
+    assert kitti_benchmark_crop((376, 1241), facts) == (12, 24, 1228, 376)
+    assert nyu_border_crop((375, 1242), facts) == cut
+    with pytest.raises(ValueError, match="352 x 1216"):
+        kitti_benchmark_crop((351, 1242), facts)
+    assert kitti_benchmark_crop((351, 1242), ANY) == (0, 0, 1242, 351)
+
+
+def test_training_pictures_of_nyu_lose_their_frame() -> None:
+    facts = DepthRange(nyu_crop=True)
+    left, top, right, bottom = nyu_border_crop((480, 640), facts)
+    assert (right - left, bottom - top) == (565, 427)
+    assert kitti_benchmark_crop((480, 640), facts) == (0, 0, 640, 480)
+    with pytest.raises(ValueError, match="white border"):
+        nyu_border_crop((479, 640), facts)
+
+
+def test_a_picture_and_its_depth_are_cut_alike() -> None:
+    pixels, depth = slope(20, 30)
+    cut = (4, 5, 14, 12)
+    image = crop_image(image_from_array(pixels), cut).pixels()
+    assert image.shape == (3, 7, 10)
+    np.testing.assert_array_equal(image[0].numpy() / np.float32(10), crop_target(depth, cut))
+
+
+def test_nyus_usual_view_has_its_usual_size() -> None:
+    pixels, depth = slope(480, 640)
+    found = depth_crop(
+        image_from_array(pixels),
+        depth,
+        random.Random(0),
+        short_side=480,
+        multiple=16,
+        augment=replace(STILL, crop=(416 / 480, 544 / 480)),
+        facts=DepthRange(nyu_crop=True),
+    )
+    assert found.target.shape == (416, 544)
+    torch.testing.assert_close(found.image[0].float() / 10, found.target)
