@@ -15,7 +15,7 @@ from torch import nn
 
 import veca
 from veca.backbone.cores import CoreStep
-from veca.distill.publish import ADAPTORS_NAME
+from veca.distill.run_folder import ADAPTORS_NAME
 
 
 @torch.no_grad()

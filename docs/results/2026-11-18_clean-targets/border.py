@@ -21,7 +21,7 @@ from veca.data.augment import ViewConfig
 from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import Surroundings
-from veca.distill.margin import Margin
+from veca.distill.targets import Margin
 from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import Teacher
 

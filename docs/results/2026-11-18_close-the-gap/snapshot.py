@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import veca
-from veca.distill.publish import ADAPTORS_NAME
+from veca.distill.run_folder import ADAPTORS_NAME
 from veca.weights.checkpoint import model_info
 
 COMMAND = "sh docs/results/2026-11-18_close-the-gap/run.sh, stage by stage"
