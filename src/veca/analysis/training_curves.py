@@ -1,4 +1,4 @@
-"""Training curves, drawn with matplotlib: import this where a figure is drawn, since it is an extra.
+"""Training curves, drawn with matplotlib: import this where they are drawn, since it is an extra.
 
 Apart from `figures.py`, so that `veca distill` does not load probes and benchmarks.
 """

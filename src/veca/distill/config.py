@@ -60,8 +60,8 @@ class RunOptions:
     """Device: 'auto', 'cpu', 'cuda'; under torchrun each process has its own GPU."""
 
     precision: Precision = "auto"
-    """Precision of student and teachers: 'fp32', 'bf16' (autocast; weights, residual stream, losses and
-    statistics stay fp32), or 'auto': bf16 where CPU or GPU compute it natively, else fp32."""
+    """Precision of student and teachers: 'fp32', 'bf16' (autocast; weights, residual stream, losses
+    and statistics stay fp32), or 'auto': bf16 where CPU or GPU compute it natively, else fp32."""
 
     workers: int = 2
     """Data-loading processes of each rank; 0 decodes in the training process."""
@@ -252,17 +252,14 @@ class DistillConfig:
         """Check fields of which one would silently be ignored."""
         if self.start is not None and self.slices is not None:
             raise ValueError(
-                f"start={self.start!r} and slices={self.slices!r} exclude each other; use one of them."
+                f"start={self.start!r} and slices={self.slices!r} exclude each other; use one."
             )
         if self.still_cores and self.backbone.core_motion == "attention":
             raise ValueError(
                 "still_cores has no effect with core_motion='attention'; use one of the two."
             )
         if self.still_cores and self.attention == "full":
-            raise ValueError(
-                "still_cores has no effect with attention='full', which has no cores; use one of the "
-                "two."
-            )
+            raise ValueError("still_cores has no effect with attention='full'; use one of the two.")
 
     def _check_teachers(self) -> None:
         """Check teachers and their weights."""
@@ -270,8 +267,8 @@ class DistillConfig:
             raise ValueError("teacher is empty; name one, such as efficientnet-lite2.")
         if self.teacher_surroundings not in {"reflected", "contextual"}:
             raise ValueError(
-                f"teacher_surroundings={self.teacher_surroundings!r} is invalid: use 'reflected' or "
-                "'contextual'."
+                f"teacher_surroundings={self.teacher_surroundings!r} is invalid: use 'reflected' "
+                "or 'contextual'."
             )
         weights = self.teacher_weights
         if weights is None:

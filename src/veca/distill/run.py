@@ -1,4 +1,4 @@
-"""A whole run, from a configuration to trained weights in a folder: `distill` is the entry point."""
+"""A whole run, from a configuration to trained weights: `distill` is the entry point."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -85,34 +85,53 @@ def distill(  # noqa: PLR0913 - the entry point
             context.folder.prepare(resume)
             stack.enter_context(lock_folder(context.folder.path))
         ranks.barrier()
-        step = 0
-        try:
-            if cache_only and cache_teacher is not None:
-                images = find_images(config, context)
-                found = load_teachers(config, teachers)
-                open_teacher_cache(
-                    cache_teacher, config, options, context, images=images, teachers=found
-                )
-                finished = True
-            else:
-                checkpoint = load_newest(config, context)
-                step = 0 if checkpoint is None else checkpoint.step
-                if checkpoint is not None and _is_finished(config, checkpoint):
-                    logger.info("The run in %s is finished; there is nothing to do.", out)
-                    return TrainResult(True, step, None, context.folder.path)
-                trainer = build_trainer(
-                    config, options, context, checkpoint, teachers=teachers,
-                    cache_teacher=cache_teacher, command=command, initialize=initialize,
-                )  # fmt: skip
-                with closing(trainer.metrics):
-                    if checkpoint is None:
-                        trainer.fit_targets()
-                    finished = trainer.train()
-                step = trainer.state.step
-        except StoppedError:  # before the first step: there is nothing to save
-            finished = False
+        finished, step = _run(
+            config, options, context,
+            teachers=teachers, cache_teacher=cache_teacher, cache_only=cache_only,
+            command=command, initialize=initialize,
+        )  # fmt: skip
         signal = None if finished else request.signal or SIGTERM
         return TrainResult(finished, step, signal, context.folder.path)
+
+
+def _run(  # noqa: PLR0913 - what `distill` is given
+    config: DistillConfig,
+    options: RunOptions,
+    context: RunContext,
+    *,
+    teachers: Sequence[Teacher] | None,
+    cache_teacher: Path | None,
+    cache_only: bool,
+    command: str | None,
+    initialize: Initialize | None,
+) -> tuple[bool, int]:
+    """Run in a prepared folder; return whether the run is complete, and its step."""
+    step = 0
+    try:
+        if cache_only and cache_teacher is not None:
+            images = find_images(config, context)
+            found = load_teachers(config, teachers)
+            open_teacher_cache(
+                cache_teacher, config, options, context, images=images, teachers=found
+            )
+            return True, step
+        checkpoint = load_newest(config, context)
+        if checkpoint is not None:
+            step = checkpoint.step
+            if _is_finished(config, checkpoint):
+                logger.info("This run is finished at step %s; nothing to do.", f"{step:,}")
+                return True, step
+        trainer = build_trainer(
+            config, options, context, checkpoint,
+            teachers=teachers, cache_teacher=cache_teacher, command=command, initialize=initialize,
+        )  # fmt: skip
+        with closing(trainer.metrics):
+            if checkpoint is None:
+                trainer.fit_targets()
+            finished = trainer.train()
+        return finished, trainer.state.step
+    except StoppedError:  # before the first step: there is nothing to save
+        return False, step
 
 
 def build_trainer(  # noqa: PLR0913 - what `distill` is given

@@ -161,7 +161,7 @@ def check_same_config(config: DistillConfig, stored: Mapping[str, Any], step: in
         )
 
 
-def _completed(stored: Mapping[str, Any], config: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+def _completed(stored: Mapping[str, Any], config: Any) -> dict[str, Any]:  # noqa: ANN401
     """A stored configuration with the defaults of fields, at any depth, that are newer than it.
 
     The default of a field is the behavior of versions that lack it.

@@ -396,7 +396,7 @@ class TargetSource(nn.Module):
     def fit(
         self, raw: Iterable[Sequence[Targets]], scale: bool, config: LossConfig
     ) -> list[ConstantPredictor]:
-        """Fit scalings and anchors to raw targets of training images; return constant predictors."""
+        """Fit scalings and anchors to raw targets of training images; the constant predictors."""
         batches = list(raw)
         if scale:
             for teacher, moments in enumerate(self._moments_of(batches)):

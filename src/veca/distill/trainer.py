@@ -113,23 +113,17 @@ class Trainer:
         self.length = config.length(len(images.training))
         self.source = self._build_source([teacher.to(self.ranks.device) for teacher in teachers])
         self.student = build_student(
-            config,
-            self.source.widths,
-            teachers,
-            initialize=initialize,
-            resuming=checkpoint is not None,
-        ).to(self.ranks.device)
+            config, self.source.widths, teachers,
+            initialize=initialize, resuming=checkpoint is not None,
+        ).to(self.ranks.device)  # fmt: skip
         self.model = self._wrapped_student()
         precision = options.resolved(self.ranks.device)
         self.optimizers = Optimizers(self.student, config.optimizer, precision)
         self.ema = None if config.ema is None else EMA(self.student, config.ema)
         self.unreadable = UnreadableImages(
-            images.index,
-            len(images.training),
-            config.max_unreadable,
-            self.ranks,
-            self.folder.unreadable,
-        )
+            images.index, len(images.training), config.max_unreadable,
+            self.ranks, self.folder.unreadable,
+        )  # fmt: skip
         self.validator = Validator(
             config, options, context,
             images=images, source=self.source, unreadable=self.unreadable,
@@ -138,8 +132,6 @@ class Trainer:
         self._failed_saves = 0
         if checkpoint is not None:
             self.load_state_dict(checkpoint)
-            stored = checkpoint.metadata["provenance"]
-            self.provenance = Provenance(**{**stored, "date": today()})
         else:
             self.provenance = provenance_of(config, teachers, len(images.training), command)
         self.meter = Meter(self.ranks.device)
@@ -410,6 +402,7 @@ class Trainer:
             self.ema.load_state_dict(group("ema"), metadata["ema_updates"])
         self.source.scalings.load_state_dict(group("scaling"))
         self.state = TrainState(**metadata["state"])
+        self.provenance = Provenance(**{**metadata["provenance"], "date": today()})
         if metadata["images"] == self.images.fingerprint:
             self.unreadable.load(group("unreadable")["images"])
         else:

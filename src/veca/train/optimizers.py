@@ -61,7 +61,7 @@ class OptimizerConfig:
     """Decoupled weight decay, times the learning rate."""
 
     decays: Literal["all", "matrices"] = "all"
-    """'matrices' excludes biases, norms, cores and their points; the paper decays all parameters."""
+    """'matrices' excludes biases, norms, cores and their points; the paper decays everything."""
 
     momentum: float = 0.95
     """Momentum of NorMuon."""
