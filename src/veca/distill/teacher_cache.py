@@ -138,10 +138,8 @@ def open_teacher_cache(  # noqa: PLR0913 - everything that cached outputs depend
 
     Training must load its views by `batches` with `config.cache.seed`, crops as `crop_ids`,
     `replacements=images.training` and the loaded pixels of the margin: then it sees the cached
-    views, also in place of unreadable images.
-
-    Several runs can share the folder `root`. A resumed run passes the `precision` that its cached
-    outputs were computed in, others compute in their own.
+    views, also in place of unreadable images. Several runs can share the folder `root`.
+    A resumed run passes the `precision` of its cached outputs, others compute in their own.
 
     Raises:
         CacheError: the disk is too small, or cached outputs differ from those of the teacher.
