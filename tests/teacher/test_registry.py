@@ -13,7 +13,7 @@ import veca
 from tests.teacher.small_models import small_model, views, written
 from tests.teacher.test_teacher import Colors
 from tests.weights.models import same_weights, trained_model
-from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, hub_files, load_teacher
+from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, load_teacher, registry
 from veca.teacher.registry import OPEN, licence_of
 from veca.teacher.teacher import VecaTeacher
 from veca.teacher.vit import FAMILIES, ViTTeacher
@@ -196,7 +196,7 @@ def test_a_path_that_is_not_there_is_told_at_once_without_the_hub(
     def ask(*_: object) -> None:
         pytest.fail("the hub was asked")
 
-    monkeypatch.setattr(hub_files, "fetch_config", ask)
+    monkeypatch.setattr(registry, "_download_config", ask)
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TeacherError, match=f"^there is no file or folder '{name}'.*; give one of"):

@@ -36,7 +36,7 @@ READABLE = (".avif", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", "
 UNREADABLE = (".heic", ".heif", ".ico", ".jp2", ".jxl", ".psd", ".svg", ".tga")
 """Images too; they are listed, so that the user learns that they were skipped."""
 
-PICTURES = READABLE + UNREADABLE
+IMAGE_SUFFIXES = READABLE + UNREADABLE
 LISTS = (".lst", ".txt")
 SHARDS = (".tar",)
 PACKED_SHARDS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tbz2", ".tgz", ".txz")
@@ -436,7 +436,7 @@ class _Lister:
         name = path.lower()
         if name.endswith(SHARDS + PACKED_SHARDS):
             self._add_path(path)
-        elif name.endswith(PICTURES):
+        elif name.endswith(IMAGE_SUFFIXES):
             self.builder.add_file(path, UNKNOWN if status is None else status.st_size)
         else:
             self.others += 1
@@ -447,7 +447,7 @@ class _Lister:
         try:
             for member in members(path):
                 name = member.name.lower()
-                if name.endswith(PICTURES) and not name.rpartition("/")[2].startswith("."):
+                if name.endswith(IMAGE_SUFFIXES) and not name.rpartition("/")[2].startswith("."):
                     self.builder.add_member(path, member.name, member.num_bytes, member.start)
                 else:
                     self.others += 1

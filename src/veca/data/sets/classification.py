@@ -369,8 +369,8 @@ def _read(folder: Path, layout: Layout, checks: DatasetChecks) -> LabeledDataset
         )
     root = checks.find(folder, needed, (layout.folder,))
     classes = tuple(lines(root / layout.names))
-    train = _pictures("train", root, layout, checks).split(len(classes), checks)
-    test = _pictures("test", root, layout, checks).split(len(classes), checks)
+    train = _records("train", root, layout, checks).split(len(classes), checks)
+    test = _records("test", root, layout, checks).split(len(classes), checks)
     checks.expect("classes", len(classes), layout.classes)
     checks.expect("train images", len(train), TRAIN)
     checks.expect("test images", len(test), TEST)
@@ -381,7 +381,7 @@ def _read(folder: Path, layout: Layout, checks: DatasetChecks) -> LabeledDataset
     return LabeledDataset(name=checks.name, kind="classes", classes=classes, train=train, test=test)
 
 
-def _pictures(part: str, root: Path, layout: Layout, checks: DatasetChecks) -> SplitBuilder:
+def _records(part: str, root: Path, layout: Layout, checks: DatasetChecks) -> SplitBuilder:
     """The records of a split, which are read in place."""
     builder = SplitBuilder(part, root)
     record = layout.label_bytes + PICTURE

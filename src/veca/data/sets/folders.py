@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from veca.data.images import DataError
-from veca.data.listing import MEMBER_MARK, PICTURES, SHARDS, ImageEntry, absolute, list_images
+from veca.data.listing import IMAGE_SUFFIXES, MEMBER_MARK, SHARDS, ImageEntry, absolute, list_images
 from veca.data.sets import segmentation as voc
 from veca.data.sets.dataset import (
     DatasetChecks,
@@ -32,7 +32,7 @@ from veca.data.sets.dataset import (
     lines,
     paired_split,
 )
-from veca.data.sets.segmentation import plain_table, read_depth, read_mask
+from veca.data.sets.segmentation import plain_label_map, read_depth, read_mask
 
 TRAIN = "train"
 HELD_OUT = ("val", "validation", "valid")
@@ -99,7 +99,7 @@ def read_class_folders(top: Path, folder: Path, checks: DatasetChecks) -> ClassI
     found = ClassImages(SplitBuilder(top.name, folder), [])
     places: dict[str, int] = {}
     loose = 0
-    for name, source in pictures_below(top, checks):
+    for name, source in images_below(top, checks):
         class_ = _class_of(name)
         if class_ is None:
             loose += 1
@@ -113,7 +113,7 @@ def read_class_folders(top: Path, folder: Path, checks: DatasetChecks) -> ClassI
     return found
 
 
-def pictures_below(top: Path, checks: DatasetChecks) -> Iterator[tuple[str, ImageEntry]]:
+def images_below(top: Path, checks: DatasetChecks) -> Iterator[tuple[str, ImageEntry]]:
     """All images in a folder, with their names below it."""
     try:
         found = list_images([top])
@@ -186,7 +186,7 @@ def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     if len(set(classes)) != len(classes):
         raise DatasetError(f"{folder / CLASSES} names a class twice; give each another name.")
     scored, facts = _scored(folder, classes)
-    read = partial(read_mask, table=plain_table(len(classes)))
+    read = partial(read_mask, label_map=plain_label_map(len(classes)))
     train, val = _splits(folder, MASKS, read, checks)
     return LabeledDataset(
         name=folder.resolve().name,
@@ -213,7 +213,7 @@ def _splits(
 ) -> tuple[Split, Split]:
     """The splits by their lists."""
     checks.require(*(folder / f"{part}.txt" for part in PARTS))
-    images = _pictures(folder / IMAGES)
+    images = _images_by_stem(folder / IMAGES)
     train, val = (
         paired_split(
             part,
@@ -230,11 +230,11 @@ def _splits(
     return train, val
 
 
-def _pictures(folder: Path) -> dict[str, str]:
+def _images_by_stem(folder: Path) -> dict[str, str]:
     """File names of images by their stems."""
     found: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
-        if path.suffix.lower() not in PICTURES:
+        if path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         if path.stem in found:
             raise DatasetError(

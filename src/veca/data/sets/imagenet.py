@@ -23,7 +23,7 @@ from veca.data.sets.dataset import (
     lines,
     read_json,
 )
-from veca.data.sets.folders import has_folders, pictures_below, read_class_folders
+from veca.data.sets.folders import has_folders, images_below, read_class_folders
 
 NAME = "imagenet-1k"
 """The dataset whose heads are evaluated on the two others."""
@@ -186,6 +186,6 @@ def _real_labels(path: Path) -> NDArray[np.bool_]:
 
 def _val_pictures(root: Path, checks: DatasetChecks) -> Iterator[tuple[int, ImageEntry]]:
     """Number, from 1, and place of each validation image, by its name alone."""
-    for name, source in pictures_below(root / "val", checks):
+    for name, source in images_below(root / "val", checks):
         if found := VAL_NAME.fullmatch(name.rpartition(os.sep)[2]):
             yield int(found[1]), source

@@ -40,45 +40,47 @@ from veca.data.sets.dataset import (
 UNKNOWN = 254
 """Entry of a label map for numbers that do not occur in the published files."""
 
-MOST_CLASSES = UNKNOWN
+MAX_CLASSES = UNKNOWN
 """Most classes of a dataset with masks."""
 
-MOST_NAMED = 8
+MAX_LISTED = 8
 """Unknown numbers that an error lists."""
 
-Table = NDArray[np.uint8]
+LabelMap = NDArray[np.uint8]
 
 
-def remap(numbers: UInt8[np.ndarray, "H W"], table: UInt8[np.ndarray, "256"]) -> NDArray[np.uint8]:
+def apply_label_map(
+    numbers: UInt8[np.ndarray, "H W"], label_map: UInt8[np.ndarray, "256"]
+) -> NDArray[np.uint8]:
     """Map numbers to classes; a number that the dataset does not have is an error."""
-    classes: NDArray[np.uint8] = table[numbers]
+    classes: NDArray[np.uint8] = label_map[numbers]
     unknown = np.unique(numbers[classes == UNKNOWN]).tolist()
     if unknown:
-        more = ", ..." if len(unknown) > MOST_NAMED else ""
-        known = np.flatnonzero(table != UNKNOWN)
+        more = ", ..." if len(unknown) > MAX_LISTED else ""
+        known = np.flatnonzero(label_map != UNKNOWN)
         raise DataError(
-            f"a mask holds the numbers {', '.join(map(str, unknown[:MOST_NAMED]))}{more}, which are "
+            f"a mask holds the numbers {', '.join(map(str, unknown[:MAX_LISTED]))}{more}, which are "
             f"not among the {len(known)} numbers of this dataset in {known[0]}..{known[-1]}; use the "
             "masks as published, not converted ones."
         )
     return classes
 
 
-def table_of(classes: Mapping[int, int]) -> Table:
+def label_map_of(classes: Mapping[int, int]) -> LabelMap:
     """Build a label map from numbers to classes."""
-    table = np.full(256, UNKNOWN, np.uint8)
-    table[list(classes.keys())] = list(classes.values())
-    table.flags.writeable = False
-    return table
+    label_map = np.full(256, UNKNOWN, np.uint8)
+    label_map[list(classes.keys())] = list(classes.values())
+    label_map.flags.writeable = False
+    return label_map
 
 
-def plain_table(num_classes: int) -> Table:
+def plain_label_map(num_classes: int) -> LabelMap:
     """The label map of masks whose numbers are classes, or `IGNORE_INDEX`."""
-    if not 1 <= num_classes <= MOST_CLASSES:
+    if not 1 <= num_classes <= MAX_CLASSES:
         raise DataError(
-            f"{num_classes} classes are invalid for masks of 8 bits; use 1 to {MOST_CLASSES}."
+            f"{num_classes} classes are invalid for masks of 8 bits; use 1 to {MAX_CLASSES}."
         )
-    return table_of({**_ranks(range(num_classes)), IGNORE_INDEX: IGNORE_INDEX})
+    return label_map_of({**_ranks(range(num_classes)), IGNORE_INDEX: IGNORE_INDEX})
 
 
 def _ranks(numbers: Iterable[int], first: int = 0) -> dict[int, int]:
@@ -86,13 +88,13 @@ def _ranks(numbers: Iterable[int], first: int = 0) -> dict[int, int]:
     return {number: class_ for class_, number in enumerate(numbers, start=first)}
 
 
-ADE20K = table_of({0: IGNORE_INDEX, **_ranks(range(1, 151))})
+ADE20K = label_map_of({0: IGNORE_INDEX, **_ranks(range(1, 151))})
 """0 is not one of the 150 classes."""
 
-CONTEXT_60 = table_of(_ranks(range(60)))
+CONTEXT_60 = label_map_of(_ranks(range(60)))
 """0 is the background, which is evaluated; nothing is ignored."""
 
-CONTEXT_59 = table_of({0: IGNORE_INDEX, **_ranks(range(1, 60))})
+CONTEXT_59 = label_map_of({0: IGNORE_INDEX, **_ranks(range(1, 60))})
 """As `CONTEXT_60`, but the background is ignored."""
 
 _COCO_ABSENT = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
@@ -101,10 +103,10 @@ _COCO_ABSENT = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
 _COCO_THINGS = [number for number in range(91) if number not in _COCO_ABSENT]
 _COCO_STUFF = range(91, 182)
 
-COCO_STUFF = table_of({**_ranks([*_COCO_THINGS, *_COCO_STUFF]), IGNORE_INDEX: IGNORE_INDEX})
+COCO_STUFF = label_map_of({**_ranks([*_COCO_THINGS, *_COCO_STUFF]), IGNORE_INDEX: IGNORE_INDEX})
 """80 things, then 91 kinds of stuff; a number in a file is a category minus one."""
 
-COCO_OBJECT = table_of(
+COCO_OBJECT = label_map_of(
     {**dict.fromkeys([*_COCO_STUFF, IGNORE_INDEX], 0), **_ranks(_COCO_THINGS, first=1)}
 )
 """Background, which is stuff and unlabeled pixels, then 80 things; nothing is ignored."""
@@ -112,10 +114,10 @@ COCO_OBJECT = table_of(
 CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 """The ids of the 19 classes, in order."""
 
-CITYSCAPES = table_of({**dict.fromkeys(range(34), IGNORE_INDEX), **_ranks(CITYSCAPES_IDS)})
+CITYSCAPES = label_map_of({**dict.fromkeys(range(34), IGNORE_INDEX), **_ranks(CITYSCAPES_IDS)})
 """Ids 0 to 33. Others are unknown, also 255, which occurs in files of train ids."""
 
-VOC = plain_table(21)
+VOC = plain_label_map(21)
 """Classes as they are; 255 along the borders of objects and where it was unclear."""
 
 
@@ -127,11 +129,11 @@ DEPTH_MODE = "I;16"
 MATLAB = ".mat"
 
 
-def read_mask(path: str, table: Table) -> NDArray[np.uint8]:
+def read_mask(path: str, label_map: LabelMap) -> NDArray[np.uint8]:
     """Read classes from a PNG file, or from a MATLAB file of SBD."""
     numbers = _sbd_numbers(path) if path.endswith(MATLAB) else _indices(path)
     try:
-        return remap(numbers, table)
+        return apply_label_map(numbers, label_map)
     except DataError as error:
         raise ImageError(f"{path}: {error}") from error
 
@@ -271,7 +273,7 @@ def _val(home: Path, train: Split, checks: DatasetChecks) -> Split:
 
 def _split(name: str, home: Path, pairs: Iterable[Pair], checks: DatasetChecks) -> Split:
     """A split with VOC's label map."""
-    return paired_split(name, home, pairs, partial(read_mask, table=VOC), checks)
+    return paired_split(name, home, pairs, partial(read_mask, label_map=VOC), checks)
 
 
 def _extra_pairs(home: Path, known: set[str], checks: DatasetChecks) -> tuple[list[Pair], str]:
@@ -341,7 +343,7 @@ def context_59(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     )
 
 
-def _splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Split, Split]:
+def _splits(folder: Path, checks: DatasetChecks, label_map: LabelMap) -> tuple[Split, Split]:
     """Both splits with one of the two label maps."""
     needed = (
         CONTEXT_PICTURES,
@@ -350,7 +352,7 @@ def _splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Split, S
         f"{CONTEXT_LISTS}/val.txt",
     )
     home = checks.find(folder, needed, CONTEXT_BELOW)
-    read = partial(read_mask, table=table)
+    read = partial(read_mask, label_map=label_map)
     train, val = (
         paired_split(
             part,
@@ -404,7 +406,7 @@ def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """
     needed = [f"{kind}/{part}" for kind in (ADE20K_PICTURES, ADE20K_MASKS) for part in PARTS]
     home = checks.find(folder, needed, ADE20K_BELOW)
-    read = partial(read_mask, table=ADE20K)
+    read = partial(read_mask, label_map=ADE20K)
     training, validation = (
         paired_split(part, home, _pairs(home, part), read, checks) for part in PARTS
     )
@@ -478,10 +480,10 @@ def coco_object(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     return LabeledDataset(name="coco-object", kind="masks", classes=classes, train=train, test=val)
 
 
-def _coco_splits(folder: Path, checks: DatasetChecks, table: Table) -> tuple[Split, Split]:
+def _coco_splits(folder: Path, checks: DatasetChecks, label_map: LabelMap) -> tuple[Split, Split]:
     """Both splits with one of the two label maps."""
     images, masks = (_place(folder, names, checks) for names in (COCO_PICTURES, COCO_MASKS))
-    read = partial(read_mask, table=table)
+    read = partial(read_mask, label_map=label_map)
     train, val = (
         paired_split(
             part,
@@ -534,7 +536,7 @@ def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
         f"{kind}/{part}" for kind in (CITYSCAPES_PICTURES, CITYSCAPES_MASKS) for part in parts
     ]
     home = checks.find(folder, needed, ("cityscapes",))
-    read = partial(read_mask, table=CITYSCAPES)
+    read = partial(read_mask, label_map=CITYSCAPES)
     train, val = (
         paired_split(part, home, _cityscapes_pairs(home, part), read, checks) for part in parts
     )
