@@ -244,18 +244,18 @@ def test_the_device_is_settled_before_the_run() -> None:
         ({"backbone": BackboneConfig(attention="full")}, "name a VECA model or a size"),
         ({"resolutions": ()}, "give at least one, and each of them once"),
         ({"budgets": (2, 2)}, "give at least one, and each of them once"),
-        ({"resolutions": (30,)}, "nearest that fit are 28 and 32"),
+        ({"resolutions": (30,)}, "image to 28 or 32"),
         ({"budgets": (5,)}, "outside 1..4"),
         ({"shares": (0.0, 1.0)}, "must lie above 0 and not above 1"),
         ({"batch": 0}, "whole numbers of 1 or more"),
         ({"threads": 0}, "whole numbers of 1 or more"),
         pytest.param(
             {"precisions": ("fp32", "int8")},
-            "precision='int8' is not known; use fp32",
+            "precision='int8' is unknown; use fp32",
             marks=pytest.mark.compiled,  # without the shape hook, which would refuse it first
         ),
         ({"precisions": ()}, "precisions got"),
-        ({"device": "abacus"}, "cannot be used here"),
+        ({"device": "abacus"}, "is not available"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_at_once(fields: dict[str, Any], message: str) -> None:

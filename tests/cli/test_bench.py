@@ -113,12 +113,12 @@ def test_little_time_at_most_lowers_the_time_at_least() -> None:
         (["--model", "smal"], "The sizes are tiny, small, small-plus, base, large."),
         (["--budgets", "8,x"], "--budgets got '8,x'"),
         (["--budgets", "65"], "outside 1..64"),
-        (["--resolutions", "250"], "nearest that fit are 240 and 256"),
+        (["--resolutions", "250"], "image to 240 or 256"),
         (["--ffn", "2"], "must lie above 0 and not above 1"),
         (["--rounds", "0"], "use at least 1 round"),
         pytest.param(
             ["--precision", "fp32,half"],
-            "precision='half' is not known; use fp32, bf16, auto.",
+            "precision='half' is unknown; use fp32, bf16, auto.",
             marks=pytest.mark.compiled,  # without the shape hook, which would refuse it first
         ),
     ],

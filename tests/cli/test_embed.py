@@ -110,7 +110,7 @@ def test_a_changed_image_is_embedded_again(
         (words(), "no image was found in nothing; give files, folders"),
         (words("photos", out="photos"), "photos has other files (0000.png) and no collection"),
         (words("photos", flags=["--budget", "5"]), "budget=5 is outside 1..4"),
-        (words("photos", flags=["--device", "abacus"]), "the device 'abacus' cannot be used here"),
+        (words("photos", flags=["--device", "abacus"]), "the device 'abacus' is not available"),
         (words("photos", flags=["--batch", "0"]), "batch=0, workers=2 is invalid"),
     ],
 )

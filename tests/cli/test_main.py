@@ -115,7 +115,7 @@ def run(*words: str | Path, output: int) -> tuple[int, str]:
 def test_the_module_is_the_command() -> None:
     code, errors = run("info", "nothing", output=subprocess.DEVNULL)
     assert code == 2
-    assert errors.startswith("veca: 'nothing' is not known")
+    assert errors.startswith("veca: 'nothing' is unknown")
     assert errors.count("\n") == 1
 
 

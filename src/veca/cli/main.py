@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from veca.runtime import VERSION
+from veca.runtime import VERSION, VecaError
 
 USER_ERROR = 2
 OUTPUT_CUT = 1
@@ -80,7 +80,7 @@ def _run(name: str, words: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUTPUT_CUT
-    except (ValueError, OSError) as error:
+    except (VecaError, ValueError, OSError) as error:
         if os.environ.get("VECA_TRACEBACK") == "1":
             raise
         print(f"veca: {' '.join(str(error).split())}", file=sys.stderr)
