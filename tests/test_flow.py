@@ -8,7 +8,7 @@ import pytest
 from tests.data.pictures import saved_model, write_pictures
 from tests.distill.processes import FLAGS
 from tests.flow import Flow, flow_of
-from tests.probe.small_sets import write_dense, write_model
+from tests.probe.fixtures import write_dense, write_model
 
 # As measured. Issue 18 ("One house") lowers them to at most 60, 55 and 40 modules and 45, 45 and 25
 # files. Lower them whenever a command gets shorter; raise them only with a reason in the commit.

@@ -12,8 +12,14 @@ import torch
 from PIL import Image
 
 from tests.data.pictures import encoded, write_shard
-from tests.probe.dense_scenes import CLASSES, context_in
-from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
+from tests.probe.fixtures import (
+    CLASSES,
+    context_in,
+    use_quick_protocols,
+    write_classes,
+    write_dense,
+    write_model,
+)
 from veca.cli.main import main
 from veca.data.images import decode
 from veca.data.listing import TableBuilder

@@ -12,8 +12,13 @@ import pytest
 import torch
 
 import veca
-from tests.probe.small_features import CellModel
-from tests.probe.small_sets import use_quick_protocols, write_classes, write_dense, write_model
+from tests.probe.fixtures import (
+    CellModel,
+    use_quick_protocols,
+    write_classes,
+    write_dense,
+    write_model,
+)
 from tests.weights.models import trained_model
 from veca.cli.main import main
 from veca.probe import features
@@ -47,7 +52,7 @@ protocol = "quick"
 WITH_QUICK_PROTOCOLS = """
 import sys
 import pytest
-from tests.probe.small_sets import use_quick_protocols
+from tests.probe.fixtures import use_quick_protocols
 from veca.cli.main import main
 use_quick_protocols(pytest.MonkeyPatch())
 sys.modules["veca.analysis.figures"] = None

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.probe.dense_scenes import by_setting, context_in
-from tests.probe.small_features import CellModel
-from tests.probe.small_sets import COLORS, color_set, split_of
+from tests.probe.fixtures import COLORS, CellModel, by_setting, class_split, color_set, context_in
 from veca.data.images import DataError
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import LabeledDataset, Split
@@ -185,7 +183,7 @@ def test_images_that_heads_are_fitted_and_chosen_on_are_counted(
         protocol = replace(QUICK, held_out_share=share)
         assert only(data, protocol, ctx).counts == {**plain, "fitted": fitted}
     assert only(data, SWEEP, ctx).counts == {**plain, "fitted": 18}  # C is fitted again on all
-    val = replace(data, val=split_of(tmp_path, "aside", np.arange(6) % 3))
+    val = replace(data, val=class_split(tmp_path, "aside", np.arange(6) % 3))
     assert only(val, SWEEP, ctx).counts == {**plain, "held_out": 6, "fitted": 24}
     assert only(val, QUICK, ctx).counts == {**plain, "held_out": 6, "fitted": 18}
     assert only(val, replace(QUICK, selection="test"), ctx).counts == {**plain, "fitted": 18}
@@ -247,7 +245,7 @@ def test_the_step_is_chosen_on_the_test_split_only_if_the_protocol_says_so(
 def test_further_datasets_are_tested_with_the_same_head(
     data: LabeledDataset, ctx: RunContext, tmp_path: Path, protocol: Any
 ) -> None:
-    test = split_of(tmp_path, "v2", np.arange(6) % 3)
+    test = class_split(tmp_path, "v2", np.arange(6) % 3)
     second = replace(data, name="v2", train=None, uses_head_of="colors", test=test)
     found = evaluated(data, protocol, ctx, also=[second])
     own = by_setting(one for one in found if one.data is data)
@@ -270,7 +268,7 @@ def test_label_sets_of_another_dataset_s_classes_give_top1_only(
     data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(6) % 3] | np.eye(3, dtype=np.bool_)[0]
-    test = split_of(tmp_path, "real", labels)
+    test = class_split(tmp_path, "real", labels)
     real = replace(data, name="real", train=None, uses_head_of="colors", test=test)
     found = [one for one in evaluated(data, SWEEP, ctx, also=[real]) if one.data is real]
     assert [set(one.metrics) for one in found] == [{"top1"}] * 2
@@ -285,7 +283,7 @@ def test_average_precision_leaves_out_what_does_not_count(
         labels = np.random.default_rng(len(name)).random((count, 3)) < 0.4
         labels[:, 0] |= ~labels.any(1)
         marks = np.random.default_rng(7).random((count, 3)) < 0.8 if counted else None
-        splits[name] = split_of(tmp_path, name, labels, counted=marks)
+        splits[name] = class_split(tmp_path, name, labels, counted=marks)
     data = color_set(tmp_path, name="voc", **splits)
     one = only(data, replace(SWEEP, metric="map"), ctx)
     scores = LinearHead(**one.tensors).scores(features_of(data.test, ctx, SWEEP)[SETTINGS[0]])

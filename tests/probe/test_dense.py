@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.probe.dense_scenes import (
+from tests.probe.fixtures import (
     ALL,
     ALONE,
     FEW,
@@ -25,9 +25,9 @@ from tests.probe.dense_scenes import (
     ColorModel,
     by_setting,
     context_in,
+    dense_split,
     farm,
     ramps,
-    split_of,
 )
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
 from veca.probe.dense import (
@@ -336,7 +336,7 @@ def test_learning_rates_are_chosen_on_training_images_that_the_head_never_sees(
 def test_a_validation_split_is_chosen_on_if_there_is_one(
     data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:
-    val: Split = split_of(tmp_path / "pictures", "dev", "masks", range(80, 82))
+    val: Split = dense_split(tmp_path / "pictures", "dev", "masks", range(80, 82))
     task = FavoriteTask(replace(data, val=val), CHOICE, 0)
     assert chosen(task, ctx)[ALL, 0].counts["train"] == 9
     assert task.evaluated == [2] * 4 + [5]

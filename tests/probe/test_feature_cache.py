@@ -18,16 +18,17 @@ import torch
 from torch import Tensor
 
 from tests.data.pictures import encoded, write_shard
-from tests.probe import dense_scenes
-from tests.probe.small_features import (
+from tests.probe.fixtures import (
     CENTER,
     SETTINGS,
     VARIANTS,
-    WHOLE,
+    WHOLE_IMAGES,
     CellModel,
     context_in,
+    dense_split,
     files_in,
-    split_of,
+    image_split,
+    read_array,
 )
 from veca.data.images import DataError
 from veca.data.listing import RAW_SUFFIX, TableBuilder
@@ -112,7 +113,7 @@ def moved(split: Split, old: Path, new: Path) -> Split:
 
 
 def test_a_key_depends_on_the_weights_and_not_on_the_name_of_a_model(tmp_path: Path) -> None:
-    split, one, other, half = split_of(tmp_path), CellModel(), CellModel(), CellModel()
+    split, one, other, half = image_split(tmp_path), CellModel(), CellModel(), CellModel()
     other.name, half.precision = "another path to the same", "bf16"
     key = cache_key("x", split, one, setting=[2, None])
     assert cache_key("x", split, other, setting=[2, None]) == key
@@ -128,11 +129,11 @@ def test_a_key_depends_on_the_weights_and_not_on_the_name_of_a_model(tmp_path: P
 
 
 def test_a_key_depends_on_the_images_and_not_on_their_folder(tmp_path: Path) -> None:
-    model, split = CellModel(), split_of(tmp_path / "here", SAMPLED_FILES)
+    model, split = CellModel(), image_split(tmp_path / "here", SAMPLED_FILES)
     key = cache_key("x", split, model)
     other = moved(split, tmp_path / "here", tmp_path / "there")
     assert cache_key("x", other, model) == key
-    assert cache_key("x", split_of(tmp_path / "few", 3), model) != key
+    assert cache_key("x", image_split(tmp_path / "few", 3), model) != key
     turned = dataclasses.replace(split, keys=tuple(reversed(split.keys)))
     assert cache_key("x", turned, model) != key
     for name in other.keys:  # equal names and sizes, other content
@@ -143,8 +144,8 @@ def test_a_key_depends_on_the_images_and_not_on_their_folder(tmp_path: Path) -> 
 
 
 def test_a_key_without_a_model_depends_on_the_targets(tmp_path: Path) -> None:
-    split = dense_scenes.split_of(tmp_path / "one", "train", "masks", range(4))
-    copy = dense_scenes.split_of(tmp_path / "two", "train", "masks", range(4))
+    split = dense_split(tmp_path / "one", "train", "masks", range(4))
+    copy = dense_split(tmp_path / "two", "train", "masks", range(4))
     key = cache_key("targets", split, None)
     assert cache_key("targets", copy, None) == key
     remapped = dataclasses.replace(split, read_target=_remapped)
@@ -154,7 +155,7 @@ def test_a_key_without_a_model_depends_on_the_targets(tmp_path: Path) -> None:
 
 def _remapped(path: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
     """The same files read as other classes."""
-    found = dense_scenes.read_array(path)
+    found = read_array(path)
     return np.where(found == 1, 2, found).astype(np.uint8)
 
 
@@ -170,7 +171,7 @@ def test_images_in_a_shard_are_sampled_as_well(tmp_path: Path) -> None:
 
 
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    split = split_of(tmp_path, 3)
+    split = image_split(tmp_path, 3)
     Path(split.image(2).name).unlink()
     with pytest.raises(DataError, match=r"0002.png cannot be read .*No such file.*restore the im"):
         cache_key("x", split, None)
@@ -190,18 +191,18 @@ def test_a_context_needs_a_batch(tmp_path: Path, wrong: dict[str, Any]) -> None:
 FILL = """
 import sys
 from pathlib import Path
-from tests.probe.small_features import *
+from tests.probe.fixtures import *
 from veca.probe.features import extract_image_features, extract_patch_features
 from veca.runtime.distributed import init_distributed
 
 use_small_chunks()
 folder, die_at = Path(sys.argv[1]), int(sys.argv[2])
 with init_distributed("cpu") as ranks:
-    split, model = split_of(folder / "pictures", 16), CellModel(die_at=die_at)
+    split, model = image_split(folder / "pictures", 16), CellModel(die_at=die_at)
     ranks.barrier()
     ctx = context_in(folder / "cache", ranks, num_workers=1)
     found = extract_image_features(model, SETTINGS, split, CENTER, ctx)
-    extract_patch_features(model, VARIANTS, split, WHOLE, ctx)
+    extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
     total = sum(found[setting].sum().item() for setting in SETTINGS)
     line = f"rank {ranks.rank} views {sum(model.asked.values())} sum {total}\\n"
     print(line, end="", flush=True)  # in one piece: two write
@@ -232,9 +233,13 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def undisturbed(folder: Path) -> tuple[dict[str, bytes], float]:
     """The caches as one process fills them, and the sum of their vectors."""
-    split, model, ctx = split_of(folder / "pictures", 16), CellModel(), context_in(folder / "cache")
+    split, model, ctx = (
+        image_split(folder / "pictures", 16),
+        CellModel(),
+        context_in(folder / "cache"),
+    )
     found = extract_image_features(model, SETTINGS, split, CENTER, ctx)
-    extract_patch_features(model, VARIANTS, split, WHOLE, ctx)
+    extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
     return files_in(folder / "cache"), sum(found[key].sum().item() for key in SETTINGS)
 
 
@@ -246,11 +251,11 @@ def test_a_killed_run_continues_and_ends_with_the_same_bytes(tmp_path: Path) -> 
     left = [name for name in files_in(tmp_path / "killed" / "cache") if "chunk" in name]
     assert len(left) == 2 * len(SETTINGS)  # the third chunk of each was under way
 
-    split, model = split_of(tmp_path / "killed" / "pictures", 16), CellModel()
+    split, model = image_split(tmp_path / "killed" / "pictures", 16), CellModel()
     ctx = context_in(tmp_path / "killed" / "cache")
     extract_image_features(model, SETTINGS, split, CENTER, ctx)
     assert model.asked == dict.fromkeys(SETTINGS, 8)
-    extract_patch_features(model, VARIANTS, split, WHOLE, ctx)
+    extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
     assert files_in(tmp_path / "killed" / "cache") == wanted
 
 

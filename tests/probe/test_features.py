@@ -20,9 +20,23 @@ from torch import Tensor
 
 from tests.data.corpus import photo
 from tests.data.pictures import saved_model, small_model
-from tests.probe import dense_scenes, small_features
-from tests.probe.dense_scenes import ALL, ALONE, AUGMENT, FEW, ColorModel, scene
-from tests.probe.small_features import CENTER, CPU, SETTINGS, SIDE, CellModel, context_in
+from tests.probe.fixtures import (
+    ALL,
+    ALONE,
+    AUGMENT,
+    CENTER,
+    CPU,
+    FEW,
+    SETTINGS,
+    SIDE,
+    WHOLE_IMAGES,
+    CellModel,
+    ColorModel,
+    context_in,
+    dense_split,
+    image_split,
+    scene,
+)
 from veca.data.augment import ViewConfig, center_view, training_view
 from veca.data.images import DataError, decode, image_from_array
 from veca.data.listing import TableBuilder, members
@@ -71,12 +85,12 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def split(tmp_path: Path) -> Split:
-    return small_features.split_of(tmp_path / "pictures")
+    return image_split(tmp_path / "pictures")
 
 
 @pytest.fixture
 def scenes(tmp_path: Path) -> Split:
-    return dense_scenes.split_of(tmp_path / "scenes", "train", "masks", range(6))
+    return dense_split(tmp_path / "scenes", "train", "masks", range(6))
 
 
 @pytest.fixture
@@ -137,7 +151,7 @@ def test_each_image_is_decoded_once_for_all_settings(
         return decode(source, **choices)
 
     monkeypatch.setattr(features, "decode", counting)
-    model, eight = CellModel(), small_features.split_of(tmp_path / "pictures", 8)
+    model, eight = CellModel(), image_split(tmp_path / "pictures", 8)
     extract_image_features(model, SETTINGS, eight, CENTER, ctx)
     assert sorted(decoded) == [eight.image(index).name for index in range(8)]
     assert model.asked == dict.fromkeys(SETTINGS, 8)
@@ -214,9 +228,7 @@ def test_an_image_that_cannot_be_read_is_an_error_that_names_it(
     with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
         extract_image_features(CellModel(), SETTINGS, split, CENTER, ctx)
     with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
-        extract_patch_features(
-            CellModel(), [Variant(SETTINGS[0])], split, small_features.WHOLE, ctx
-        )
+        extract_patch_features(CellModel(), [Variant(SETTINGS[0])], split, WHOLE_IMAGES, ctx)
 
 
 def test_features_that_are_not_finite_are_an_error_that_names_the_image(
@@ -235,7 +247,7 @@ def test_features_that_are_not_finite_are_an_error_that_names_the_image(
     with pytest.raises(ProbeError, match=message.format("0007")):
         extract_image_features(Broken(), SETTINGS[:1], split, CENTER, ctx)
     with pytest.raises(ProbeError, match=message.format("0001")):
-        extract_patch_features(Broken(), [Variant(SETTINGS[0])], split, small_features.WHOLE, ctx)
+        extract_patch_features(Broken(), [Variant(SETTINGS[0])], split, WHOLE_IMAGES, ctx)
 
 
 @pytest.mark.parametrize("wrong", [{"resolution": 0}, {"num_crops": -1}])

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.probe.dense_scenes import (
+from tests.probe.fixtures import (
     ALL,
     CLASSES,
     FEW,
     ColorModel,
     by_setting,
     context_in,
+    dense_split,
     farm,
     scene,
-    split_of,
 )
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
@@ -221,7 +221,7 @@ NEAR = DenseKnnProtocol(name="near", resolution=32, k=5)
 
 @pytest.fixture
 def split(tmp_path: Path) -> Split:
-    return split_of(tmp_path / "pictures", "train", "masks", range(5))
+    return dense_split(tmp_path / "pictures", "train", "masks", range(5))
 
 
 @pytest.fixture

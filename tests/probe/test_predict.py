@@ -14,16 +14,21 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from tests.probe.dense_scenes import ALL, CLASSES, SMALL_DEPTH, ColorModel, context_in, ramps
-from tests.probe.made_up_rows import row
-from tests.probe.small_sets import (
+from tests.probe.fixtures import (
+    ALL,
+    CLASSES,
+    SMALL_DEPTH,
+    ColorModel,
     color_set,
+    context_in,
     evaluator_in,
+    ramps,
     use_quick_protocols,
     write_classes,
     write_dense,
     write_model,
 )
+from tests.probe.made_up_rows import row
 from veca.data.images import DecodedImage, ImageError, decode, image_from_array
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set

@@ -11,8 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.probe.dense_scenes import CLASSES, ColorModel
-from tests.probe.small_sets import color_set, split_of
+from tests.probe.fixtures import CLASSES, ColorModel, class_split, color_set
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import DepthRange, LabeledDataset, Split
 from veca.probe.protocols import (
@@ -126,7 +125,7 @@ def test_a_fit_draws_from_as_many_crops_as_it_has_epochs_within_bounds(tmp_path:
 
     few = color_set(tmp_path)
     assert [crops(name, few) for name in ("dinov3", "dinov3-small", "paper")] == [MAX_CROPS, 4, 0]
-    many = split_of(tmp_path, "train", np.zeros(1, int))
+    many = class_split(tmp_path, "train", np.zeros(1, int))
     object.__setattr__(many, "images", Long())
     assert crops("dinov3", color_set(tmp_path, train=many)) == 2
 
@@ -136,7 +135,7 @@ def test_c_is_chosen_by_the_metric_that_a_dataset_is_known_by(tmp_path: Path) ->
         data = color_set(tmp_path, **changes)
         return find_protocol("logistic", "dinov2", data).metric  # type: ignore[attr-defined]
 
-    several = split_of(tmp_path, "test", np.eye(3, dtype=np.bool_))
+    several = class_split(tmp_path, "test", np.eye(3, dtype=np.bool_))
     assert metric() == "top1"
     assert metric(per_class=True) == "mean_per_class"
     assert metric(test=several) == metric(test=several, per_class=True) == "map"

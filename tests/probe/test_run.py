@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.probe.dense_scenes import ColorModel, context_in
-from tests.probe.small_features import CellModel
-from tests.probe.small_sets import (
+from tests.probe.fixtures import (
+    CellModel,
+    ColorModel,
     color_set,
+    context_in,
     evaluator_in,
     timeless,
     use_quick_protocols,

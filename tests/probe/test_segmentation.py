@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.probe.dense_scenes import (
+from tests.probe.fixtures import (
     ALL,
     ALONE,
     CLASSES,

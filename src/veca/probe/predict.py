@@ -169,7 +169,7 @@ def _is_setting(value: object) -> bool:
     if not isinstance(value, dict) or value.keys() != set(Setting._fields):
         return False
     budget, ffn = value["budget"], value["ffn"]
-    return (budget is None or _is_int(budget, 1)) and (ffn is None or _is_number(ffn, 0, 1))
+    return (budget is None or _is_int(budget, 1)) and (ffn is None or _is_number(ffn, 0.0, 1.0))
 
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
@@ -193,7 +193,7 @@ def _check_classifier(head: SavedHead) -> None:
     facts, count = head.facts, len(head.classes)
     if facts["feature"] not in get_args(Feature):
         raise ValueError(f"feature is {facts['feature']!r}")
-    if not _is_number(facts["resize_ratio"], 1, 16):
+    if not _is_number(facts["resize_ratio"], 1.0, 16.0):
         raise ValueError(f"resize_ratio is {facts['resize_ratio']!r}")
     if head.task != "knn":
         _check_shapes(head, weight=(count, None), bias=(count,))
