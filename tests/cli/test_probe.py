@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def test_a_folder_becomes_a_report_with_heads(
     }  # fmt: skip
     assert {row["metric"] for row in rows} >= {"top1_k10", "top1_k20"}
     assert {row["command"] for row in rows} == {f"veca {' '.join(words)}"}
+    assert all(datetime.fromisoformat(row["date"]).utcoffset() == timedelta() for row in rows)
     assert all(row["milliseconds"] > 0 for row in rows)
     assert {path.name for path in (folder / "out").iterdir()} == {
         ".lock", "report.json", "report.md", "report.png", "heads", "per_image", "features"

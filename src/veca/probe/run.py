@@ -4,6 +4,7 @@
 per-image results are saved as they are found (`predict.py`); the caller writes the report.
 """
 
+import datetime
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -241,6 +242,7 @@ class Evaluator:
                 chosen={**result.chosen, **on},
                 patches_per_core=patches / budget if budget else None,
                 command=self.command,
+                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )
             for metric, value in result.metrics.items()
         ]
