@@ -19,6 +19,7 @@ from torch import Tensor
 from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.models import FrozenModel, resolution_for
 from veca.probe.rows import Task
+from veca.runtime import VecaError
 from veca.runtime.device import seed_for
 
 Feature = Literal["image", "image+patch-mean", "patch-mean"]
@@ -47,7 +48,7 @@ CHOSEN_ON = {
 """What reports say about a selection; absent if nothing is chosen."""
 
 
-class ProtocolError(ValueError):
+class ProtocolError(VecaError, ValueError):
     """A protocol that cannot be used: what was got, what is allowed, what to do."""
 
 
