@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from veca.distill.margin import Margin
 
 from veca.data.augment import ViewConfig
 from veca.data.listing import ImageIndex
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import Surroundings
-from veca.distill.targets import Margin
 from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import Teacher
 
