@@ -19,7 +19,7 @@ ON_CPU = ["--workers", "1", "--device", "cpu"]
 
 SHORT_PROTOCOL = """
 from dataclasses import replace
-from veca.probe.dense_protocols import SEGMENTATION
+from veca.probe.protocols import SEGMENTATION
 SEGMENTATION["dinov3-small"] = replace(SEGMENTATION["dinov3-small"], steps=20, warmup=2)
 """
 

@@ -14,6 +14,7 @@ from veca.analysis import bench_report
 from veca.analysis.bench_report import (
     as_json,
     as_markdown,
+    bench_panels,
     exponent,
     findings,
     growths,
@@ -24,7 +25,6 @@ from veca.analysis.bench_report import (
     write,
 )
 from veca.analysis.benchmark import rows_of
-from veca.analysis.figures import bench_panels
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 1.1, 2.0])

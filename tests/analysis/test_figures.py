@@ -11,18 +11,14 @@ from PIL import Image
 from tests.probe.made_up_rows import depth_rows, knn_rows, row, teacher
 from veca.analysis import figures as panels
 from veca.analysis.figures import (
-    BLACK,
-    BLUE,
     MOST_LETTERS,
-    VERMILION,
-    Line,
-    Panel,
     draw,
     plot_quality,
     quality_panels,
     shortened,
     spread_out,
 )
+from veca.analysis.visualize import BLACK, BLUE, VERMILION, Line, Panel
 from veca.probe.rows import Row
 
 

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
 from tests.rules import ROOT
-from veca.cli.flags import (
-    REGISTRY,
-    command_line,
-    format_phases,
-    numbers,
-    parse_phases,
-    texts,
-    whole_numbers,
-)
+from veca.cli.distill import REGISTRY, format_phases, parse_phases
+from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.train.schedules import ResolutionPhase
 
 

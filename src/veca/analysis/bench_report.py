@@ -4,15 +4,16 @@ import importlib.util
 import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
-from veca.analysis.benchmark import BenchConfig, Kind, Report, Rival, Row
+from veca.analysis.benchmark import BenchConfig, Contender, Kind, Report, Rival, Row
+from veca.analysis.visualize import BLACK, BLUE, GREEN, ORANGE, SKY, Line, Panel
 from veca.runtime import VERSION
 from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.timing import Quartiles
@@ -295,7 +296,7 @@ def can_draw() -> bool:
 
 def plot(report: Report) -> bytes:
     """The figure as a PNG."""
-    from veca.analysis.figures import bench_panels, draw  # noqa: PLC0415 - matplotlib is an extra
+    from veca.analysis.figures import draw  # noqa: PLC0415 - matplotlib is an extra
 
     config, machine = report.config, report.machine
     title = f"veca {config.model}: batch {config.batch}, {_precisions(config)}, untrained weights"
@@ -370,3 +371,75 @@ def _number(value: float) -> str:
 def _times(speedup: Quartiles | None) -> str:
     """A ratio."""
     return f"{speedup.median:.2f}" if speedup else "-"
+
+
+class _Look(NamedTuple):
+    color: str
+    marker: str
+    dashed: bool = False
+
+
+def bench_panels(rows: Sequence[Row]) -> list[Panel]:
+    """Two panels with the extremes of the budgets and shares; all in between is in the table."""
+    shown = _shown(list(dict.fromkeys(row.contender for row in rows)))
+    times = [_line(rows, name, look, _time) for name, look in shown.items()]
+    ratios = [_line(rows, name, look, _ratio) for name, look in shown.items()]
+    return [
+        Panel(
+            "Time of one image",
+            "side of the image in pixels",
+            [line for line in times if line.x and not line.label.startswith("plain")],
+            unit=" ms",
+        ),
+        Panel(
+            "Times as fast as full attention",
+            "side of the image in pixels",
+            [line for line in ratios if line.x],
+            unit="x",
+            level=1.0,
+        ),
+    ]
+
+
+def _shown(contenders: Sequence[Contender]) -> dict[str, _Look]:
+    """Who is drawn, and how."""
+    precision = contenders[0].precision  # one figure has one; the others are in the table
+    veca = [item for item in contenders if item.kind == "veca"]
+    shares = sorted({item.ffn for item in veca})
+    budgets = sorted({item.budget or 0 for item in veca})
+    looks = {
+        Contender(kind="twin"): _Look(BLACK, "s"),
+        Contender(kind="veca", budget=budgets[-1], ffn=shares[-1]): _Look(BLUE, "o"),
+        Contender(kind="plain", budget=budgets[0]): _Look(ORANGE, "v", dashed=True),
+        Contender(kind="veca", budget=budgets[0], ffn=shares[-1]): _Look(SKY, "D"),
+        Contender(kind="veca", budget=budgets[0], ffn=shares[0]): _Look(GREEN, "^"),
+    }
+    return {replace(item, precision=precision).name: look for item, look in looks.items()}
+
+
+def _time(row: Row) -> Quartiles | None:
+    """Height of a point in the first panel."""
+    return row.milliseconds
+
+
+def _ratio(row: Row) -> Quartiles | None:
+    """Height of a point in the second panel."""
+    return row.speedups.get("twin")
+
+
+def _line(
+    rows: Sequence[Row], name: str, look: _Look, height: Callable[[Row], Quartiles | None]
+) -> Line:
+    """The points of one contender."""
+    found = [(row.resolution, height(row)) for row in rows if row.name == name]
+    points = sorted((side, value) for side, value in found if value is not None)
+    return Line(
+        name,
+        look.color,
+        look.marker,
+        [side for side, _ in points],
+        [value.median for _, value in points],
+        [value.low for _, value in points],
+        [value.high for _, value in points],
+        look.dashed,
+    )

@@ -1,15 +1,13 @@
 """Figures drawn with matplotlib: import this where a figure is drawn, since it is an extra.
 
-Panels are numbers and words, `draw` puts them on paper. `bench_panels`: time over resolution, and
-how much faster than full attention. `quality_panels`: quality against budget, one panel for each
+Panels are numbers and words, `draw` puts them on paper. `quality_panels`: quality against budget, one panel for each
 task and dataset; a model with budgets is a line with a band of a standard deviation over seeds, any
 other model is a level from side to side.
 """
 
 import io
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -17,46 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from veca.analysis.benchmark import Contender, Row
-from veca.probe.rows import ModelKey, Section, SeedMean, sections
-from veca.probe.rows import Row as ProbeRow
-from veca.runtime.timing import Quartiles
-
-# Okabe and Ito's colors, which people who see fewer colors can tell apart.
-BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION = (
-    "#222222", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00",
-)  # fmt: skip
-QUIET = "#767676"
-
-
-class Line(NamedTuple):
-    """One line of a panel, labeled at its end."""
-
-    label: str
-    color: str
-    marker: str
-    """As matplotlib names it."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-    """A band from low to high is shaded."""
-
-    dashed: bool = False
-
-
-class Panel(NamedTuple):
-    """A pair of logarithmic axes."""
-
-    title: str
-    x_label: str
-    lines: Sequence[Line]
-    unit: str
-    """Follows the numbers of the upright axis."""
-
-    level: float | None = None
-    """Where a line is drawn from side to side."""
+from veca.analysis.visualize import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    QUIET,
+    SKY,
+    VERMILION,
+    Line,
+    Panel,
+)
+from veca.probe.rows import ModelKey, Row, Section, SeedMean, sections
 
 
 class QualityPanel(NamedTuple):
@@ -246,78 +216,6 @@ def _quieten(axes: Axes) -> None:
     axes.tick_params(colors=BLACK, labelsize=9.5)
 
 
-class _Look(NamedTuple):
-    color: str
-    marker: str
-    dashed: bool = False
-
-
-def bench_panels(rows: Sequence[Row]) -> list[Panel]:
-    """Two panels with the extremes of the budgets and shares; all in between is in the table."""
-    shown = _shown(list(dict.fromkeys(row.contender for row in rows)))
-    times = [_line(rows, name, look, _time) for name, look in shown.items()]
-    ratios = [_line(rows, name, look, _ratio) for name, look in shown.items()]
-    return [
-        Panel(
-            "Time of one image",
-            "side of the image in pixels",
-            [line for line in times if line.x and not line.label.startswith("plain")],
-            unit=" ms",
-        ),
-        Panel(
-            "Times as fast as full attention",
-            "side of the image in pixels",
-            [line for line in ratios if line.x],
-            unit="x",
-            level=1.0,
-        ),
-    ]
-
-
-def _shown(contenders: Sequence[Contender]) -> dict[str, _Look]:
-    """Who is drawn, and how."""
-    precision = contenders[0].precision  # one figure has one; the others are in the table
-    veca = [item for item in contenders if item.kind == "veca"]
-    shares = sorted({item.ffn for item in veca})
-    budgets = sorted({item.budget or 0 for item in veca})
-    looks = {
-        Contender(kind="twin"): _Look(BLACK, "s"),
-        Contender(kind="veca", budget=budgets[-1], ffn=shares[-1]): _Look(BLUE, "o"),
-        Contender(kind="plain", budget=budgets[0]): _Look(ORANGE, "v", dashed=True),
-        Contender(kind="veca", budget=budgets[0], ffn=shares[-1]): _Look(SKY, "D"),
-        Contender(kind="veca", budget=budgets[0], ffn=shares[0]): _Look(GREEN, "^"),
-    }
-    return {replace(item, precision=precision).name: look for item, look in looks.items()}
-
-
-def _time(row: Row) -> Quartiles | None:
-    """Height of a point in the first panel."""
-    return row.milliseconds
-
-
-def _ratio(row: Row) -> Quartiles | None:
-    """Height of a point in the second panel."""
-    return row.speedups.get("twin")
-
-
-def _line(
-    rows: Sequence[Row], name: str, look: _Look, height: Callable[[Row], Quartiles | None]
-) -> Line:
-    """The points of one contender."""
-    found = [(row.resolution, height(row)) for row in rows if row.name == name]
-    points = sorted((side, value) for side, value in found if value is not None)
-    return Line(
-        name,
-        look.color,
-        look.marker,
-        [side for side, _ in points],
-        [value.median for _, value in points],
-        [value.low for _, value in points],
-        [value.high for _, value in points],
-        look.dashed,
-    )
-
-
 MOST_LETTERS = 28
 """Of the name of a model in the plot; paths are longer, and their ends tell them apart."""
 
@@ -331,7 +229,7 @@ COLORS = {
 """By the role of a model; used again from the start where there are more."""
 
 
-def quality_panels(rows: Sequence[ProbeRow]) -> list[QualityPanel]:
+def quality_panels(rows: Sequence[Row]) -> list[QualityPanel]:
     """Sections in which a model has budgets; the rest has nothing to be drawn against."""
     found = []
     for section in sections(rows):
@@ -342,7 +240,7 @@ def quality_panels(rows: Sequence[ProbeRow]) -> list[QualityPanel]:
     return found
 
 
-def plot_quality(rows: Sequence[ProbeRow]) -> bytes | None:
+def plot_quality(rows: Sequence[Row]) -> bytes | None:
     """The plot as the bytes of a PNG file; None where no model has budgets."""
     panels = quality_panels(rows)
     return draw_quality(panels) if panels else None
