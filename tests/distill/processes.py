@@ -72,7 +72,7 @@ def finish(words: Sequence[str], code: int = 0) -> str:
     """Run to the end and give what it said; another exit code than `code` fails."""
     process = start(words)
     try:
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=600)  # thousands of steps
     except subprocess.TimeoutExpired:
         for pid in started_by(process.pid):
             os.kill(pid, signal.SIGABRT)  # it tells where it stands, and ends
