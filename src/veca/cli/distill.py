@@ -16,7 +16,6 @@ from veca.distill.run_folder import RunFolder
 from veca.distill.student import Initialize
 from veca.distill.trainer import NonFiniteError
 from veca.recipes.distill import RECIPES
-from veca.recipes.quick import compare_with_constant, crop_photographs
 from veca.runtime.distributed import is_main_process
 from veca.runtime.files import write_atomic
 from veca.runtime.logging import log_to_console
@@ -112,6 +111,9 @@ def _run(flags: Flags, command: str) -> TrainResult:
     config, cache = flags.config, flags.cache_teacher
     quick = config.recipe == "quick"
     if quick and config.images is None:
+        # Here, since other recipes do not need it.
+        from veca.recipes.quick import crop_photographs  # noqa: PLC0415
+
         if is_main_process():
             RunFolder(flags.out.expanduser()).prepare(flags.resume)
         config = crop_photographs(config, flags.out.expanduser())
@@ -147,8 +149,10 @@ def _report(flags: Flags, result: TrainResult) -> None:
         print("The teacher outputs are cached; run without --cache-only to train with them.")
         return
     rows = read_metrics(RunFolder(result.folder).metrics)
-    for line in compare_with_constant(rows) if flags.config.recipe == "quick" else ():
-        print(line)
+    if flags.config.recipe == "quick":
+        from veca.recipes.quick import compare_with_constant  # noqa: PLC0415 - as above
+
+        print("\n".join(compare_with_constant(rows)))
     try:
         # Here, since matplotlib is an extra.
         from veca.analysis.training_curves import plot_training  # noqa: PLC0415

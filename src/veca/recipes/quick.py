@@ -1,11 +1,10 @@
-"""Images and verdict of the recipe `quick`: crops of photographs that installed packages contain.
+"""Images and verdict of the recipe `quick`: crops of photographs, and synthetic patterns.
 
-They are found without importing the packages or a download. Training and validation images come
-from different photographs.
+The photographs are those that installed packages contain, found without importing the packages or
+a download. Training and validation images come from different photographs and patterns.
 """
 
 import importlib.util
-import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from numpy.random import Generator
 
 from veca.data.images import Box, DataError, decode
 from veca.distill.config import DistillConfig
+from veca.recipes.patterns import draw_pattern
 from veca.runtime.device import seed_for
 from veca.runtime.distributed import is_main_process
 
@@ -70,7 +70,7 @@ def crop_photographs(config: DistillConfig, out: Path) -> DistillConfig:
 
 
 def write_crops(folder: Path, photographs: Sequence[tuple[str, str]], count: int) -> None:
-    """Fill a folder with random crops of photographs, unless it exists; it appears when complete.
+    """Fill a folder, half with crops, half with patterns, unless it exists; it appears when complete.
 
     Raises:
         DataError: none of the packages is installed.
@@ -89,11 +89,12 @@ def write_crops(folder: Path, photographs: Sequence[tuple[str, str]], count: int
     draw = np.random.default_rng(seed_for(0, 0, folder.name))
     for place, path in enumerate(paths):
         photograph = decode(path)
-        for number in range(place, count, len(paths)):
+        for number in range(place, count // 2, len(paths)):
             crop = photograph.resampled((SIDE, SIDE), _random_box(draw, photograph.sides))
-            buffer = io.BytesIO()
-            crop.bands[0].save(buffer, "JPEG", quality=92)  # these have 8 bits, so one band
-            (unfinished / f"{number:04d}_{path.stem}.jpg").write_bytes(buffer.getvalue())
+            name = f"{number:04d}_{path.stem}.jpg"
+            crop.bands[0].save(unfinished / name, quality=92)  # these have 8 bits, so one band
+    for number in range(count // 2, count):
+        draw_pattern(draw, SIDE).save(unfinished / f"{number:04d}_pattern.jpg", quality=92)
     os.replace(unfinished, folder)  # noqa: PTH105 - a rename, as for files
 
 
