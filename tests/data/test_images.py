@@ -1,4 +1,4 @@
-"""Decoding: formats, colors, orientation, limits and errors; the corpus gives its colors or the right error."""
+"""Decoding: formats, colors, orientation, limits; every file gives its colors or an error."""
 
 import io
 import json

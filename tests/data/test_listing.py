@@ -1,4 +1,4 @@
-"""Paths, lists, patterns and shards become images, in order, each once; every image can be opened."""
+"""Paths, lists, patterns and shards become images, in order, each once."""
 
 import io
 import os

@@ -149,7 +149,7 @@ class BatchSpec(NamedTuple):
     """Numbers of the images in the index (B)."""
 
     crop_ids: NDArray[np.int64]
-    """Which of its random views each image gives, such as the epoch (B); unused outside training."""
+    """Which random view of each image, such as the epoch (B); unused outside training."""
 
     resolution: int
     """Sides of the views in pixels."""

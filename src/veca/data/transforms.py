@@ -55,8 +55,8 @@ class Normalization:
             pixels = pixels / 255
         elif not pixels.is_floating_point():
             raise ValueError(
-                f"pixels has dtype {pixels.dtype}, but must be torch.uint8 or floats in 0..1; divide "
-                "by the greatest possible value."
+                f"pixels has dtype {pixels.dtype}, but must be torch.uint8 or floats in 0..1; "
+                "divide by the greatest possible value."
             )
         return (pixels - _planes(self.mean, pixels)).div_(_planes(self.std, pixels))
 
@@ -198,8 +198,8 @@ class Geometry:
             raise ValueError(f"mode={mode!r} is unknown; use 'nearest' or 'bilinear'.")
         if mode == "bilinear" and not patch_map.is_floating_point():
             raise ValueError(
-                f"patch_map holds {patch_map.dtype}, which cannot be interpolated; use mode='nearest', "
-                "or pass floats."
+                f"patch_map holds {patch_map.dtype}, which cannot be interpolated; use "
+                "mode='nearest', or pass floats."
             )
 
     def _filled(self, image: Tensor, fill: int | float | None) -> Tensor:

