@@ -19,11 +19,11 @@ MOST_LINES_OF_A_FUNCTION = 60
 MOST_BYTES_OF_A_FILE = 1_000_000
 
 # Of the package as a whole, `__init__.py` of a package aside where files are small.
-# As measured while the house is rebuilt; the goal is 125 files, 24,000 lines and 8 small files.
-MOST_FILES = 185
-MOST_LINES = 38_500
+MOST_FILES = 125
+MOST_LINES = 29_700
+"""As measured; the goal is 24,000 (issue "One house"). Lower it, do not raise it."""
 SMALL_FILE = 60
-MOST_SMALL_FILES = 15
+MOST_SMALL_FILES = 8
 
 DRAWER = re.compile(r"utils|helpers|misc|common|(^|_)(util|helper)(_|$)")
 PICKLING = frozenset({"cloudpickle", "dill", "joblib", "pickle", "shelve"})

@@ -1,4 +1,4 @@
-"""Heads are fitted as separate loops over torch's layers fit them, and chosen on the right split."""
+"""Heads are fitted as separate loops over torch's layers fit them, and chosen on the val split."""
 
 import itertools
 import math

@@ -134,8 +134,12 @@ def test_rows_wait_in_order_while_the_disk_is_full(
 
 
 def test_validations_are_described_by_budget_and_share() -> None:
-    found: list[dict[str, Any]] = [{"budget": 2, "ffn": 1.0, "loss": 0.71239}, {"budget": 4, "ffn": 1.0, "loss": None},
-             {"budget": 4, "ffn": 0.25, "loss": 0.5}, {"budget": None, "ffn": 1, "loss": 0.9}]  # fmt: skip
+    found: list[dict[str, Any]] = [
+        {"budget": 2, "ffn": 1.0, "loss": 0.71239},
+        {"budget": 4, "ffn": 1.0, "loss": None},
+        {"budget": 4, "ffn": 0.25, "loss": 0.5},
+        {"budget": None, "ffn": 1, "loss": 0.9},
+    ]
     assert describe_validation(found) == (
         "2 cores 0.7124, 4 cores NaN, 4 cores at FFN 0.25 0.5000, full attention 0.9000"
     )

@@ -216,8 +216,8 @@ class Lineup:
 
 
 Rival = Literal["twin", "plain", "whole", "fp32"]
-"""Full attention, VECA unfolded, VECA with all cores that were run, all in the same precision; and the
-same contender in fp32."""
+"""Full attention, VECA unfolded, VECA with all cores that were run, all in the same precision; and
+the same contender in fp32."""
 
 RIVALS: tuple[Rival, ...] = get_args(Rival)
 

@@ -1,7 +1,7 @@
 """The demo: photos through several budgets, as numbers, small pictures and one self-contained page.
 
-`run_demo` computes, `page` renders `demo.html`. The sample photos ship with scikit-image, so nothing
-is downloaded.
+`run_demo` computes, `page` renders `demo.html`. The sample photos ship with scikit-image, so
+nothing is downloaded.
 """
 
 import base64

@@ -1,8 +1,8 @@
 """Figures drawn with matplotlib: import this where a figure is drawn, since it is an extra.
 
-Panels are numbers and words, `draw` puts them on paper. `quality_panels`: quality against budget, one panel for each
-task and dataset; a model with budgets is a line with a band of a standard deviation over seeds, any
-other model is a level from side to side.
+Panels are numbers and words, `draw` puts them on paper. `quality_panels`: quality against budget,
+one panel for each task and dataset; a model with budgets is a line with a band of a standard
+deviation over seeds, any other model is a level from side to side.
 """
 
 import io

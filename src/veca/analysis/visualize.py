@@ -1,10 +1,11 @@
 """Features and cores as arrays to look at; nothing here draws.
 
-`pca_colors`: three main directions of many feature maps become red, green and blue. One basis serves
-all maps that are to be compared (budgets, layers, photos), so one color means one thing in all.
+`pca_colors`: three main directions of many feature maps become red, green and blue. One basis
+serves all maps that are to be compared (budgets, layers, photos), so one color means one thing in
+all.
 
-`regions`, `heat`, `paths_svg`: which core reads where, and how cores move. A core keeps its color at
-every budget: hue follows the direction of its starting point from the center, so neighbors look
+`regions`, `heat`, `paths_svg`: which core reads where, and how cores move. A core keeps its color
+at every budget: hue follows the direction of its starting point from the center, so neighbors look
 alike.
 
 `Line` and `Panel`: what a figure shows, as numbers and words; `figures.py` draws them.

@@ -127,7 +127,7 @@ class BackboneConfig:
         kernel, budget = self.local_kernel, self.default_budget
         if type(kernel) is not int or kernel < 0 or (kernel and kernel % 2 == 0) or kernel == 1:
             raise ValueError(
-                f"local_kernel={kernel!r} is invalid; use 0 for none, or an odd side such as 3 or 5."
+                f"local_kernel={kernel!r} is invalid; use 0 for none or an odd side such as 3 or 5."
             )
         if self.core_motion not in get_args(CoreMotion):
             raise ValueError(

@@ -37,7 +37,8 @@ HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
 veca probe TASK --help lists the flags and the supported layouts of DATA.
 Example: veca probe knn photos --model tiny --budgets 8,64 --out probes"""
 
-DESCRIPTION = """Evaluate frozen features by a probe at every budget, with the same code for all models.
+DESCRIPTION = """Evaluate frozen features by a probe at every budget, with the same code for all
+models.
 
 DATA is a folder: train/CLASS/ and val/CLASS/ with images; images/, masks/, classes.txt, train.txt
 and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published data
@@ -56,10 +57,10 @@ then 1.
 
 Example: veca probe suite paper.toml --out probes"""
 
-QUALITY_DESCRIPTION = """Write all numbers of one model in some reports to a small file for programs,
-to lie beside its weights: every metric by task, data set, resolution, budget and share of the
-hidden units, with a 95 % interval where per-image results exist. Rows are found by the hash of the
-weights, whether the model was measured as such, as a baseline or as a teacher.
+QUALITY_DESCRIPTION = """Write all numbers of one model in some reports to a small file for
+programs, to lie beside its weights: every metric by task, data set, resolution, budget and share
+of the hidden units, with a 95 % interval where per-image results exist. Rows are found by the hash
+of the weights, whether the model was measured as such, as a baseline or as a teacher.
 
 Example: veca probe quality probes/report.json --model runs/tiny --out runs/tiny/quality.json"""
 

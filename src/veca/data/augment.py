@@ -62,7 +62,7 @@ def draw_operation(draw: random.Random) -> tuple[Operation, float]:
     return operation, -strength if operation.signed and negative else strength
 
 
-def _affine(image: Image.Image, *matrix: float) -> Image.Image:
+def _affine(image: Image.Image, *matrix: int | float) -> Image.Image:
     """Transform by a matrix that maps new positions to old ones."""
     return image.transform(
         image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=(0, 0, 0)

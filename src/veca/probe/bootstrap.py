@@ -335,7 +335,7 @@ def _pairs(table: Section, baseline: ModelKey) -> Iterator[Pair]:
 
 
 def _without_reference(tables: Sequence[Section], baseline: ModelKey) -> Iterator[str]:
-    """Sentences on numbers of models that a number of the baseline exists for, but none to match."""
+    """Sentences on models whose numbers have a baseline, but none that matches."""
     measured = {
         (table.row.task, table.row.data) for table in tables if _candidates(table, baseline)[1]
     }

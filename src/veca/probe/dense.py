@@ -303,7 +303,7 @@ class DenseHead(nn.Module):
 
 
 class NormalizedHead(nn.Module):
-    """A head in training, on normalized features: affine parameters of the BatchNorm and weights."""
+    """A head in training, on normalized features: BatchNorm's affine parameters and weights."""
 
     def __init__(self, outputs: int, width: int, patch_width: int, seed: int) -> None:
         super().__init__()
@@ -410,7 +410,7 @@ def lr_at(protocol: DenseProtocol, peak: float, step: int) -> float:
     'poly': (1 - t / T) ** power, from the peak to `min_lr`.
     'warmup-cosine': a linear warmup, times what is left linearly, then half a cosine over the whole
         length, so that it continues slightly below the peak (DINOv3).
-    'one-cycle': half a cosine over the whole length, times a linear warmup; at least 1 / 1000 of the
+    'one-cycle': half a cosine over the whole length, times a linear warmup; >= 1 / 1000 of the
         peak in the warmup and 1 / 25,000 after it (DINOv3's depth).
     """
     done = step / protocol.steps

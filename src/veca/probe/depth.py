@@ -89,7 +89,7 @@ class DepthBins:
 def predict_depth_map(
     head: Callable[..., Tensor], bins: DepthBins, views: Sequence[View]
 ) -> Float[Tensor, "height width"]:
-    """Meters of each pixel: the mean over an image and its mirror image, in the order of `FLIPS`."""
+    """Meters of each pixel: mean over an image and its mirror image, in the order of `FLIPS`."""
     maps = []
     for (features, grid), flipped in zip(views, FLIPS, strict=True):
         found = merge_windows(bins.meters(head(features)), grid)[0]

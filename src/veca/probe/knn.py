@@ -1,8 +1,8 @@
 """Nearest neighbors of images and of patches.
 
-Image kNN is exact and takes bounded memory, and its result does not depend on chunks, threads, ranks
-or the device. Features are normalized and rounded to multiples of 2**-26; products of two such
-numbers are multiples of 2**-52, so double precision holds their sums exactly in any order. The
+Image kNN is exact and takes bounded memory, and its result does not depend on chunks, threads,
+ranks or the device. Features are normalized and rounded to multiples of 2**-26; products of two
+such numbers are multiples of 2**-52, so double precision holds their sums exactly in any order. The
 rounding changes a similarity by about 1e-8, less than the features' own precision. Ties are broken
 by the order of the training set.
 

@@ -5,11 +5,12 @@ are not penalized. With two classes scikit-learn has one row of weights w; here 
 -w / 2 with twice the penalty, which has the same optimum. A class without training images gets no
 weights and the bias minus infinity.
 
-The solver is a Newton-CG method. On badly conditioned features L-BFGS, which DINOv2 and scikit-learn
-use, still has a gradient of 1e-4 after a thousand steps, where Newton needs a few hundred cheaper
-products. Three things make it fast: features are centered and rotated to their principal axes, so
-that the diagonal of the Hessian is a good preconditioner; a line search multiplies no matrices, as
-logits are linear in the step length; and a fit starts from those with stronger penalties.
+The solver is a Newton-CG method. On badly conditioned features L-BFGS, which DINOv2 and
+scikit-learn use, still has a gradient of 1e-4 after a thousand steps, where Newton needs a few
+hundred cheaper products. Three things make it fast: features are centered and rotated to their
+principal axes, so that the diagonal of the Hessian is a good preconditioner; a line search
+multiplies no matrices, as logits are linear in the step length; and a fit starts from those with
+stronger penalties.
 """
 
 import math

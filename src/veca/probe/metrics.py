@@ -1,6 +1,6 @@
 """Metrics of classification, segmentation and depth.
 
-Classification: labels are class indices, or booleans (N, K) where an image may have several classes;
+Classification: labels are class indices, or booleans (N, K) for images of several classes;
 a prediction is then correct if it is one of them, and images without a class are left out, as in
 ImageNet-ReaL. Ties between scores are broken by class index, and a row with a NaN is wrong.
 
@@ -168,7 +168,7 @@ def confusion_matrix(
     labels, predicted = labels.flatten()[counted].long(), predicted.flatten()[counted].long()
     if len(labels) and int(labels.max()) >= num_classes:
         raise ValueError(
-            f"a mask has class {int(labels.max())}, but the dataset has {num_classes} classes, from "
+            f"a mask has class {int(labels.max())}, but the dataset has {num_classes}, from "
             "0 on; check its label map."
         )
     pairs = torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
@@ -190,7 +190,7 @@ def mean_iou(
     union: Int64[Tensor, "*sets K"],
     eval_classes: Sequence[int] | None = None,
 ) -> Float64[Tensor, "*sets"]:
-    """Mean IoU in percent; classes outside `eval_classes` only count in the unions of the others."""
+    """Mean IoU in percent; classes outside `eval_classes` count in the unions of the others."""
     return 100 * _mean(_ratio(intersection, union), eval_classes)
 
 
@@ -346,7 +346,7 @@ def _eval_crop(sides: Sides, crop: str) -> tuple[slice, slice]:
     if crop == "eigen-nyu":
         if sides != NYU_SIDES:
             raise ValueError(
-                f"Eigen's crop of NYU needs images of 480 x 640 pixels, not {height} x {width}; use "
+                f"Eigen's crop of NYU needs images of 480 x 640, not {height} x {width}; use "
                 "the images as published."
             )
         return slice(45, 471), slice(41, 601)

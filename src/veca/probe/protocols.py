@@ -276,7 +276,7 @@ class DenseProtocol(Protocol):
     """Crops of each training image whose features are cached and shared by all seeds; None draws
     new crops at every step."""
     pixel_stride: int = 1
-    """The loss is computed on every n-th row and column of pixels, with a random offset per step."""
+    """The loss sees every n-th row and column of pixels, with a random offset per step."""
     held_out_share: float = 0.1
     """Share of the training images to choose on, if the dataset has no validation split."""
     num_validations: int = 1
@@ -311,7 +311,7 @@ class SegmentationProtocol(DenseProtocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DepthProtocol(DenseProtocol):
-    """Depth as the mean of fixed bins, weighted by the outputs of the head (AdaBins without MLP)."""
+    """Depth as a mean of fixed bins, weighted by the head's outputs (AdaBins without MLP)."""
 
     augment: DepthAugment = field(default_factory=DepthAugment)
     bins: int = 256
@@ -404,7 +404,7 @@ SEGMENTATION: dict[str, SegmentationProtocol] = {
         pixel_stride=8,
     ),
 }
-"""The small ones: 2,000 steps at 256 pixels on the same four cached crops of each image, the loss on
+"""The small ones: 2,000 steps at 256 pixels on four cached crops of each image, the loss on
 one pixel of 64, test images seen whole; 'paper-small' chooses among four steps."""
 
 PAPER_STEPS: Mapping[str, int] = {
@@ -528,7 +528,7 @@ def adapt(
 ) -> AnyProtocol:
     """A protocol as used with a model; `resolution` and `feature` override it.
 
-    With patches of 14 pixels the paper uses other resolutions, and its heads on SigLIP 2 see patches
+    With patches of 14 pixels the paper uses other resolutions; its heads on SigLIP 2 see patches
     only.
     """
     if feature is not None and feature not in protocol.features:

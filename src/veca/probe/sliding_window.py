@@ -98,7 +98,7 @@ def merge_windows(
 def argmax_pixels(
     maps: Float[Tensor, "G K rows columns"], grid: WindowGrid
 ) -> UInt8[Tensor, "height width"]:
-    """The class of each pixel, from the merged logits; these may take gigabytes and come in strips."""
+    """The class of each pixel; merged logits may take gigabytes, so they come in strips."""
     height, width = grid.original
     found = torch.empty(height, width, dtype=torch.uint8, device=maps.device)
     for top, strip in _strips(maps, grid, max(1, MAX_STRIP_NUMBERS // (maps.shape[1] * width))):
@@ -107,7 +107,7 @@ def argmax_pixels(
 
 
 def bilinear(cells: int, pixels: int) -> Float[Tensor, "pixels cells"]:
-    """The matrix that resizes `cells` values to `pixels`, as torch does with align_corners=False."""
+    """The matrix that resizes `cells` to `pixels`, as torch does with align_corners=False."""
     centers = ((torch.arange(pixels, dtype=torch.float64) + 0.5) * cells / pixels - 0.5).clamp(
         min=0
     )

@@ -114,7 +114,8 @@ def quick(stage: Stage = 1) -> Recipe:
     """A small student from scratch in about five minutes on two CPU cores.
 
     Given no images, it trains on crops of photographs that installed packages contain (extra
-    `samples`) and on synthetic patterns, and reports how far each budget is below the constant predictor.
+    `samples`) and synthetic patterns, and reports how far each budget is below the constant
+    predictor.
     Run: veca distill quick --out runs/quick
     """
     del stage  # there is one

@@ -70,7 +70,7 @@ def crop_photographs(config: DistillConfig, out: Path) -> DistillConfig:
 
 
 def write_crops(folder: Path, photographs: Sequence[tuple[str, str]], count: int) -> None:
-    """Fill a folder, half with crops, half with patterns, unless it exists; it appears when complete.
+    """Fill a folder with crops and patterns unless it exists; it appears when complete.
 
     Raises:
         DataError: none of the packages is installed.

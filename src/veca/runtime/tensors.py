@@ -369,7 +369,7 @@ def bytes_of(tensor: Tensor | NDArray[Any]) -> memoryview:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of any safetensors file, also of others, in memory of their own; no hash is checked.
+    """All tensors of any safetensors file, copied into memory; no hash is checked.
 
     A file that is not whole raises the library's own SafetensorError.
     """

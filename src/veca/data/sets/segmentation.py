@@ -60,7 +60,7 @@ def apply_label_map(
         known = np.flatnonzero(label_map != UNKNOWN)
         raise DataError(
             f"a mask holds the numbers {', '.join(map(str, unknown[:MAX_LISTED]))}{more}, which "
-            f"are not among the {len(known)} numbers of this dataset in {known[0]}..{known[-1]}; use "
+            f"are not among the {len(known)} of this dataset in {known[0]}..{known[-1]}; use "
             "the masks as published, not converted ones."
         )
     return classes
