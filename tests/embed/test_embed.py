@@ -393,7 +393,7 @@ def test_all_hidden_units_are_the_same_as_no_share() -> None:
     [
         (EmbedConfig(budget=5), "budget=5 is outside 1..4"),
         (EmbedConfig(ffn=2.0), "ffn=2.0 is outside"),
-        (EmbedConfig(size=0), "size=0 is not a number of pixels"),
+        (EmbedConfig(size=0), "size=0 is invalid: it must be an integer >= 1"),
         (EmbedConfig(size=40, fit="crop"), "size=40 is not a multiple of the patch size"),
     ],
 )

@@ -15,10 +15,9 @@ from torch import Tensor
 from tests.probe.fixtures import COLORS, CellModel, by_setting, class_split, color_set, context_in
 from veca.data.images import DataError
 from veca.data.listing import TableBuilder
-from veca.data.sets.dataset import LabeledDataset, Split
+from veca.data.sets.dataset import LabeledDataset, Split, check_same_classes
 from veca.probe import classification as module
 from veca.probe.classification import (
-    check_same_classes,
     evaluate_knn,
     evaluate_linear,
     evaluate_logistic,

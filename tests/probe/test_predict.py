@@ -318,6 +318,7 @@ def test_no_damaged_head_is_used(
 ODD = st.sampled_from([None, True, -1, 0, 3, 10**9, 1e300, -0.5, "", "x", [], [1], {}, {"x": 1}])
 
 
+@pytest.mark.compiled  # without the shape hook, which would refuse odd values first
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

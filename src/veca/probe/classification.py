@@ -228,28 +228,6 @@ def metrics_for(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[st
     return classification_metrics(scores, labels, counted)
 
 
-def check_same_classes(other: LabeledDataset, data: LabeledDataset) -> None:
-    """Require that heads of `data` can be tested on another dataset."""
-    if other.kind != "classes" or len(other.classes) != len(data.classes):
-        raise DataError(
-            f"{other.name} has {len(other.classes)} classes of {other.kind}, {data.name} has "
-            f"{len(data.classes)}; --also needs datasets with the same classes."
-        )
-    if other.uses_head_of not in {None, data.name}:
-        raise DataError(
-            f"{other.name} is tested with heads of {other.uses_head_of}, not of {data.name}; use "
-            f"{other.uses_head_of}=FOLDER as the dataset to fit on."
-        )
-    if other.uses_head_of is None and other.classes != data.classes:
-        first = next(
-            pair for pair in zip(other.classes, data.classes, strict=True) if pair[0] != pair[1]
-        )
-        raise DataError(
-            f"{other.name} has the class {first[0]!r} where {data.name} has {first[1]!r}; --also "
-            "needs datasets with the same classes."
-        )
-
-
 def _votes(  # noqa: PLR0913, PLR0917
     train: Tensor,
     labels: Tensor,

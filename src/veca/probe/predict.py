@@ -434,7 +434,9 @@ def predict_classes(
             head.tensors[name].to(model.device).float() for name in ("features", "shares")
         )
         facts = head.facts
-        maps = MemoryBank(features, shares, facts["neighbors"], facts["temperature"])(observed)
+        maps = MemoryBank(features, shares, facts["neighbors"], float(facts["temperature"]))(
+            observed
+        )
     return argmax_pixels(maps, layout).cpu()
 
 

@@ -8,40 +8,32 @@ import datetime
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import Kind, LabeledDataset
+from veca.data.sets.dataset import Kind, LabeledDataset, check_same_classes
 from veca.data.sets.registry import SETS, read_set
-from veca.probe.classification import (
-    check_same_classes,
-    evaluate_knn,
-    evaluate_linear,
-    evaluate_logistic,
-)
-from veca.probe.depth import evaluate_depth
 from veca.probe.feature_cache import RunContext
-from veca.probe.knn import evaluate_dense_knn
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenModel, find_model, time_models
 from veca.probe.predict import save_result
 from veca.probe.protocols import Protocol, adapt, find_protocol, training_split
 from veca.probe.rows import ProbeResult, Role, Row, Setting, Task, Unit
-from veca.probe.segmentation import evaluate_segmentation
 from veca.probe.suite import Job
 from veca.runtime import VERSION
 
-TASKS: Mapping[Task, Callable[..., Iterator[ProbeResult]]] = {
-    "knn": evaluate_knn,
-    "logistic": evaluate_logistic,
-    "linear": evaluate_linear,
-    "segmentation": evaluate_segmentation,
-    "dense-knn": evaluate_dense_knn,
-    "depth": evaluate_depth,
+TASKS: Mapping[Task, tuple[str, str]] = {
+    "knn": ("veca.probe.classification", "evaluate_knn"),
+    "logistic": ("veca.probe.classification", "evaluate_logistic"),
+    "linear": ("veca.probe.classification", "evaluate_linear"),
+    "segmentation": ("veca.probe.segmentation", "evaluate_segmentation"),
+    "dense-knn": ("veca.probe.knn", "evaluate_dense_knn"),
+    "depth": ("veca.probe.depth", "evaluate_depth"),
 }
-"""Called with model, settings, dataset, protocol, seeds and context; classification tasks also with
-further datasets to test on."""
+"""Module and function of a task, imported when it runs. Called with model, settings, dataset,
+protocol, seeds and context; classification tasks also with further datasets to test on."""
 
 KINDS: Mapping[Task, Kind] = {
     "knn": "classes", "logistic": "classes", "linear": "classes",
@@ -66,6 +58,12 @@ MAX_HASHED_BYTES = 2**28
 """Of masks or depth; of larger splits `SAMPLED_TARGETS` files are hashed."""
 
 SAMPLED_TARGETS = 64
+
+
+def _evaluation(task: Task) -> Callable[..., Iterator[ProbeResult]]:
+    """The function of a task."""
+    module, name = TASKS[task]
+    return getattr(import_module(module), name)
 
 
 class Probe(NamedTuple):
@@ -121,7 +119,7 @@ class Evaluator:
                 f"protocol {probe.protocol.name}."
             )
             more = {"also": also} if data.kind == "classes" else {}
-            evaluate = TASKS[job.task]
+            evaluate = _evaluation(job.task)
             for result in evaluate(
                 probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, **more
             ):

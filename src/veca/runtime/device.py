@@ -34,15 +34,15 @@ ResolvedPrecision = Literal["fp32", "bf16"]
 """The precision of a computation, as recorded with its results."""
 
 
-def resolve_precision(precision: Precision, device: torch.device | str) -> ResolvedPrecision:
+def resolve_precision(precision: str, device: torch.device | str) -> ResolvedPrecision:
     """The precision on a device; one requested by name is always used."""
     if precision not in get_args(Precision):
         raise ValueError(
             f"precision={precision!r} is unknown; use {', '.join(get_args(Precision))}."
         )
-    if precision != "auto":
-        return precision
-    return "bf16" if computes_bf16(torch.device(device)) else "fp32"
+    if precision == "auto":
+        precision = "bf16" if computes_bf16(torch.device(device)) else "fp32"
+    return "bf16" if precision == "bf16" else "fp32"
 
 
 def computes_bf16(device: torch.device) -> bool:

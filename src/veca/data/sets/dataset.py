@@ -486,3 +486,25 @@ def read_matlab(path: Path, variable: str) -> NDArray[Any]:
             f"{path} has no readable variable {variable} ({reason(error)}); get it again."
         ) from error
     return np.atleast_1d(found)
+
+
+def check_same_classes(other: LabeledDataset, data: LabeledDataset) -> None:
+    """Require that heads of `data` can be tested on another dataset."""
+    if other.kind != "classes" or len(other.classes) != len(data.classes):
+        raise DatasetError(
+            f"{other.name} has {len(other.classes)} classes of {other.kind}, {data.name} has "
+            f"{len(data.classes)}; --also needs datasets with the same classes."
+        )
+    if other.uses_head_of not in {None, data.name}:
+        raise DatasetError(
+            f"{other.name} is tested with heads of {other.uses_head_of}, not of {data.name}; use "
+            f"{other.uses_head_of}=FOLDER as the dataset to fit on."
+        )
+    if other.uses_head_of is None and other.classes != data.classes:
+        first = next(
+            pair for pair in zip(other.classes, data.classes, strict=True) if pair[0] != pair[1]
+        )
+        raise DatasetError(
+            f"{other.name} has the class {first[0]!r} where {data.name} has {first[1]!r}; --also "
+            "needs datasets with the same classes."
+        )
