@@ -251,8 +251,8 @@ def test_a_state_that_is_not_finite_is_never_saved(
 
 
 @pytest.mark.parametrize("value", [math.nan, (1, 2), {1: 2}, torch.zeros(1)], ids=str)
-def test_metadata_that_json_would_change_is_refused_by_name(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"step 5 was not saved: .*\['outer'\]\['inner'\]"):
+def test_metadata_that_json_would_change_is_refused(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"step 5 was not saved: metadata .*JSON"):
         CheckpointManager(tmp_path).save(5, state(5), {"outer": {"inner": value}})
     assert not names_in(tmp_path)
 

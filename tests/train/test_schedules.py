@@ -172,9 +172,9 @@ def test_phases_that_leave_steps_out_or_overlap_are_refused(
 def test_a_phase_that_cannot_be_drawn_from_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one size"):
         ResolutionPhase(sizes=())
-    with pytest.raises(ValueError, match="one number above 0 for each size"):
+    with pytest.raises(ValueError, match="one number above 0 for each of sizes"):
         ResolutionPhase(sizes=(64, 96), weights=(1.0,))
-    with pytest.raises(ValueError, match="one number above 0 for each size"):
+    with pytest.raises(ValueError, match="one number above 0 for each of sizes"):
         ResolutionPhase(sizes=(64, 96), weights=(1.0, 0.0))
     with pytest.raises(ValueError, match=r"in \[0, 1\]"):
         ResolutionPhase(sizes=(64,), from_share=1.5)
@@ -232,7 +232,7 @@ def test_own_weights_replace_the_papers() -> None:
 
 @pytest.mark.parametrize("weights", [[1, 1], [0] * 8, [-1, *[1] * 7]])
 def test_weights_that_cannot_be_drawn_from_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="give 8 numbers of 0 or more"):
+    with pytest.raises(ValueError, match="give 8 numbers >= 0"):
         draw_budget(CONFIG, 0, 0, weights)
 
 
