@@ -112,7 +112,7 @@ def test_auto_is_fp32_on_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.compiled  # without the shape hook, which would refuse it first
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ValueError, match=r"precision='fp16' is unknown; use fp32, bf16, auto\."):
-        resolve_precision("fp16", CPU)  # type: ignore[arg-type]
+        resolve_precision("fp16", CPU)
 
 
 def test_fp32_leaves_an_outer_autocast_alone() -> None:
