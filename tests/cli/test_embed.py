@@ -219,7 +219,7 @@ def test_a_run_that_is_stopped_by_signals_goes_on_to_the_same_bytes_and_leaves_n
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embed_module, "SHARD_ROWS", 8)
-    write_pictures(folder / "photos", 400)
+    write_pictures(folder / "photos", 800)  # enough to be still running when a signal arrives
     (folder / "photos" / "0100.png").write_bytes(b"")
     for name in ("stopped", "whole"):
         (folder / name).mkdir()
@@ -229,13 +229,19 @@ def test_a_run_that_is_stopped_by_signals_goes_on_to_the_same_bytes_and_leaves_n
     out, workers = folder / "stopped" / "out", []
     for shards, number, exit_code in (
         (5, signal.SIGKILL, -signal.SIGKILL),
-        (15, signal.SIGTERM, -signal.SIGTERM),  # 143 for a shell
-        (25, signal.SIGINT, 130),
+        (10, signal.SIGTERM, -signal.SIGTERM),  # 143 for a shell
+        (15, signal.SIGINT, 130),
     ):
-        found, started_here = stopped_after(given, shards, out, number)
+        for _ in range(3):
+            found, started_here = stopped_after(given, shards, out, number)
+            if found:
+                break
+            # Python ignores Ctrl-C where it hits a destructor; a person would press it again.
+            for name in (file for file in out.iterdir() if file.name >= f"shard-{shards - 1:05}"):
+                name.unlink()
         assert found == exit_code
         workers += started_here
-    assert 24 <= len(Collection.open(out).shards) < 50
+    assert 14 <= len(Collection.open(out).shards) < 100
     assert Collection.open(out).missing > 0
     assert main(given) == 0
     monkeypatch.chdir(folder / "whole")
