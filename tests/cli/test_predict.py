@@ -216,6 +216,7 @@ def test_depth_is_drawn_and_written_in_the_unit_that_holds_it(
         (["empty", "a.png"], "empty contains no head; give the --out folder"),
         (["many", "a.png"], "many contains 10 heads; name one of them: many/heads/0.safetensors, "),
         (["many/heads", "a.png"], "many/heads/7.safetensors and 2 more."),
+        (["head.safetensors", "a.png", "--model", "none"], "'none' is not a known model"),
         (["head.safetensors", "a.png", "--model", "tiny"], "tiny is not the model that the head"),
         (["gone.safetensors", "a.png"], "moved, cannot be loaded ("),
     ],

@@ -330,9 +330,9 @@ def test_a_suite_skips_finished_jobs_and_continues_without_a_missing_dataset(
 
 def environment() -> dict[str, str]:
     """Of a process that finds this project from any folder."""
-    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    own = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return {**own, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
 
 
 @pytest.mark.workers

@@ -50,8 +50,7 @@ from veca.probe.metrics import (
     unions,
 )
 from veca.probe.report import comparison_lines
-from veca.probe.rows import CLASS_TASKS, Row, mean_over_seeds
-from veca.probe.run import TASK_SPECS
+from veca.probe.rows import Row, mean_over_seeds
 from veca.runtime.tensors import save_tensors
 
 NAMES = ("a", "b", "c", "d")
@@ -218,30 +217,24 @@ def test_the_files_of_a_row_give_its_number(tmp_path: Path) -> None:
     assert loaded(tmp_path, rows[2], replace(rows[2], seed=9)) is None  # a seed is missing
 
 
-def test_per_image_results_are_found_by_weights_whatever_role_and_name(tmp_path: Path) -> None:
-    one = class_row(tmp_path, correct_of(0), model="runs/best")
-    assert loaded(tmp_path, replace(one, role="baseline", model="./runs/best"))
-    assert loaded(tmp_path, replace(one, weights="b" * 64)) is None
-    nameless = class_row(tmp_path, correct_of(1), model="a", weights=None)
-    assert loaded(tmp_path, nameless)
-    assert loaded(tmp_path, replace(nameless, model="b")) is None
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"data_sha256": "8" * 64}, {"budget": 16}, {"ffn": 0.5}, {"resolution": 64}, {"seed": 1},
         {"task": "logistic"}, {"protocol_sha256": "1" * 64}, {"feature": "patch-mean"},
         {"counts": {"train": 8, "test": 60}}, {"metric": "map_k20"}, {"metric": "top1_k10"},
-        {"value": 1.0},
+        {"value": 1.0}, {"weights": "b" * 64},
     ],
 )  # fmt: skip
-def test_per_image_results_of_another_number_are_not_used(
+def test_per_image_results_are_found_by_weights_and_not_used_for_another_number(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     one = class_row(tmp_path, correct_of(0))
-    assert loaded(tmp_path, one)
+    assert loaded(tmp_path, replace(one, role="baseline", model="./runs/best"))
     assert loaded(tmp_path, replace(one, **change)) is None
+    nameless = class_row(tmp_path, correct_of(1), model="a", weights=None)
+    assert loaded(tmp_path, nameless)
+    assert loaded(tmp_path, replace(nameless, model="b")) is None
 
 
 def test_damaged_and_foreign_files_are_skipped_and_the_newest_one_wins(tmp_path: Path) -> None:
@@ -301,7 +294,7 @@ def test_every_ratio_is_that_of_the_reported_numbers(tmp_path: Path) -> None:
     assert classes["ratio"] == classes["model"] / classes["baseline"]
 
 
-def test_the_interval_of_classes_is_that_of_drawing_the_images_of_each_data_set_by_hand(
+def test_the_interval_of_classes_is_that_of_drawing_the_images_of_each_dataset_by_hand(
     tmp_path: Path,
 ) -> None:
     kinds: list[dict[str, Any]] = [{}, {**LOGISTIC, "seed": 0}, {**LOGISTIC, "seed": 1}, DOGS]
@@ -331,7 +324,7 @@ def test_the_interval_of_classes_is_that_of_drawing_the_images_of_each_data_set_
     assert [found["low"], found["high"]] == pytest.approx([low, high], abs=(high - low) / 10)
 
 
-def test_tasks_on_one_data_set_are_drawn_together(tmp_path: Path) -> None:
+def test_tasks_on_one_dataset_are_drawn_together(tmp_path: Path) -> None:
     # Where one task is right exactly where the other is not, their mean is equal in every draw.
     right = correct_of(0)
     rows = [
@@ -459,10 +452,6 @@ def test_every_baseline_has_a_comparison_of_its_own_and_is_not_compared_with_its
     assert [line["model"] for line in second["lines"]] == ["runs/tiny", "runs/full"]
     assert first["lines"][0]["numbers"][0]["baseline"] == others[0].value
     assert second["lines"][0]["numbers"][0]["baseline"] == others[1].value
-
-
-def test_the_tasks_whose_numbers_are_averaged_are_those_of_classes() -> None:
-    assert set(CLASS_TASKS) == {task for task, one in TASK_SPECS.items() if one.kind == "classes"}
 
 
 def test_the_section_has_the_mean_of_classes_and_the_ratios_of_dense_tasks(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ GRAY = image_from_array(np.full((24, 32, 3), 90, np.uint8))
 
 
 def predict(head: SavedHead) -> None:
-    """Use a head in the way of its task."""
+    """Use a head as its task does."""
     model: FrozenModel = ColorModel() if head.task in DENSE_TASKS else PixelModel(CPU)
     if head.task == "depth":
         predict_depth(model, head, GRAY)

@@ -34,10 +34,10 @@ from veca.probe.report import ReportError, write_report
 from veca.probe.rows import Row
 
 
-def quality(rows: list[Row], *cases: Path, **changes: Any) -> Quality:
+def quality(rows: list[Row], *folders: Path, **changes: Any) -> Quality:
     """The measurements of the model of made-up rows."""
     known: dict[str, Any] = {"model": "tiny", "weights": DIGEST, "date": "2026-05-12"}
-    return quality_of(rows, cases, **known | {"rounds": 400} | changes)
+    return quality_of(rows, folders, **known | {"rounds": 400} | changes)
 
 
 def test_a_value_is_the_mean_over_seeds_with_what_identifies_it(tmp_path: Path) -> None:
@@ -69,9 +69,10 @@ def test_an_interval_is_that_of_a_share_of_images(tmp_path: Path) -> None:
     assert sure.interval == (100, 100)
 
 
-def test_without_cases_a_value_has_no_interval() -> None:
-    (found,) = quality([row(value=61.25)]).rows
-    assert (found.value, found.interval) == (61.25, None)
+def test_a_value_may_have_no_interval_and_be_partial_and_single_classes_are_left_out() -> None:
+    rows = [row(metric="miou", value=61.25, partial=("some are missing.",))]
+    (found,) = quality([*rows, row(metric="iou/cat", partial=("some are missing.",))]).rows
+    assert (found.metric, found.value, found.interval, found.partial) == ("miou", 61.25, None, True)
 
 
 def test_full_attention_has_no_budget_and_is_found_in_whatever_role_it_was_measured(
@@ -107,51 +108,34 @@ def test_seeds_may_be_spread_over_reports_and_a_later_report_replaces_a_number(
             [class_row(folder / "per_image", correct_of(seed), **LOGISTIC, seed=seed)], folder
         )
         paths.append(folder / "report.json")
-    (found,) = quality(*_with_cases(paths)).rows
+    (found,) = quality(*_with_folders(paths)).rows
     assert found.seeds == (0, 1)
     assert found.interval is not None
     (first,), _ = report_files(paths[:1])
     write_report([replace(first, value=12.5)], tmp_path / "2")
-    (found,) = quality(*_with_cases([paths[0], tmp_path / "2"])).rows
+    (found,) = quality(*_with_folders([paths[0], tmp_path / "2"])).rows
     assert (found.value, found.seeds) == (12.5, (0,))
-    assert found.interval is None  # the cases are those of the number before
+    assert found.interval is None  # the per-image results are those of the number before
 
 
-def _with_cases(paths: list[Path]) -> list[Any]:
+def _with_folders(paths: list[Path]) -> list[Any]:
     """Rows and folders as `quality` takes them."""
-    rows, cases = report_files(paths)
-    return [rows, *cases]
+    rows, folders = report_files(paths)
+    return [rows, *folders]
 
 
-def test_numbers_of_single_classes_stay_in_the_report() -> None:
-    rows = [row(metric="miou"), row(metric="iou/cat")]
-    assert [one.metric for one in quality(rows).rows] == ["miou"]
-
-
-def test_rows_of_a_set_that_is_not_whole_say_so() -> None:
-    (found,) = quality([row(partial=("some are missing.",))]).rows
-    assert found.partial
-
-
-def test_reports_that_do_not_know_the_weights_are_refused() -> None:
+def test_reports_without_one_number_for_each_measurement_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QualityError, match=r"no number of tiny.*runs/tiny \(0123456789abcdef\)"):
         quality([row()], weights="a" * 64)
-
-
-def test_two_numbers_for_one_measurement_are_refused() -> None:
-    rows = [row(data_sha256="1" * 64), row(data_sha256="2" * 64)]
     with pytest.raises(QualityError, match="two numbers for top1_k20 of knn on pets at 128 px"):
-        quality(rows)
-
-
-def test_a_report_that_is_not_there_is_refused(tmp_path: Path) -> None:
+        quality([row(data_sha256="1" * 64), row(data_sha256="2" * 64)])
     with pytest.raises(ReportError, match=r"none\.json cannot be read"):
         report_files([tmp_path / "none.json"])
     with pytest.raises(QualityError, match="no report was given"):
         report_files([])
 
 
-def test_a_file_is_read_as_it_was_written_and_of_its_own_weights_only(tmp_path: Path) -> None:
+def test_a_file_is_read_back_for_its_own_weights_only(tmp_path: Path) -> None:
     path = tmp_path / "quality.json"
     rows = [class_row(tmp_path, correct_of(0), **DOGS), *depth_rows(), row(ffn=0.5)]
     written = quality(rows, tmp_path)

@@ -221,6 +221,7 @@ def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
     data: str, name: str
 ) -> None:
     assert TASK_SPECS.keys() == set(TASKS)
+    assert {task for task, spec in TASK_SPECS.items() if spec.kind == "classes"} == {*CLASS_TASKS}
     assert default_protocol("linear", data) == name
 
 

@@ -61,7 +61,7 @@ class PerImage(NamedTuple):
         return self.denominators.shape[1]
 
     def estimate(self, counts: Numbers) -> Numbers:
-        """The number for each draw; `counts` (rounds, images) says how often each image occurs."""
+        """The number for each draw; `counts` (rounds, images): how often each image occurs."""
         above, below = counts @ self.numerators, counts @ self.denominators
         present = below > 0
         ratios = np.divide(above, below, out=np.zeros_like(above), where=present)
@@ -173,7 +173,7 @@ def load_per_image(item: SeedMean, files: Mapping[str, Path]) -> PerImage | None
     """The per-image results of a number, of all its seeds.
 
     None if some are missing or damaged, if they do not give the reported number, or if the metric
-    is no mean over images.
+    is not a mean over images.
     """
     try:
         seeds = [load_tensors(files[_key(item.row, seed)]) for seed in item.seeds]
@@ -193,7 +193,7 @@ def _key(row: Row, seed: int) -> str:
 def _per_image(
     metric: str, seeds: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Any]]]
 ) -> PerImage:
-    """A metric from the per-image results of each seed; a KeyError if it is no mean over images."""
+    """A metric from the per-image results of each seed; KeyError if not a mean over images."""
 
     def stack(name: str) -> Numbers:
         return np.stack([tensors[name].double().numpy() for tensors, _ in seeds])
@@ -207,16 +207,13 @@ def _per_image(
     return mean_of(stack({"rmse": "rmse"}[metric]))
 
 
-class Resampled(NamedTuple):
-    """A number on resampled images."""
-
-    images: int
-    draws: Numbers
+Resample = Callable[[SeedMean], tuple[int, Numbers] | None]
+"""How many images a number is over, and its draws; None without per-image results."""
 
 
 def resample_all(
     items: Sequence[SeedMean], folders: Sequence[Path], rounds: int = ROUNDS
-) -> Callable[[SeedMean], Resampled | None]:
+) -> Resample:
     """Resample all numbers that have per-image results, those of one dataset together."""
     files = find_per_image(*folders)
     groups: dict[tuple[str, int], dict[str, PerImage]] = {}
@@ -225,14 +222,12 @@ def resample_all(
         if found is not None:
             data = item.row.data_sha256 or ascii(item.row.data)
             groups.setdefault((data, found.images), {})[item.row.identity("seed")] = found
-    draws: dict[str, Resampled] = {}
+    draws: dict[str, tuple[int, Numbers]] = {}
     for (data, images), group in groups.items():
         drawn = resample(list(group.values()), data, rounds=rounds)
-        draws |= {key: Resampled(images, one) for key, one in zip(group, drawn, strict=True)}
+        draws |= {key: (images, one) for key, one in zip(group, drawn, strict=True)}
     return lambda item: draws.get(item.row.identity("seed"))
 
-
-Resample = Callable[[SeedMean], Resampled | None]
 
 Pair = tuple[SeedMean, SeedMean]
 """A number of a model, and the baseline's."""
@@ -349,12 +344,10 @@ def _ratio(pairs: Sequence[Pair], resampled: Resample) -> dict[str, Any]:
     model = statistics.fmean(pair[0].mean for pair in pairs)
     baseline = statistics.fmean(pair[1].mean for pair in pairs)
     drawn = [(resampled(own), resampled(other)) for own, other in pairs]
-    whole = [(own, other) for own, other in drawn if own and other and own.images == other.images]
+    found = [(own[1], other[1]) for own, other in drawn if own and other and own[0] == other[0]]
     low = high = None
-    if baseline and len(whole) == len(pairs):
-        own, other = (
-            np.mean([one.draws for one in side], axis=0) for side in zip(*whole, strict=True)
-        )
+    if baseline and len(found) == len(pairs):
+        own, other = (np.mean(draws, axis=0) for draws in zip(*found, strict=True))
         with np.errstate(divide="ignore", invalid="ignore"):
             low, high = quantiles(own / other) or (None, None)
     ratio = model / baseline if baseline else None

@@ -125,7 +125,7 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
     found: dict[tuple[Any, ...], QualityRow] = {}
     for item in measured:
         row, drawn = item.row, resampled(item)
-        ends = None if drawn is None else quantiles(drawn.draws)
+        ends = None if drawn is None else quantiles(drawn[1])
         keys: dict[str, Any] = {name: getattr(row, name) for name in KEYS}
         place = tuple(math.inf if value is None else value for value in keys.values())
         if place in found:

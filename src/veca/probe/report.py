@@ -1,8 +1,8 @@
 """The report of an evaluation: `report.json`, `report.md`, a plot, and `comparison.json`.
 
-A folder keeps what was measured before: rows of a new run replace those of the same number, all
-others stay. With baselines, the page begins with the models relative to them. Where a paper has
-numbers on the same dataset, they follow in a table of their own.
+A report is continued: rows of a new run replace those of the same number, all others stay. With
+baselines, the page begins with the models relative to them. Numbers of the paper on the same
+datasets follow in tables of their own.
 """
 
 import json
@@ -176,7 +176,7 @@ def report_markdown(
         lines += [f"## {section.title}", "", *_facts(section), "", *section_table(section), ""]
         lines += [*_other_metrics(section), *_classes(section)]
     for section in sections(published_rows(rows)):
-        source = f"Not measured here: {section.row.data_facts['source']}. (?): looks like a slip."
+        source = f"Not measured here: {section.row.data_facts['source']}. (?): probably a typo."
         lines += [f"## Published: {section.title}", "", source, "", *section_table(section), ""]
     return "\n".join([*lines, LEGEND, "", *_models(rows), *_commands(rows)])
 
@@ -189,10 +189,10 @@ def report_tables(rows: Sequence[Row]) -> str:
 
 def markdown_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
     """A table without columns that contain '-' only, which lines up in a terminal too."""
-    kept = [column for column in range(len(titles)) if any(line[column] != "-" for line in lines)]
+    used = [column for column in range(len(titles)) if any(line[column] != "-" for line in lines)]
     # Names of models may be any path; they must not end a cell or a line.
     cells = [
-        [" ".join(line[column].split()).replace("|", "\\|") for column in kept]
+        [" ".join(line[column].split()).replace("|", "\\|") for column in used]
         for line in (titles, *lines)
     ]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]

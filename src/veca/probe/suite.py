@@ -11,8 +11,8 @@
     resolution = 128
     seeds = [0, 1, 2]
 
-A field of a job that `LISTS` names may be a list; the job then stands for every combination. A job
-that cannot be run, for example because its dataset is missing, does not stop the others.
+A field of a job that `LISTS` names may be a list; every combination is then a job. A job that
+cannot be run, for example because its dataset is missing, does not stop the others.
 """
 
 import itertools
