@@ -428,11 +428,10 @@ def test_without_anything_to_divide_by_there_is_no_ratio_or_no_interval(tmp_path
 
     found = line(few)  # some draws lack the only image that the baseline gets right
     assert (found["classes"]["low"], found["classes"]["high"]) == (None, None)
-    assert found["shown"]["share"] == f"{100 * int(right.sum()):.1f} %"
+    assert found["shown"]["classes"] == f"{100 * int(right.sum()):.1f} %"
     found = line(right & False)
     assert (found["classes"]["baseline"], found["classes"]["ratio"]) == (0.0, None)
-    assert found["shown"]["baseline's, %"] == "0.00"
-    assert "share" not in found["shown"]
+    assert "classes" not in found["shown"]
 
 
 def test_every_baseline_has_a_comparison_of_its_own_and_is_not_compared_with_itself(
@@ -461,14 +460,15 @@ def test_the_section_has_the_mean_of_classes_and_the_ratios_of_dense_tasks(tmp_p
     assert "95 % interval over 400 draws of the test images" in text[2]
     first, second = table(found)
     assert list(first) == [
-        "model", "budget", "px", "baseline at", "classes, %", "baseline's, %", "share", "numbers",
-        "segmentation on farm, miou", "dense-knn on farm, miou", "depth on rooms, rmse",
+        "model", "budget", "px", "baseline at", "classes", "knn on pets, top1_k20",
+        "knn on dogs, top1_k20", "logistic on pets, top1", "segmentation on farm, miou",
+        "dense-knn on farm, miou", "depth on rooms, rmse",
     ]  # fmt: skip
     assert [first[name] for name in list(first)[:4]] == ["runs/tiny", "8", "128", "whole 128 px"]
-    assert (first["numbers"], second["budget"]) == ("3", "64")
+    assert second["budget"] == "64"
     classes = found["lines"][0]["classes"]
     value, low, high = (100 * classes[name] for name in ("ratio", "low", "high"))
-    assert first["share"] == f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+    assert first["classes"] == f"{value:.1f} % [{low:.1f}, {high:.1f}]"
     depth = next(one for one in found["lines"][0]["numbers"] if one["task"] == "depth")
     text_of_depth = f"x{depth['ratio']:.3f} [{depth['low']:.3f}, {depth['high']:.3f}]"
     assert first["depth on rooms, rmse"] == text_of_depth
@@ -488,12 +488,16 @@ def test_the_section_marks_what_differs_between_lines(tmp_path: Path) -> None:
     for feature in ("a", "b"):
         rows += [mask_row(tmp_path, confusions_of(2), data="pond", ffn=0.5, feature=feature, **who)
                  for who in ({}, FULL)]  # fmt: skip
+    for number, sha in enumerate(("a" * 64, "b" * 64)):
+        rows += [mask_row(tmp_path, confusions_of(number), data="lake", data_sha256=sha, **who)
+                 for who in ({"ffn": 0.5}, FULL)]  # fmt: skip
     half, whole = table(against(rows, tmp_path))
-    assert (half["ffn"], half["baseline at"], half["numbers"]) == (
-        "0.5", "f0.5 128 px; f0.5 96 px", "2"
+    assert (half["ffn"], half["baseline at"]) == (
+        "0.5", "f0.5 128 px; f0.5 96 px; whole 128 px"
     )  # fmt: skip
-    assert (whole["ffn"], whole["baseline at"], whole["numbers"]) == ("-", "whole 128 px", "1")
-    assert half["patches/core"] == "32"
+    assert (whole["ffn"], whole["baseline at"]) == ("-", "whole 128 px")
+    assert (half["patches/core"], whole["knn on dogs, top1_k20"]) == ("32", "-")
     assert half["segmentation on farm, miou (PARTIAL)"].endswith("]")
-    assert half["segmentation on pond, miou, small, a"].startswith("100.0 %")
-    assert whole["segmentation on pond, miou, small, b"] == "-"
+    assert half["segmentation on pond, miou, a"].startswith("100.0 %")
+    assert whole["segmentation on pond, miou, b"] == "-"
+    assert half["segmentation on lake, miou, bbbbbbbbbbbbbbbb"].startswith("100.0 %")

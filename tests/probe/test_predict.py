@@ -1,7 +1,7 @@
 """Saved heads predict what was measured, damage to them is refused, and names do not clash."""
 
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,8 @@ from tests.probe.made_up_rows import row
 from veca.data.images import DecodedImage, ImageError, decode, image_from_array
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set
-from veca.probe.depth import DepthBins, evaluate_depth
-from veca.probe.features import InferenceConfig
+from veca.probe.depth import evaluate_depth
 from veca.probe.heads import (
-    DENSE_TASKS,
     HeadError,
     SavedHead,
     head_files,
@@ -41,7 +39,7 @@ from veca.probe.heads import (
     save_result,
 )
 from veca.probe.metrics import confusion_matrix, eval_mask, image_errors, intersections
-from veca.probe.models import FrozenModel, PixelModel
+from veca.probe.models import PixelModel
 from veca.probe.predict import (
     Prediction,
     class_palette,
@@ -155,7 +153,8 @@ def test_a_kitti_head_is_saved_and_used_with_the_crop_it_was_measured_with(tmp_p
     quick = replace(SMALL_DEPTH, steps=2, batch=2)
     context = context_in(tmp_path / "features")
     (result,) = evaluate_depth(ColorModel(), (ALL,), data, quick, (0,), context)
-    save_head(depth_head(facts=result.facts, tensors=result.tensors), tmp_path / "x.safetensors")
+    head = pixel_head(task="depth", classes=(), facts=result.facts, tensors=result.tensors)
+    save_head(head, tmp_path / "x.safetensors")
     head, image = load_head(tmp_path / "x.safetensors"), image_from_array(pixels)
     found = predict_depth(ColorModel(), head, image)
     assert found.shape == (352, 1216)
@@ -187,71 +186,11 @@ def pixel_head(**changes: Any) -> SavedHead:
     return SavedHead(**usual | changes)
 
 
-def dense_head(**changes: Any) -> SavedHead:
-    """A segmentation head on colors."""
-    inference = asdict(InferenceConfig(short_side=32, stride=8))
-    usual: dict[str, Any] = {
-        "task": "segmentation",
-        "model": "colors",
-        "weights": "colors",
-        "resolution": 32,
-        "facts": {"patch_width": 6, "inference": inference},
-        "tensors": {"weight": torch.randn(3, 6), "bias": torch.zeros(3)},
-    }
-    return pixel_head(**usual | changes)
-
-
-def depth_head(**changes: Any) -> SavedHead:
-    """A depth head on colors."""
-    bins = DepthBins(min_depth=0.001, max_depth=10.0, bins=8, upsample=2)
-    facts = {**dense_head().facts, "bins": asdict(bins)}
-    usual: dict[str, Any] = {
-        "task": "depth",
-        "classes": (),
-        "facts": facts,
-        "tensors": {"weight": torch.randn(8, 6), "bias": torch.zeros(8)},
-    }
-    return dense_head(**usual | changes)
-
-
-HEADS = {
-    "logistic": pixel_head(),
-    "knn": pixel_head(
-        task="knn",
-        facts={"resize_ratio": 1.0, "feature": "image", "neighbors": 2, "temperature": 0.07},
-        tensors={"features": torch.randn(6, 768), "labels": torch.arange(6) % 3},
-    ),
-    "segmentation": dense_head(),
-    "dense-knn": dense_head(
-        task="dense-knn",
-        facts={
-            "inference": asdict(InferenceConfig(short_side=32, stride=8)),
-            "neighbors": 2,
-            "temperature": 1,
-        },
-        tensors={"features": torch.randn(9, 6).half(), "shares": torch.rand(9, 3).half()},
-    ),
-    "depth": depth_head(),
-}
-
-
 GRAY = image_from_array(np.full((24, 32, 3), 90, np.uint8))
 
 
-def predict(head: SavedHead) -> None:
-    """Use a head as its task does."""
-    model: FrozenModel = ColorModel() if head.task in DENSE_TASKS else PixelModel(CPU)
-    if head.task == "depth":
-        predict_depth(model, head, GRAY)
-    elif head.task in DENSE_TASKS:
-        predict_classes(model, head, GRAY)
-    else:
-        predict_labels(model, head, GRAY)
-
-
-@pytest.mark.parametrize("task", HEADS)
-def test_a_head_is_read_back_as_it_was_saved(tmp_path: Path, task: str) -> None:
-    saved, path = HEADS[task], tmp_path / "deep" / "head.safetensors"
+def test_a_head_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
+    saved, path = pixel_head(setting=Setting(8, 0.5)), tmp_path / "deep" / "head.safetensors"
     save_head(saved, path)
     content = path.read_bytes()
     save_head(saved, path)
@@ -260,7 +199,6 @@ def test_a_head_is_read_back_as_it_was_saved(tmp_path: Path, task: str) -> None:
     assert {**vars(found), "tensors": None} == {**vars(saved), "tensors": None}
     assert found.tensors.keys() == saved.tensors.keys()
     assert all(torch.equal(found.tensors[name], saved.tensors[name]) for name in saved.tensors)
-    predict(found)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +251,7 @@ def test_among_equal_scores_the_first_class_wins_as_in_the_metrics() -> None:
 
 def test_a_head_of_another_task_is_refused() -> None:
     with pytest.raises(HeadError, match="for depth; use one for segmentation or dense-knn"):
-        predict_classes(ColorModel(), depth_head(), GRAY)
+        predict_classes(ColorModel(), pixel_head(task="depth"), GRAY)
 
 
 def test_a_backbone_with_other_weights_is_refused(tmp_path: Path) -> None:
@@ -327,6 +265,9 @@ def test_a_backbone_with_other_weights_is_refused(tmp_path: Path) -> None:
     for moved in (None, str(tmp_path / "model")):
         with pytest.raises(HeadError, match=f"not {str(head.weights)[:12]}"):
             load_backbone(head, CPU, moved)
+    wide = replace(pixel_head(), tensors={"weight": torch.zeros(3, 5), "bias": torch.zeros(3)})
+    with pytest.raises(HeadError, match="features of 5 numbers, but pixels gives 768 for an image"):
+        load_backbone(wide, CPU)
 
 
 def result_of(data: LabeledDataset, **changes: Any) -> ProbeResult:

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +62,7 @@ of the weights, whether the model was measured as such, as a baseline or as a te
 
 Example: veca probe quality probes/report.json --model runs/tiny --out runs/tiny/quality.json"""
 
+Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 NoModel = Annotated[str | None, tyro.conf.arg(metavar="M", help_behavior_hint="(default: none)")]
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 Number = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
@@ -70,10 +71,7 @@ Numbers = Annotated[str | None, tyro.conf.arg(metavar="A,B,...", help_behavior_h
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags:
-    """Flags of tasks and suites; all but the precision leave the numbers as they are."""
-
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """folder of the report, new or to be continued"""
+    """Flags of how to run; all but the precision leave the numbers as they are."""
 
     features: Annotated[
         Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: OUT/features)")
@@ -94,7 +92,7 @@ class RunFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFlags(RunFlags):
+class TaskFlags:
     """Flags of a task."""
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
@@ -103,6 +101,9 @@ class TaskFlags(RunFlags):
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """a folder, .safetensors file, bundled or hub name, size (untrained), any teacher's name, or
     pixels"""
+
+    out: Folder
+    """folder of the report, new or to be continued"""
 
     teacher: NoModel = None
     """another model to evaluate, of whose numbers the report shows the retained share"""
@@ -145,6 +146,8 @@ class TaskFlags(RunFlags):
     allow_partial: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """evaluate on an incomplete dataset; its rows are marked"""
 
+    run: Annotated[RunFlags, tyro.conf.arg(name="")] = field(default_factory=RunFlags)
+
     def jobs(self, task: Task) -> list[Job]:
         """A job for each resolution, and for all seeds."""
         parsers: Mapping[str, Callable[[str, str], Any]] = {
@@ -162,11 +165,16 @@ class TaskFlags(RunFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteFlags(RunFlags):
+class SuiteFlags:
     """Flags of a suite."""
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """TOML file with jobs"""
+
+    out: Folder
+    """folder of the report, new or to be continued"""
+
+    run: Annotated[RunFlags, tyro.conf.arg(name="")] = field(default_factory=RunFlags)
 
 
 def probe(words: Sequence[str]) -> None:
@@ -194,7 +202,7 @@ def _task(task: Task, flags: TaskFlags, command: str) -> None:
     """Evaluate on one task."""
     jobs = flags.jobs(task)
     seeds = _one_or_several("seed", flags.seed, flags.seeds, least=0) or (0,)
-    with init_distributed(flags.device) as ranks:
+    with init_distributed(flags.run.device) as ranks:
         evaluator = _evaluator(flags, ranks, command)
         for job in jobs:  # before a folder is made, and before anything is computed
             evaluator.check(job)
@@ -209,7 +217,7 @@ def _suite(flags: SuiteFlags, command: str) -> None:
     from veca.probe.suite import read_suite, run_suite  # noqa: PLC0415 - of this subcommand
 
     jobs = read_suite(flags.file)
-    with init_distributed(flags.device) as ranks:
+    with init_distributed(flags.run.device) as ranks:
         evaluator = _evaluator(flags, ranks, command)
         with _locked(flags.out, ranks):
             outcome = run_suite(jobs, flags.out, evaluator)
@@ -254,14 +262,15 @@ def _quality(
     print(f"{out}: {len(found.rows)} measurements, {known} of them with an interval.")
 
 
-def _evaluator(flags: RunFlags, ranks: Ranks, command: str) -> Evaluator:
+def _evaluator(flags: TaskFlags | SuiteFlags, ranks: Ranks, command: str) -> Evaluator:
     """What runs jobs."""
+    run = flags.run
     ctx = RunContext(
-        cache=flags.features or flags.out / "features",
+        cache=run.features or flags.out / "features",
         ranks=ranks,
-        num_workers=flags.workers,
-        batch=flags.batch,
-        precision=ranks.broadcast_object(resolve_precision(flags.precision, ranks.device)),
+        num_workers=run.workers,
+        batch=run.batch,
+        precision=ranks.broadcast_object(resolve_precision(run.precision, ranks.device)),
         # Flushed, since progress goes to stderr and should not come first.
         log=lambda line: print(line, flush=True) if ranks.is_main else None,
         show_progress=ranks.is_main,

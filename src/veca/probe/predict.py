@@ -62,6 +62,14 @@ def load_backbone(
             f"{str(model.digest)[:12]}, not {str(head.weights)[:12]}); name the right one with "
             "--model, or fit the head again."
         )
+    widths = (model.image_width, model.patch_width, model.image_width + model.patch_width)
+    tensors = head.tensors
+    width = (tensors["features"] if "features" in tensors else tensors["weight"]).shape[1]
+    if width not in widths:  # of models without a hash
+        raise HeadError(
+            f"the head takes features of {width} numbers, but {name} gives {widths[0]} for an image "
+            f"and {widths[1]} for a patch; fit the head again."
+        )
     model.precision = head.precision
     return model
 

@@ -48,7 +48,7 @@ LEGEND = (
     "model's, at the same resolution, budget and share where it was measured there; errors are "
     "ratios, so x1.03 means 3 % more error. ms: median time of one image alone through the "
     "backbone; GFLOPs of the same; both without the head. patches/core: patches for each active "
-    "core."
+    "core. ffn: share of the hidden units, - for all."
 )
 
 Draw = Callable[[Sequence[Row]], bytes | None]
@@ -266,14 +266,16 @@ def format_mean(item: SeedMean) -> str:
     return text if item.std is None else f"{text} ± {item.std:.{digits}f}"
 
 
-def _ratio_text(ratio: float | None, ends: tuple[float | None, ...] = (), *, percent: bool) -> str:
+def _ratio_text(found: Mapping[str, Any], *, percent: bool) -> str:
     """A ratio, such as '97.6 %' or 'x1.030' of an error, with its interval if it has one."""
-    if ratio is None:
+    if found["ratio"] is None:
         return "-"
-    text = f"{100 * ratio:.1f} %" if percent else f"x{ratio:.3f}"
-    known = [100 * end if percent else end for end in ends if end is not None]
-    digits = 1 if percent else 3
-    return text + (f" [{', '.join(f'{end:.{digits}f}' for end in known)}]" if known else "")
+    scale, digits = (100, 1) if percent else (1, 3)
+    ratio, low, high = (
+        "" if found[name] is None else f"{scale * found[name]:.{digits}f}"
+        for name in ("ratio", "low", "high")
+    )
+    return (f"{ratio} %" if percent else f"x{ratio}") + (f" [{low}, {high}]" if low else "")
 
 
 def _retention(section: Section, item: SeedMean, reference: ModelKey) -> str:
@@ -282,19 +284,16 @@ def _retention(section: Section, item: SeedMean, reference: ModelKey) -> str:
     found = reference_of(item, candidates)
     if ModelKey.of(item.row) == reference or found is None or found.mean == 0:
         return "-"
-    return _ratio_text(item.mean / found.mean, percent=item.row.more_is_better)
+    ratio = {"ratio": item.mean / found.mean, "low": None, "high": None}
+    return _ratio_text(ratio, percent=item.row.more_is_better)
 
 
 def _model_cells(section: Section, item: SeedMean) -> list[str]:
-    """Model, budget, share and resolution of a line.
-
-    The share of a model that was measured with parts of its hidden units is 1 for all of them.
-    """
-    key, row = ModelKey.of(item.row), item.row
-    elastic = any(other.row.ffn for other in section.means if ModelKey.of(other.row) == key)
+    """Model, budget, share and resolution of a line."""
+    row = item.row
     budget = "-" if row.budget is None else str(row.budget)
-    share = ("1" if elastic else "-") if row.ffn is None else f"{row.ffn:g}"
-    return [section.name(key), budget, share, str(row.resolution)]
+    ffn = "-" if row.ffn is None else f"{row.ffn:g}"
+    return [section.name(ModelKey.of(row)), budget, ffn, str(row.resolution)]
 
 
 def _three_digits(cost: float | None) -> str:
@@ -361,8 +360,7 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
             f"{100 * comparison['level']:g} % interval over {comparison['rounds']:,} draws of the "
             "test images, the same for both models, all tasks and all seeds of a dataset. It "
             "shows what other test images could have given, not what another training run would. "
-            f"`classes`: the mean of the numbers of {', '.join(CLASS_TASKS)}; `numbers`: how many "
-            "these are (comparison.json lists them)."
+            f"`classes`: the mean of the numbers of {', '.join(CLASS_TASKS)}."
         )
         yield from ("", *_comparison_table(comparison["lines"]), "")
     if comparison["left_out"]:
@@ -371,42 +369,31 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _comparison_table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each setting of each model, a column for each number outside the mean."""
-    numbers = [one for line in lines for one in line["numbers"] if one["task"] not in CLASS_TASKS]
-    dense = dict.fromkeys(_number_title(one, numbers) for one in numbers)
-    titles = [*MODEL_TITLES, "patches/core", "baseline at", "classes, %", "baseline's, %", "share",
-              "numbers", *dense]  # fmt: skip
+    """A line for each setting of each model, a column for the mean of classes and each number."""
+    numbers = [one for line in lines for one in line["numbers"]]
+    columns = dict.fromkeys(_number_title(one, numbers) for one in numbers)
+    titles = [*MODEL_TITLES, "patches/core", "baseline at", "classes", *columns]
     table = []
     for line in lines:
-        where, cells = list[str](), dict[str, list[str]]()
+        known = [line[name] for name in ("budget", "ffn", "resolution", "patches_per_core")]
+        where, cells = list[str](), dict.fromkeys(columns, "-")
         for one in line["numbers"]:
             setting = Setting(one["baseline_budget"], one["baseline_ffn"])
             where.append(f"{setting.label} {one['baseline_resolution']} px")
-            text = _ratio_text(one["ratio"], (one["low"], one["high"]), percent=one["unit"] == "%")
-            cells.setdefault(_number_title(one, numbers), []).append(text)
-        means, classes = ["-"] * 4, line["classes"]
-        if classes is not None:
-            values = [f"{classes[name]:.2f}" for name in ("model", "baseline")]
-            share = _ratio_text(classes["ratio"], (classes["low"], classes["high"]), percent=True)
-            means = [*values, share, str(classes["numbers"])]
-        known = [line[name] for name in ("budget", "ffn", "resolution", "patches_per_core")]
-        table.append(
-            [
-                line["name"],
-                *("-" if value is None else f"{value:g}" for value in known),
-                "; ".join(dict.fromkeys(where)),
-                *means,
-                *("; ".join(cells.get(title, "-")) for title in dense),
-            ]
-        )
+            title = _number_title(one, numbers)
+            cells[title] = _ratio_text(one, percent=one["unit"] == "%")
+        classes = "-" if line["classes"] is None else _ratio_text(line["classes"], percent=True)
+        texts = ["-" if value is None else f"{value:g}" for value in known]
+        baselines = "; ".join(dict.fromkeys(where))
+        table.append([line["name"], *texts, baselines, classes, *cells.values()])
     return markdown_table(titles, table)
 
 
 def _number_title(number: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> str:
-    """The name of a number; with protocol and feature only if a task has several."""
-    names = [(one["task"], one["data"], one["protocol"], one["feature"]) for one in numbers]
-    task, data = number["task"], number["data"]
-    several = len({name for name in names if name[:2] == (task, data)}) > 1
-    more = f", {number['protocol']}, {number['feature']}" if several else ""
-    mark = " (PARTIAL)" if number["partial"] else ""
-    return f"{task} on {data}, {number['metric']}{more}{mark}"
+    """The name of a number; with protocol, feature and data hash only if a task has several."""
+    same = [one for one in numbers if all(one[name] == number[name] for name in ("task", "data"))]
+    title = f"{number['task']} on {number['data']}, {number['metric']}"
+    for name in ("protocol", "feature", "data_sha256"):
+        if len({one[name] for one in same}) > 1:
+            title += f", {str(number[name])[:HASH_DIGITS]}"
+    return title + (" (PARTIAL)" if number["partial"] else "")
