@@ -1,7 +1,7 @@
 """`veca predict`: labels, masks or depth for new images, with a fitted head."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import tyro
 from PIL import Image
 
 from veca.data.images import DecodedImage, ImageError, decode
-from veca.data.listing import MEMBER_MARK, ImageList, list_images, one_line, open_image
+from veca.data.listing import MEMBER_MARK, ImageEntry, list_images, one_line, open_image
 from veca.probe.heads import DENSE_TASKS, HeadError, SavedHead, head_files, load_head
 from veca.probe.models import FrozenModel
 from veca.probe.predict import (
@@ -84,16 +84,18 @@ def _predict(  # noqa: PLR0913 - the flags of the command
     loaded = load_head(_head_file(head))
     found = list_images(images)
     backbone = load_backbone(loaded, pick_device(device), model)
-    taken, failed = set[str](), False
-    for name, image in _decoded(found, decode_side(loaded, backbone)):
+    taken, failed, least = set[str](), False, decode_side(loaded, backbone)
+    for row in found.rows.tolist():
+        name = found.table[row].name
         try:
-            if isinstance(image, str):
-                result: dict[str, Any] = {"error": image}
-            elif loaded.task in DENSE_TASKS:
+            if row in found.problems:
+                raise ImageError(found.problems[row])
+            image = _decode(found.table[row], least)
+            if loaded.task in DENSE_TASKS:
                 out.mkdir(parents=True, exist_ok=True)
                 stem = out / _free_stem(name, taken)
                 draw = _predict_depth if loaded.task == "depth" else _predict_classes
-                result = draw(loaded, backbone, image, stem, top)
+                result: dict[str, Any] = draw(loaded, backbone, image, stem, top)
             else:
                 labels = predict_labels(backbone, loaded, image, top)
                 result = {"labels": [one._asdict() for one in labels]}
@@ -119,21 +121,13 @@ def _head_file(given: Path) -> Path:
     raise HeadError(f"{given} contains {len(found)} heads; name one of them: {names}{more}.")
 
 
-def _decoded(inputs: ImageList, least: int | None) -> Iterator[tuple[str, DecodedImage | str]]:
-    """Every named image, decoded as `decode` does with `least`, or why it cannot be."""
-    for row in inputs.rows.tolist():
-        source = inputs.table[row]
-        problem = inputs.problems.get(row)
-        if problem is not None:
-            yield source.name, problem
-            continue
-        try:
-            with open_image(source) as file:
-                image = decode(file, min_side=least)
-        except (ImageError, OSError, MemoryError) as error:
-            yield source.name, one_line(error)
-        else:
-            yield source.name, image
+def _decode(source: ImageEntry, least: int | None) -> DecodedImage:
+    """Decode an image with this `min_side`; a file that cannot be read is an ImageError."""
+    try:
+        with open_image(source) as file:
+            return decode(file, min_side=least)
+    except (OSError, MemoryError) as error:
+        raise ImageError(one_line(error)) from error
 
 
 def _free_stem(name: str, taken: set[str]) -> str:

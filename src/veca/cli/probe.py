@@ -18,7 +18,7 @@ from veca.probe.report import COMPARISON_NAME, Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Task
 from veca.probe.run import Evaluator, Job
 from veca.runtime.device import Precision, resolve_precision
-from veca.runtime.distributed import Ranks, init_distributed
+from veca.runtime.distributed import init_distributed
 from veca.weights.checkpoint import model_info
 
 HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
@@ -202,14 +202,10 @@ def _task(task: Task, flags: TaskFlags, command: str) -> None:
     """Evaluate on one task."""
     jobs = flags.jobs(task)
     seeds = _one_or_several("seed", flags.seed, flags.seeds, least=0) or (0,)
-    with init_distributed(flags.run.device) as ranks:
-        evaluator = _evaluator(flags, ranks, command)
-        for job in jobs:  # before a folder is made, and before anything is computed
-            evaluator.check(job)
-        with _locked(flags.out, ranks):
-            rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
-            if ranks.is_main:
-                _finish(rows, evaluator, flags.out)
+    with _evaluator(flags, command, jobs) as evaluator:
+        rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
+        if evaluator.ctx.ranks.is_main:
+            _finish(rows, evaluator, flags.out)
 
 
 def _suite(flags: SuiteFlags, command: str) -> None:
@@ -217,18 +213,16 @@ def _suite(flags: SuiteFlags, command: str) -> None:
     from veca.probe.suite import read_suite, run_suite  # noqa: PLC0415 - of this subcommand
 
     jobs = read_suite(flags.file)
-    with init_distributed(flags.run.device) as ranks:
-        evaluator = _evaluator(flags, ranks, command)
-        with _locked(flags.out, ranks):
-            outcome = run_suite(jobs, flags.out, evaluator)
-            if ranks.is_main:
-                write_report([], flags.out, _draw())
-                print(
-                    f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} were already done, "
-                    f"{len(outcome.failed)} failed. {flags.out / 'report.md'} has all rows."
-                )
-                for job, reason in outcome.failed.items():
-                    print(f"Failed: {job.name}: {' '.join(reason.split())}")
+    with _evaluator(flags, command) as evaluator:
+        outcome = run_suite(jobs, flags.out, evaluator)
+        if evaluator.ctx.ranks.is_main:
+            write_report([], flags.out, _draw())
+            print(
+                f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} were already done, "
+                f"{len(outcome.failed)} failed. {flags.out / 'report.md'} has all rows."
+            )
+            for job, reason in outcome.failed.items():
+                print(f"Failed: {job.name}: {' '.join(reason.split())}")
     if outcome.failed:
         raise SystemExit(1)
 
@@ -262,34 +256,35 @@ def _quality(
     print(f"{out}: {len(found.rows)} measurements, {known} of them with an interval.")
 
 
-def _evaluator(flags: TaskFlags | SuiteFlags, ranks: Ranks, command: str) -> Evaluator:
-    """What runs jobs."""
-    run = flags.run
-    ctx = RunContext(
-        cache=run.features or flags.out / "features",
-        ranks=ranks,
-        num_workers=run.workers,
-        batch=run.batch,
-        precision=ranks.broadcast_object(resolve_precision(run.precision, ranks.device)),
-        # Flushed, since progress goes to stderr and should not come first.
-        log=lambda line: print(line, flush=True) if ranks.is_main else None,
-        show_progress=ranks.is_main,
-    )
-    return Evaluator(ctx=ctx, out=flags.out, command=command)
-
-
 @contextmanager
-def _locked(out: Path, ranks: Ranks) -> Iterator[None]:
-    """Keep other runs out of the folder of a report."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give a folder.")
-    with ranks.locked(out):
-        try:
-            yield
-        except KeyboardInterrupt:
-            if ranks.is_main:
-                print("Features are cached; repeat the command to continue.", file=sys.stderr)
-            raise
+def _evaluator(
+    flags: TaskFlags | SuiteFlags, command: str, jobs: Sequence[Job] = ()
+) -> Iterator[Evaluator]:
+    """What runs jobs; these are checked before the folder of the report is created and locked."""
+    run, out = flags.run, flags.out
+    with init_distributed(run.device) as ranks:
+        ctx = RunContext(
+            cache=run.features or out / "features",
+            ranks=ranks,
+            num_workers=run.workers,
+            batch=run.batch,
+            precision=ranks.broadcast_object(resolve_precision(run.precision, ranks.device)),
+            # Flushed, since progress goes to stderr and should not come first.
+            log=lambda line: print(line, flush=True) if ranks.is_main else None,
+            show_progress=ranks.is_main,
+        )
+        evaluator = Evaluator(ctx=ctx, out=out, command=command)
+        for job in jobs:
+            evaluator.check(job)
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file; give a folder.")
+        with ranks.locked(out):
+            try:
+                yield evaluator
+            except KeyboardInterrupt:
+                if ranks.is_main:
+                    print("Features are cached; repeat the command to continue.", file=sys.stderr)
+                raise
 
 
 def _finish(rows: Sequence[Row], evaluator: Evaluator, out: Path) -> None:

@@ -270,12 +270,12 @@ def _match(tables: Sequence[Section], baseline: ModelKey) -> tuple[list[Pair], l
         set[tuple[str, str]](),
     )
     for table in tables:
-        row, metric = table.row, table.metrics[0]
+        task, data, metric = table.row.task, table.row.data, table.metrics[0]
         primary = [item for item in table.means if item.row.metric == metric]
         candidates = [item for item in primary if ModelKey.of(item.row) == baseline]
         reason = "the baseline was measured on other images or by another protocol or feature"
         if candidates:
-            measured.add((row.task, row.data))
+            measured.add((task, data))
             reason = "the baseline has no single number at its resolution, budget and share"
         for item in primary:
             own = item.row.model, item.row.weights
@@ -284,7 +284,7 @@ def _match(tables: Sequence[Section], baseline: ModelKey) -> tuple[list[Pair], l
             if (reference := reference_of(item, candidates)) is not None:
                 pairs.append((item, reference))
             else:
-                left_out[row.task, row.data, f"{metric}: {reason}"] += 1
+                left_out[task, data, f"{metric}: {reason}"] += 1
     return pairs, [
         f"{task} on {data}, {text} ({count} {'line' if count == 1 else 'lines'})."
         for (task, data, text), count in left_out.items()

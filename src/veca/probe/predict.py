@@ -67,8 +67,8 @@ def load_backbone(
     width = (tensors["features"] if "features" in tensors else tensors["weight"]).shape[1]
     if width not in widths:  # of models without a hash
         raise HeadError(
-            f"the head takes features of {width} numbers, but {name} gives {widths[0]} for an image "
-            f"and {widths[1]} for a patch; fit the head again."
+            f"the head takes features of {width} numbers, but {name} gives {widths[0]} for an "
+            f"image and {widths[1]} for a patch; fit the head again."
         )
     model.precision = head.precision
     return model

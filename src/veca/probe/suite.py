@@ -18,9 +18,8 @@ cannot be run, for example because its dataset is missing, does not stop the oth
 import itertools
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from veca.probe.report import add_rows, read_report
 from veca.probe.rows import TASKS, Row
@@ -138,20 +137,18 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - whatev
     return tuple(dict.fromkeys(values)) if name in TEXTS else value
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What happened to the jobs of a suite."""
 
-    ran: list[Job] = field(default_factory=list)
-    skipped: list[Job] = field(default_factory=list)
-
-    failed: dict[Job, str] = field(default_factory=dict)
+    ran: list[Job]
+    skipped: list[Job]
+    failed: dict[Job, str]
     """With the reason of each."""
 
 
 def run_suite(jobs: Sequence[Job], folder: Path, evaluator: Evaluator) -> Outcome:
     """Run the jobs that are not done; rows are in the report before the next job begins."""
-    outcome, ranks, log = Outcome(), evaluator.ctx.ranks, evaluator.ctx.log
+    outcome, ranks, log = Outcome([], [], {}), evaluator.ctx.ranks, evaluator.ctx.log
     states = ranks.broadcast_object(_states(jobs, folder, evaluator) if ranks.is_main else None)
     for number, (job, (done, problem)) in enumerate(zip(jobs, states, strict=True), start=1):
         name = f"job {number} of {len(jobs)}: {job.name}"
