@@ -125,13 +125,15 @@ def test_an_image_that_cannot_be_read_does_not_stop_the_others(
 ) -> None:
     write_plain(folder / "a" / "good.png", (250, 0, 0))
     (folder / "a" / "bad.png").write_bytes(b"not an image")
+    (folder / "z.tar.gz").write_bytes(b"")
     write_shard(folder / "s.tar", [("deep/one.png", encoded(0))])
     (folder / "list.txt").write_text("a/gone.png\n")
     head = pixels_head(folder)
-    assert main(["predict", head, "a", "s.tar", "list.txt", "--json"]) == 1
+    assert main(["predict", head, "a", "s.tar", "z.tar.gz", "list.txt", "--json"]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     found = {Path(row["image"]).name: "error" in row for row in rows}
-    assert found == {"bad.png": True, "gone.png": True, "good.png": False, "one.png": False}
+    assert found == {"bad.png": True, "z.tar.gz": True, "gone.png": True, "good.png": False,
+                     "one.png": False}  # fmt: skip
     assert main(["predict", head, "a/bad.png"]) == 1
     assert "bad.png: " in capsys.readouterr().out
 
