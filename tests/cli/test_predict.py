@@ -25,9 +25,10 @@ from veca.data.images import decode
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import Split
 from veca.probe.features import CropConfig, extract_image_features
+from veca.probe.heads import SavedHead, load_head, save_head
 from veca.probe.linear import LinearHead
 from veca.probe.models import PixelModel
-from veca.probe.predict import SavedHead, load_head, predict_labels, save_head
+from veca.probe.predict import predict_labels
 from veca.probe.rows import Setting
 
 
@@ -40,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pixels_head(folder: Path, name: str = "head", **changes: Any) -> str:
-    """A head on raw pixels that finds red images, made by hand; returns its file."""
+    """A head on raw pixels that finds red images; returns its file."""
     weight = torch.zeros(2, 768)
     weight[1, :256] = 0.05
     usual: dict[str, Any] = {
@@ -61,12 +62,12 @@ def pixels_head(folder: Path, name: str = "head", **changes: Any) -> str:
 
 
 def write_plain(path: Path, color: tuple[int, int, int]) -> None:
-    """A picture of one color."""
+    """An image of one color."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (24, 20), color).save(path)
 
 
-def test_two_commands_lead_from_a_folder_of_pictures_to_labels(
+def test_two_commands_lead_from_a_folder_of_images_to_labels(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_classes(folder / "photos", train=7, val=3)
@@ -82,7 +83,7 @@ def test_two_commands_lead_from_a_folder_of_pictures_to_labels(
     assert not (folder / "predictions").exists()
 
 
-def test_a_large_photograph_is_shown_as_test_pictures_were(
+def test_a_large_photograph_is_preprocessed_as_test_images_were(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (301, 403, 3), np.uint8)
@@ -99,7 +100,7 @@ def test_a_large_photograph_is_shown_as_test_pictures_were(
     split = Split(name="test", images=table.table(), keys=("large.jpg",))
     model = PixelModel(torch.device("cpu"))
     plan = CropConfig(resolution=16, resize_ratio=1.0)
-    found = extract_image_features(model, (Setting(),), split, plan, context_in(folder / "kept"))
+    found = extract_image_features(model, (Setting(),), split, plan, context_in(folder / "cache"))
     shares = LinearHead(**tensors).probabilities(found[Setting()])[0].tolist()
     assert {one["label"]: one["score"] for one in labels} == dict(
         zip(head.classes, shares, strict=True)
@@ -119,27 +120,26 @@ def test_labels_come_as_json_lines(folder: Path, capsys: pytest.CaptureFixture[s
     assert all(len(row["labels"]) == 1 and row["labels"][0]["score"] > 0.5 for row in rows)
 
 
-def test_a_picture_that_cannot_be_read_does_not_stop_the_others(
+def test_an_image_that_cannot_be_read_does_not_stop_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_plain(folder / "a" / "good.png", (250, 0, 0))
-    (folder / "a" / "bad.png").write_bytes(b"no picture")
-    (folder / "a" / "empty.png").write_bytes(b"")
+    (folder / "a" / "bad.png").write_bytes(b"not an image")
+    (folder / "z.tar.gz").write_bytes(b"")
     write_shard(folder / "s.tar", [("deep/one.png", encoded(0))])
+    (folder / "list.txt").write_text("a/gone.png\n")
     head = pixels_head(folder)
-    assert main(["predict", head, "a", "s.tar", "--json"]) == 1
+    assert main(["predict", head, "a", "s.tar", "z.tar.gz", "list.txt", "--json"]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     found = {Path(row["image"]).name: "error" in row for row in rows}
-    assert found == {"bad.png": True, "empty.png": True, "good.png": False, "one.png": False}
-    Path("list.txt").write_text("a/gone.png\n")
-    assert main(["predict", head, "list.txt", "--json", "--out", "drawn"]) == 1
-    assert "error" in json.loads(capsys.readouterr().out)
+    assert found == {"bad.png": True, "z.tar.gz": True, "gone.png": True, "good.png": False,
+                     "one.png": False}  # fmt: skip
     assert main(["predict", head, "a/bad.png"]) == 1
     assert "bad.png: " in capsys.readouterr().out
 
 
 def probed(folder: Path, monkeypatch: pytest.MonkeyPatch, task: str, kind: str) -> Path:
-    """Fit a dense head on a small set, and say where it is."""
+    """Fit a dense head on a small dataset; return its file."""
     use_quick_protocols(monkeypatch)
     write_dense(folder / "set", kind)
     write_model(folder / "model")
@@ -150,11 +150,10 @@ def probed(folder: Path, monkeypatch: pytest.MonkeyPatch, task: str, kind: str) 
     return head
 
 
-@pytest.mark.parametrize("task", ["segmentation", "dense-knn"])
 def test_classes_of_pixels_are_drawn_and_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], task: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = probed(folder, monkeypatch, task, "masks")
+    head = probed(folder, monkeypatch, "dense-knn", "masks")
     capsys.readouterr()
     images = ["set/images/50.png", "set/images/51.png"]
     for _ in range(2):  # a second run writes over the first one's files
@@ -167,11 +166,19 @@ def test_classes_of_pixels_are_drawn_and_written(
     assert len(list((folder / "predictions").iterdir())) == 4
     assert main(["predict", str(head), images[0], "--json", "--top", "9", "--out", "drawn"]) == 0
     row = json.loads(capsys.readouterr().out)
-    with Image.open(row["mask"]) as mask, Image.open(folder / images[0]) as picture:
-        assert mask.size == picture.size
+    with Image.open(row["mask"]) as mask, Image.open(folder / images[0]) as image:
+        assert mask.size == image.size
         found = np.bincount(np.array(mask).ravel(), minlength=len(CLASSES)) / np.array(mask).size
     assert {one["label"]: one["share"] for one in row["classes"]} == {
         name: share for name, share in zip(CLASSES, found.tolist(), strict=True) if share
+    }
+    for name in ("a", "b"):  # images of one name, and in 16 bits
+        write_plain(folder / name / "x.png", (90, 90, 90))
+    (folder / "c").mkdir()
+    Image.fromarray(np.full((24, 24), 30_000, np.uint16)).save(folder / "c" / "x.png")
+    assert main(["predict", str(head), "a", "b", "c", "--out", "three"]) == 0
+    assert {path.name for path in (folder / "three").iterdir()} == {
+        f"{stem}_{kind}.png" for stem in ("x", "x-2", "x-3") for kind in ("classes", "mask")
     }
 
 
@@ -201,32 +208,17 @@ def test_depth_is_drawn_and_written_in_the_unit_that_holds_it(
         assert (np.array(stored) / 256).mean() == pytest.approx(row["meters"]["mean"], abs=1 / 256)
 
 
-def test_pictures_of_one_name_and_of_floats_have_drawings_of_their_own(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    head = probed(folder, monkeypatch, "dense-knn", "masks")
-    for name in ("a", "b"):
-        write_plain(folder / name / "x.png", (90, 90, 90))
-    fine = np.full((24, 24), 30_000, np.uint16)
-    (folder / "c").mkdir()
-    Image.fromarray(fine).save(folder / "c" / "x.png")
-    assert main(["predict", str(head), "a", "b", "c", "--out", "drawn"]) == 0
-    assert {path.name for path in (folder / "drawn").iterdir()} == {
-        f"{stem}_{kind}.png" for stem in ("x", "x-2", "x-3") for kind in ("classes", "mask")
-    }
-    capsys.readouterr()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["head.safetensors"], "no image is named; give files"),
         (["head.safetensors", "none.png"], "none.png"),
         (["head.safetensors", "a.png", "--top", "0"], "--top is 0; it must be a whole number >= 1"),
-        (["nowhere", "a.png"], "nowhere is no head; give a .safetensors file"),
+        (["nowhere", "a.png"], "nowhere is not a head; give a .safetensors file"),
         (["empty", "a.png"], "empty contains no head; give the --out folder"),
         (["many", "a.png"], "many contains 10 heads; name one of them: many/heads/0.safetensors, "),
         (["many/heads", "a.png"], "many/heads/7.safetensors and 2 more."),
+        (["head.safetensors", "a.png", "--model", "none"], "'none' is not a known model"),
         (["head.safetensors", "a.png", "--model", "tiny"], "tiny is not the model that the head"),
         (["gone.safetensors", "a.png"], "moved, cannot be loaded ("),
     ],

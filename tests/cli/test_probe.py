@@ -1,5 +1,6 @@
 """`veca probe`: from a folder to a report, alone, in suites and by two processes."""
 
+import errno
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from veca.probe import features
 from veca.probe import run as prober
 from veca.probe.quality import read_quality
 from veca.probe.rows import TASKS
-from veca.probe.suite import Job
+from veca.probe.run import Job
 from veca.runtime.distributed import VARIABLES
 from veca.weights.checkpoint import model_info
 
@@ -61,19 +62,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-HOLD = """
-import fcntl, sys
-file = open("out/.lock", "w")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-"""Another run in the folder, until it is told to end."""
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A set of classes and a model, where the command is called."""
+    """A dataset with classes and a model, in the current folder."""
     write_classes(tmp_path / "photos", train=7, val=3)
     write_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
@@ -88,7 +79,7 @@ def plotless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def report(out: str = "out") -> list[dict[str, Any]]:
-    """The rows of a report, without what another run may change."""
+    """The rows of a report, without what differs from run to run."""
     rows = json.loads(Path(out, "report.json").read_text("utf-8"))
     return [{**row, "milliseconds": None, "command": None, "date": ""} for row in rows]
 
@@ -121,7 +112,7 @@ def test_a_folder_becomes_a_report_with_heads(
     }  # fmt: skip
 
 
-def test_a_folder_is_continued_and_the_same_rows_are_replaced(
+def test_a_second_run_adds_to_the_report_and_replaces_its_own_rows(
     plotless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["probe", "logistic", "photos", *FLAGS, "--budgets", "2", "--seeds", "0,1"]
@@ -129,62 +120,49 @@ def test_a_folder_is_continued_and_the_same_rows_are_replaced(
     first = report()
     assert {row["seed"] for row in first} == {0, 1}
     assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 0
-    assert "logistic" not in capsys.readouterr().out.rpartition("knn on photos")[2]
+    printed = capsys.readouterr().out
+    assert "logistic" not in printed.rpartition("knn on photos")[2]
+    assert "out/report.json and report.md have all rows." in printed  # without matplotlib
     assert main(words) == 0
-    assert "images" not in capsys.readouterr().err  # no picture was looked at again
+    assert "images" not in capsys.readouterr().err  # no features were extracted again
     assert [row for row in report() if row["task"] == "logistic"] == first
     assert {row["task"] for row in report()} == {"knn", "logistic"}
     assert plotless.joinpath("out", "report.md").read_text().count("\n## ") == 4
 
 
-def test_each_baseline_has_a_comparison_over_all_tasks_of_the_folder_in_the_order_they_are_named(
+def test_each_baseline_is_compared_over_all_tasks_of_the_folder_budgets_and_resolutions(
     plotless: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_quick_protocols(monkeypatch)
     write_dense(plotless / "farm", "masks")
     (plotless / "farm" / "scored.txt").write_text("field\npond\n")
-    write_dense(plotless / "rooms", "depth")
-    veca.save(trained_model(7, patch_size=8, attention="full"), plotless / "twin")
-    veca.save(trained_model(8, patch_size=8, attention="full"), plotless / "another")
-    beside = [*FLAGS, "--baseline", "twin", "--budgets", "2,6"]
-    both = [*FLAGS, "--baseline", "twin,another", "--budgets", "2,6"]
-    assert main(["probe", "knn", "photos", *both]) == 0
+    veca.save(trained_model(1, patch_size=8, local_kernel=3), plotless / "model")
+    for seed, name in ((7, "full"), (8, "another")):
+        full = trained_model(seed, patch_size=8, local_kernel=3, attention="full")
+        veca.save(full, plotless / name)
+    words = ["--model", "model", "--budgets", "1,5", "--workers", "0", "--device", "cpu"]
+    words += ["--resolutions", "16,24", "--out", "out", "--baseline"]  # budgets never trained
+    assert main(["probe", "knn", "photos", *words, "full,another"]) == 0
     assert "out/comparison.json and report.md have intervals relative to" in capsys.readouterr().out
-    assert main(["probe", "logistic", "photos", *beside]) == 0
-    dense = (("segmentation", "farm", "0,1"), ("dense-knn", "farm", "0"), ("depth", "rooms", "0"))
-    for task, data, seeds in dense:
-        assert main(["probe", task, data, *beside, "--protocol", "quick", "--seeds", seeds]) == 0
+    assert main(["probe", "dense-knn", "farm", *words, "full", "--protocol", "quick"]) == 0
     found, second = json.loads((plotless / "out" / "comparison.json").read_text())
-    assert second["baseline"] == "another"
-    assert [[one["task"] for one in line["numbers"]] for line in second["lines"]] == [["knn"]] * 2
-    assert (found["baseline"], found["left_out"]) == ("twin", [])
-    assert [(line["budget"], line["resolution"]) for line in found["lines"]] == [(2, 16), (6, 16)]
-    rows = report()
-    for line in found["lines"]:
-        assert line["classes"]["numbers"] == 2
-        assert {one["task"]: one["metric"] for one in line["numbers"]} == {
-            "knn": "top1_k20", "logistic": "top1", "segmentation": "miou", "dense-knn": "miou",
-            "depth": "rmse",
-        }  # fmt: skip
-        for one in line["numbers"]:
-            for role, name, budget in (
-                ("model", "model", line["budget"]),
-                ("baseline", "twin", None),
-            ):
-                values = [
-                    row["value"] for row in rows
-                    if (row["task"], row["metric"]) == (one["task"], one["metric"])
-                    and (row["role"], row["model"], row["budget"]) == (role, name, budget)
-                ]  # fmt: skip
-                assert one[role] == pytest.approx(sum(values) / len(values), rel=1e-12)
+    assert (found["baseline"], found["left_out"]) == ("full", [])
+    assert [(line["resolution"], line["budget"]) for line in found["lines"]] == [
+        (16, 1), (16, 5), (24, 1), (24, 5)
+    ]  # fmt: skip
+    for one in (found, second):
+        tasks = [[number["task"] for number in line["numbers"]] for line in one["lines"]]
+        assert tasks == [["knn", "dense-knn"] if one is found else ["knn"]] * 4
+        values = {row["value"] for row in report() if row["model"] == one["baseline"]}
+        assert {number["baseline"] for line in one["lines"] for number in line["numbers"]} <= values
     text = (plotless / "out" / "report.md").read_text()
-    titles = ("## Against twin (baseline)", "## Against another (baseline)", "## knn on photos")
+    titles = ("## Against full (baseline)", "## Against another (baseline)", "## knn on photos")
     assert sorted(titles, key=text.index) == list(titles)
     table = text.partition("## knn on photos")[2]
-    assert table.index("of twin (baseline)") < table.index("of another (baseline)")
+    assert table.index("of full (baseline)") < table.index("of another (baseline)")
 
 
-def test_a_report_becomes_quality_json_beside_the_weights_which_info_counts(
+def test_a_report_becomes_quality_json_beside_the_weights_as_info_shows(
     plotless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2,6"]) == 0
@@ -207,44 +185,21 @@ def test_a_report_becomes_quality_json_beside_the_weights_which_info_counts(
     assert "have no number of model" in capsys.readouterr().err
 
 
-def test_budgets_that_were_never_trained_and_several_resolutions_stand_beside_full_attention(
-    plotless: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_quick_protocols(monkeypatch)
-    write_dense(plotless / "farm", "masks")
-    veca.save(trained_model(1, patch_size=8, local_kernel=3), plotless / "local")
-    full = trained_model(2, patch_size=8, local_kernel=3, attention="full")
-    veca.save(full, plotless / "full")
-    words = ["--model", "local", "--baseline", "full", "--budgets", "1,2,4,5", "--resolutions"]
-    more = ["16,24", "--out", "out", "--workers", "0", "--device", "cpu", "--protocol", "quick"]
-    assert main(["probe", "dense-knn", "farm", *words, *more]) == 0
-    rows = json.loads(Path("out/report.json").read_text())
-    found = {(row["resolution"], row["budget"]) for row in rows if row["metric"] == "miou"}
-    assert found == {(side, budget) for side in (16, 24) for budget in (1, 2, 4, 5, None)}
-    assert all(row["milliseconds"] > 0 and row["gflops"] > 0 for row in rows)
-    sizes = [row for row in rows if row["metric"].startswith("recall/")]
-    assert len(sizes) == 3 * len(found)
-    (comparison,) = json.loads(Path("out/comparison.json").read_text())
-    assert {(line["resolution"], line["budget"]) for line in comparison["lines"]} == {
-        place for place in found if place[1] is not None
-    }
-
-
-def test_features_may_lie_elsewhere_and_several_resolutions_are_measured_in_turn(
+def test_features_may_be_cached_elsewhere_and_resolutions_are_evaluated_in_turn(
     plotless: Path,
 ) -> None:
-    given = ["--budgets", "2", "--features", "kept", "--resolutions", "24,8", "--seed", "3"]
+    given = ["--budgets", "2", "--features", "cache", "--resolutions", "24,8", "--seed", "3"]
     flags = [word for word in FLAGS if word not in {"--resolution", "16"}]
     assert main(["probe", "knn", "photos", *flags, *given]) == 0
     assert {(row["resolution"], row["seed"]) for row in report()} == {(8, 3), (24, 3)}
-    assert (plotless / "kept").is_dir()
+    assert (plotless / "cache").is_dir()
     assert not (plotless / "out" / "features").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["dance"], "'dance' is no task; use linear, knn, "),
+        (["dance"], "'dance' is not a task; use linear, knn, "),
         (["depth", "photos", *FLAGS], "photos is labeled with classes, but depth needs"),
         (["knn", "nowhere", *FLAGS], "nowhere is neither a folder nor NAME=FOLDER"),
         (["knn", "food101=photos", *FLAGS], "food101"),
@@ -292,34 +247,28 @@ def test_help_names_every_task_and_set(capsys: pytest.CaptureFixture[str]) -> No
     assert "Example: veca probe suite paper.toml" in capsys.readouterr().out
 
 
-def test_a_file_in_the_place_of_the_folder_is_an_error(
-    plotless: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (plotless / "out").write_text("")
-    assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 2
-    assert "--out out is a file; give a folder." in capsys.readouterr().err
-
-
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
-def test_two_runs_do_not_write_into_one_folder(
-    plotless: Path, capsys: pytest.CaptureFixture[str]
+def test_a_folder_is_written_by_one_run_alone(
+    plotless: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (plotless / "out").mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 2
-        other.communicate()
+    def taken(*_: Any) -> None:
+        raise OSError(errno.EAGAIN, "locked")
+
+    words = ["probe", "knn", "photos", *FLAGS, "--budgets", "2"]
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.lockf", taken)
+        assert main(words) == 2
     assert "another process is writing into out" in capsys.readouterr().err
+    (plotless / "file").write_text("")
+    assert main([*words, "--out", "file"]) == 2
+    assert "--out file is a file; give a folder." in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_what_was_computed(
+def test_features_are_cached_when_ctrl_c_stops_a_run(
     plotless: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Stopped(CellModel):
-        """Is interrupted at its fourth look."""
+        """Is interrupted at its third batch."""
 
         def forward(self, *given: Any) -> Any:
             if self.calls == 3:
@@ -336,18 +285,10 @@ def test_ctrl_c_keeps_what_was_computed(
     whole = models[0]
     assert main(words) == 0
     timing = 8 + 1  # seven rounds after a first one, and the count of operations
-    assert sum(whole.asked.values()) - timing == (24 - 12) + 12  # in lots of four
+    assert sum(whole.asked.values()) - timing == (24 - 12) + 12  # in batches of four
 
 
-def test_without_matplotlib_there_is_no_plot(
-    plotless: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 0
-    assert "out/report.json and report.md have all rows." in capsys.readouterr().out
-    assert not (plotless / "out" / "report.png").exists()
-
-
-def test_a_suite_skips_what_is_done_and_goes_on_without_what_is_missing(
+def test_a_suite_skips_finished_jobs_and_continues_without_a_missing_dataset(
     plotless: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_quick_protocols(monkeypatch)
@@ -375,9 +316,9 @@ def test_a_suite_skips_what_is_done_and_goes_on_without_what_is_missing(
 
 def environment() -> dict[str, str]:
     """Of a process that finds this project from any folder."""
-    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    own = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return {**own, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
 
 
 @pytest.mark.workers

@@ -13,7 +13,7 @@ import pytest
 from tests.golden import assert_unmoved, fingerprint, golden
 from tests.probe.fixtures import use_quick_protocols, write_classes, write_dense, write_model
 from veca.cli.main import main
-from veca.probe.predict import load_head
+from veca.probe.heads import load_head
 from veca.probe.rows import TASKS
 
 CLASSES, MASKS, DEPTH = "photos", "farm", "rooms"

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.probe.fixtures import (
     CellModel,
@@ -25,21 +24,12 @@ from tests.probe.fixtures import (
 from veca.data.sets.dataset import DatasetError
 from veca.data.sets.registry import read_set
 from veca.probe import run as module
-from veca.probe.bootstrap import PerImageFiles
+from veca.probe.bootstrap import find_per_image, load_per_image
+from veca.probe.heads import load_head
 from veca.probe.models import ProbeError
-from veca.probe.predict import load_head
-from veca.probe.rows import TASKS as ALL_TASKS
-from veca.probe.rows import Setting, Task, mean_over_seeds, merge_rows
-from veca.probe.run import (
-    DEFAULT_PROTOCOLS,
-    KINDS,
-    MAX_MODELS,
-    TASKS,
-    Evaluator,
-    data_hash,
-    default_protocol,
-)
-from veca.probe.suite import Job, is_done
+from veca.probe.rows import CLASS_TASKS, TASKS, Setting, Task, mean_over_seeds, merge_rows
+from veca.probe.run import MAX_MODELS, TASK_SPECS, Evaluator, Job, data_hash, default_protocol
+from veca.probe.suite import is_done
 from veca.runtime import VERSION
 
 
@@ -63,15 +53,24 @@ def prepared(folder: Path, **changes: Any) -> tuple[Evaluator, Elastic]:
     """An evaluator with a set in memory and a model that counts what it is asked."""
     found, model = evaluator_in(folder, **changes), Elastic()
     found.models["cells"] = model
-    found.datasets["colors", False] = color_set(folder / "pictures")
+    found.datasets["colors", False] = color_set(folder / "images")
     return found, model
 
 
-def test_a_row_carries_all_that_it_takes_to_get_its_number_again(tmp_path: Path) -> None:
-    evaluator, model = prepared(tmp_path, command="veca probe knn ...", rounds=1)
-    rows = evaluator.run_job(job(budgets=(2, 8), seed=4))
+def test_a_row_carries_all_that_reproduces_its_number_and_costs_are_measured_once_a_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[Setting] = Counter()
+    monkeypatch.setattr(
+        Elastic, "gflops", lambda self, sides, setting: asked.update([setting]) or 1.0
+    )
+    lines: list[str] = []
+    ctx = context_in(tmp_path, log=lines.append)
+    evaluator, _ = prepared(tmp_path, command="veca probe knn ...", rounds=1, ctx=ctx)
+    rows = evaluator.run_job(job(budgets=(2, 8)), (4, 5))
     assert {row.metric for row in rows} == {"top1_k10", "mean_per_class_k10"}
     assert {row.budget for row in rows} == {2, 8}
+    assert asked == {Setting(2): 1, Setting(8): 1}
     for row in rows:
         assert row.budget is not None
         assert (row.task, row.model, row.role, row.data) == ("knn", "cells", "model", "colors")
@@ -79,68 +78,59 @@ def test_a_row_carries_all_that_it_takes_to_get_its_number_again(tmp_path: Path)
         assert (row.resolution, row.unit, row.seed) == (16, "%", 4)
         assert (row.protocol, row.feature, row.ffn) == ("dinov2", "image", None)
         assert (row.weights, row.trained, row.version) == ("cells", False, VERSION)
-        assert row.command == "veca probe knn ..."
+        assert (row.command, row.gflops) == ("veca probe knn ...", 1.0)
         assert row.patches_per_core == 16 / row.budget
         assert row.milliseconds is not None
         assert row.milliseconds > 0
-        assert row.gflops == model.gflops((16, 16), row.setting)
         assert row.data_sha256 is not None
         assert len(row.data_sha256) == 64
+    assert lines == [
+        "kNN is deterministic; running only seed 4.",
+        "knn of cells on colors at 16 px (c2, c8), protocol dinov2.",
+    ]
 
 
-def test_costs_are_measured_once_for_each_setting_and_not_for_each_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: Counter[Setting] = Counter()
-    monkeypatch.setattr(
-        Elastic, "gflops", lambda self, sides, setting: asked.update([setting]) or 1.0
-    )
-    evaluator, _ = prepared(tmp_path)
-    rows = evaluator.run_job(job("logistic", budgets=(2, 8)), (0, 1))
-    assert len(rows) > 4
-    assert asked == {Setting(2): 1, Setting(8): 1}
-    assert all(row.milliseconds is None and row.gflops == 1.0 for row in rows)
+METRICS = {"knn": "top1_k10", "logistic": "top1", "linear": "top1", "segmentation": "miou",
+           "dense-knn": "miou", "depth": "rmse"}  # fmt: skip
 
 
-def test_a_job_that_is_run_again_gives_the_same_rows_without_another_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("task", TASKS)
+def test_a_job_that_is_run_again_gives_the_same_rows_without_extracting_features_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Task
 ) -> None:
     use_quick_protocols(monkeypatch)
-    jobs = [job(), job("logistic"), job("linear", protocol="quick")]
-    evaluator, model = prepared(tmp_path)
-    first = [row for one in jobs for row in evaluator.run_job(one, (0, 1))]
-    model.asked.clear()
-    again, other = prepared(tmp_path)
-    second = [row for one in jobs for row in again.run_job(one, (0, 1))]
-    assert timeless(second) == timeless(first)
-    # What is left is what the cost of one picture is counted on.
-    assert set(other.asked.values()) == {len(jobs)}
-    assert {(row.task, row.seed) for row in first} == {
-        ("knn", 0), ("logistic", 0), ("logistic", 1), ("linear", 0), ("linear", 1)
-    }  # fmt: skip
-
-
-def test_several_seeds_of_what_has_no_chance_in_it_are_one_and_that_is_told(tmp_path: Path) -> None:
-    told: list[str] = []
-    evaluator, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
-    assert {row.seed for row in evaluator.run_job(job(), (3, 4))} == {3}
-    assert told[0] == "kNN is deterministic; running only seed 3."
-    assert told[1] == "knn of cells on colors at 16 px (c2, c8), protocol dinov2."
+    if task in CLASS_TASKS:
+        data = write_classes(tmp_path / "set", train=6, val=3)
+    else:
+        data = write_dense(tmp_path / "set", "depth" if task == "depth" else "masks")
+    protocol = None if task in {"knn", "logistic"} else "quick"
+    wanted = job(task, data=str(data), model="colors", protocol=protocol, resolution=32)
+    found, asked = [], []
+    for _ in range(2):
+        evaluator, model = evaluator_in(tmp_path), ColorModel()
+        evaluator.models["colors"] = model
+        found.append(evaluator.run_job(wanted))
+        asked.append(sum(model.asked.values()))
+    assert timeless(found[0]) == timeless(found[1])
+    assert asked[0] > asked[1] == 1  # the image on which the cost is counted
+    lead = next(row for row in found[0] if row.metric == METRICS[task])
+    assert (lead.unit, lead.split) == ("m" if task == "depth" else "%", "val")
+    assert (lead.counts["test"], lead.resolution) == (9 if task in CLASS_TASKS else 3, 32)
 
 
 def test_teacher_and_baselines_are_measured_beside_the_model_in_the_order_they_are_named(
     tmp_path: Path,
 ) -> None:
     evaluator, _ = prepared(tmp_path)
-    for name in ("taught", "twin", "other"):
+    for name in ("teacher", "full", "other"):
         evaluator.models[name] = CellModel(seed=len(name), digest=name)
-    rows = evaluator.run_job(job(teacher="taught", baseline=("twin", "other"), budgets=(2, 8)))
+    rows = evaluator.run_job(job(teacher="teacher", baseline=("full", "other"), budgets=(2, 8)))
     found = {(row.role, row.model, row.budget) for row in rows}
     assert found == {
         ("model", "cells", 2), ("model", "cells", 8),
-        ("teacher", "taught", None), ("baseline", "twin", None), ("baseline", "other", None),
+        ("teacher", "teacher", None), ("baseline", "full", None), ("baseline", "other", None),
     }  # fmt: skip
-    assert list(dict.fromkeys(row.weights for row in rows)) == ["cells", "taught", "twin", "other"]
+    assert list(dict.fromkeys(row.weights for row in rows)) == ["cells", "teacher", "full", "other"]
     assert all((row.patches_per_core is None) == (row.budget is None) for row in rows)
     assert [role for role, _ in evaluator.heads] == [
         "model",
@@ -152,39 +142,34 @@ def test_teacher_and_baselines_are_measured_beside_the_model_in_the_order_they_a
     assert all(load_head(folder).metrics for _, folder in evaluator.heads)
 
 
-def test_heads_and_cases_lie_below_the_folder_of_the_run(tmp_path: Path) -> None:
+def test_the_head_and_the_per_image_results_of_every_row_are_saved_and_give_its_number(
+    tmp_path: Path,
+) -> None:
     evaluator, _ = prepared(tmp_path)
-    rows = evaluator.run_job(job("logistic", budgets=(2,)))
-    ((_, folder),) = evaluator.heads
-    assert folder.parent == tmp_path / "out" / "heads"
-    head = load_head(folder)
-    assert head.metrics == {row.metric: row.value for row in rows}
-    cases = load_file(tmp_path / "out" / "per_image" / folder.name)
-    assert 100 * float(cases["correct"].double().mean()) == pytest.approx(head.metrics["top1"])
-    without, _ = prepared(tmp_path / "other", out=None)
-    assert timeless(without.run_job(job("logistic", budgets=(2,)))) == timeless(rows)
-    assert not (tmp_path / "other" / "out").exists()
-
-
-def test_the_cases_of_every_row_are_found_again_and_give_its_number(tmp_path: Path) -> None:
-    evaluator, _ = prepared(tmp_path)
-    evaluator.models["twin"] = CellModel(seed=4, digest="twin")
+    evaluator.models["full"] = CellModel(seed=4, digest="full")
     evaluator.datasets["v2", False] = color_set(
         tmp_path, name="v2", train=None, uses_head_of="colors"
     )
-    asked = job("logistic", baseline=("twin",), budgets=(2, 8), also=("v2",))
+    asked = job("logistic", baseline=("full",), budgets=(2, 8), also=("v2",))
     rows = evaluator.run_job(asked, (0, 1))
-    files = PerImageFiles(tmp_path / "out" / "per_image")
+    assert {path.parent for _, path in evaluator.heads} == {tmp_path / "out" / "heads"}
+    assert len(evaluator.heads) == 3 * 2  # settings and seeds
+    values = {row.value for row in rows}
+    assert all(set(load_head(path).metrics.values()) <= values for _, path in evaluator.heads)
+    files = find_per_image(tmp_path / "out" / "per_image")
     leading = [one for one in mean_over_seeds(rows) if one.row.metric == "top1"]
-    assert len(leading) == 3 * 2  # settings and sets
+    assert len(leading) == 3 * 2  # settings and datasets
     for one in leading:
         assert one.seeds == (0, 1)
-        found = files.load(one)
+        found = load_per_image(one, files)
         assert found is not None
         assert found.value == pytest.approx(one.mean)
+    without, _ = prepared(tmp_path / "other", out=None)
+    assert without.run_job(job())
+    assert not (tmp_path / "other" / "out").exists()
 
 
-def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
+def test_a_mistake_about_any_model_is_raised_before_the_first_one_runs(
     tmp_path: Path,
 ) -> None:
     evaluator, model = prepared(tmp_path)
@@ -227,10 +212,6 @@ def test_a_mistake_of_any_model_is_told_before_the_first_one_is_looked_through(
     assert not (tmp_path / "out").exists()
 
 
-def test_every_task_has_a_kind_of_set_and_protocols() -> None:
-    assert set(KINDS) == set(DEFAULT_PROTOCOLS) == set(TASKS) == set(ALL_TASKS)
-
-
 @pytest.mark.parametrize(
     ("data", "name"),
     [("food101=photos", "dinov3"), ("photos", "dinov3-small"), ("x=1/photos", "dinov3-small"),
@@ -239,24 +220,26 @@ def test_every_task_has_a_kind_of_set_and_protocols() -> None:
 def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
     data: str, name: str
 ) -> None:
+    assert TASK_SPECS.keys() == set(TASKS)
+    assert {task for task, spec in TASK_SPECS.items() if spec.kind == "classes"} == {*CLASS_TASKS}
     assert default_protocol("linear", data) == name
 
 
 def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(tmp_path: Path) -> None:
-    told: list[str] = []
-    evaluator, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=told.append))
+    lines: list[str] = []
+    evaluator, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=lines.append))
     second = color_set(tmp_path, name="v2", train=None, uses_head_of="colors", missing=("no red",))
     evaluator.datasets["v2", True] = second
-    evaluator.datasets["colors", True] = color_set(tmp_path, missing=("10 pictures of 18",))
+    evaluator.datasets["colors", True] = color_set(tmp_path, missing=("10 images of 18",))
     rows = evaluator.run_job(job(also=("v2",), allow_partial=True, budgets=(2,)))
     marks = {row.data: row.partial for row in rows}
-    assert marks == {"colors": ("10 pictures of 18",), "v2": ("10 pictures of 18", "no red")}
-    assert told[0] == "colors is partial: 10 pictures of 18."
+    assert marks == {"colors": ("10 images of 18",), "v2": ("10 images of 18", "no red")}
+    assert lines[0] == "colors is partial: 10 images of 18."
     assert {row.split for row in rows if row.data == "v2"} == {second.test.name}
     assert len(evaluator.heads) == 1
 
 
-def test_models_are_loaded_once_and_only_so_many_stay(
+def test_models_are_loaded_once_and_the_last_ones_stay_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
@@ -277,16 +260,13 @@ def test_models_are_loaded_once_and_only_so_many_stay(
     assert loaded == names
 
 
-@pytest.mark.parametrize("task", ["knn", "logistic", "linear"])
-def test_a_job_is_done_when_its_rows_are_there_and_again_not_with_other_weights_or_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Task
+def test_a_job_is_done_when_its_rows_exist_but_not_with_other_weights_or_labels(
+    tmp_path: Path,
 ) -> None:
-    use_quick_protocols(monkeypatch)
     write_model(tmp_path / "model")
     folder = write_classes(tmp_path / "photos", train=4, val=2)
-    protocol = "quick" if task == "linear" else None
-    wanted = Job(task=task, data=str(folder), model=str(tmp_path / "model"), teacher="pixels",
-                 budgets=(2, 6), resolution=20, protocol=protocol, seed=3)  # fmt: skip
+    wanted = Job(task="logistic", data=str(folder), model=str(tmp_path / "model"),
+                 teacher="pixels", budgets=(2, 6), resolution=20, seed=3)  # fmt: skip
     rows = evaluator_in(tmp_path).run_job(wanted)
     assert is_done(evaluator_in(tmp_path).expect(wanted), rows)
     for change in ({"budgets": (3,)}, {"seed": 4}, {"feature": "patch-mean"}, {"resolution": 32}):
@@ -301,38 +281,14 @@ def test_a_job_is_done_when_its_rows_are_there_and_again_not_with_other_weights_
     assert not is_done(evaluator_in(tmp_path).expect(wanted), rows)
 
 
-@pytest.mark.parametrize(
-    ("task", "metric", "unit"),
-    [("segmentation", "miou", "%"), ("dense-knn", "miou", "%"), ("depth", "rmse", "m")],
-)
-def test_dense_tasks_give_rows_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, metric: str, unit: str
-) -> None:
-    use_quick_protocols(monkeypatch)
-    folder = write_dense(tmp_path / "set", "depth" if task == "depth" else "masks")
-    evaluator = evaluator_in(tmp_path)
-    evaluator.models["colors"] = model = ColorModel()
-    given: dict[str, Any] = {"data": str(folder), "model": "colors", "protocol": "quick"}
-    rows = evaluator.run_job(job(task, resolution=None, **given))
-    lead = next(row for row in rows if row.metric == metric)
-    assert (lead.unit, lead.data, lead.split) == (unit, "set", "val")
-    assert (lead.counts["train"], lead.counts["test"]) == (6, 3)
-    assert lead.resolution == 32
-    looked = sum(model.asked.values())
-    again = evaluator_in(tmp_path)
-    again.models["colors"] = model
-    assert timeless(again.run_job(job(task, resolution=None, **given))) == timeless(rows)
-    assert sum(model.asked.values()) - looked == 1  # the cost of one picture
-
-
-def test_one_model_at_several_resolutions_keeps_all_its_rows_and_heads(tmp_path: Path) -> None:
+def test_every_resolution_of_a_model_has_rows_and_heads(tmp_path: Path) -> None:
     evaluator, _ = prepared(tmp_path)
     rows = [row for side in (12, 16, 23) for row in evaluator.run_job(job(resolution=side))]
     assert {row.resolution for row in rows} == {12, 16, 20}
     assert len({folder for _, folder in evaluator.heads}) == 6
 
 
-def test_a_run_in_bf16_says_so_and_stands_beside_one_in_fp32(tmp_path: Path) -> None:
+def test_rows_in_bf16_are_marked_and_stay_beside_those_in_fp32(tmp_path: Path) -> None:
     write_classes(tmp_path / "data", train=4, val=2)
     write_model(tmp_path / "model")
     wanted = Job(
@@ -353,7 +309,9 @@ def test_a_run_in_bf16_says_so_and_stands_beside_one_in_fp32(tmp_path: Path) -> 
     assert load_head(tmp_path / "out" / "heads" / halves[0]).precision == "bf16"
 
 
-def test_a_dataset_is_known_by_its_images_and_not_by_its_folder(tmp_path: Path) -> None:
+def test_a_dataset_is_identified_by_its_images_and_labels_and_not_by_its_folder(
+    tmp_path: Path,
+) -> None:
     first = write_classes(tmp_path / "first", train=2, val=1, test=1)
     found = [data_hash(read_set(str(first)))]
     shutil.copytree(first, tmp_path / "moved")
@@ -364,9 +322,6 @@ def test_a_dataset_is_known_by_its_images_and_not_by_its_folder(tmp_path: Path) 
         shutil.copy(first / "val" / "red" / "0.png", red / "more.png")
         found.append(data_hash(read_set(str(tmp_path / split))))
     assert len(set(found)) == 4
-
-
-def test_other_labels_of_the_same_images_are_noticed(tmp_path: Path) -> None:
     plain, changed = color_set(tmp_path), color_set(tmp_path)
     assert data_hash(plain) == data_hash(changed)
     assert changed.test.labels is not None

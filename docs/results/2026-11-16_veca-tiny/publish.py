@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from veca.distill.publish import ADAPTORS_NAME, today
 
 import veca
-from veca.probe.bootstrap import PER_IMAGE_FOLDER, compare_to_baseline
+from veca.probe.bootstrap import compare_to_baseline
+from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.quality import QUALITY_NAME, quality_of, report_files, write_quality
 from veca.probe.report import comparison_lines, read_report, report_tables
 from veca.probe.rows import Row

@@ -1,7 +1,7 @@
 """`veca predict`: labels, masks or depth for new images, with a fitted head."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,21 +10,19 @@ import tyro
 from PIL import Image
 
 from veca.data.images import DecodedImage, ImageError, decode
-from veca.data.listing import MEMBER_MARK, ImageList, list_images, one_line, open_image
+from veca.data.listing import MEMBER_MARK, ImageEntry, list_images, one_line, open_image
+from veca.probe.heads import DENSE_TASKS, HeadError, SavedHead, head_files, load_head
 from veca.probe.models import FrozenModel
-from veca.probe.overlay import color_name, depth_image, overlay, save_mask
 from veca.probe.predict import (
-    DENSE_TASKS,
-    HeadError,
-    SavedHead,
-    crop_as_tested,
+    color_name,
     decode_side,
-    head_files,
+    depth_image,
     load_backbone,
-    load_head,
+    overlay,
     predict_classes,
     predict_depth,
     predict_labels,
+    save_mask,
 )
 from veca.runtime.device import pick_device
 
@@ -86,14 +84,18 @@ def _predict(  # noqa: PLR0913 - the flags of the command
     loaded = load_head(_head_file(head))
     found = list_images(images)
     backbone = load_backbone(loaded, pick_device(device), model)
-    stems, failed = _Stems(out), False
-    for name, image in _decoded(found, decode_side(loaded, backbone)):
+    taken, failed, least = set[str](), False, decode_side(loaded, backbone)
+    for row in found.rows.tolist():
+        name = found.table[row].name
         try:
-            if isinstance(image, str):
-                result: dict[str, Any] = {"error": image}
-            elif loaded.task in DENSE_TASKS:
-                shown = crop_as_tested(loaded, image)
-                result = _predict_pixels(loaded, backbone, image, shown, stems.next(name), top)
+            if row in found.problems:
+                raise ImageError(found.problems[row])
+            image = _decode(found.table[row], least)
+            if loaded.task in DENSE_TASKS:
+                out.mkdir(parents=True, exist_ok=True)
+                stem = out / _free_stem(name, taken)
+                draw = _predict_depth if loaded.task == "depth" else _predict_classes
+                result: dict[str, Any] = draw(loaded, backbone, image, stem, top)
             else:
                 labels = predict_labels(backbone, loaded, image, top)
                 result = {"labels": [one._asdict() for one in labels]}
@@ -119,67 +121,52 @@ def _head_file(given: Path) -> Path:
     raise HeadError(f"{given} contains {len(found)} heads; name one of them: {names}{more}.")
 
 
-def _decoded(inputs: ImageList, least: int | None) -> Iterator[tuple[str, DecodedImage | str]]:
-    """Every named image, decoded as `decode` does with `least`, or why it cannot be."""
-    for row in inputs.rows.tolist():
-        source = inputs.table[row]
-        problem = inputs.problems.get(row)
-        if problem is not None:
-            yield source.name, problem
-            continue
-        try:
-            with open_image(source) as file:
-                image = decode(file, min_side=least)
-        except (ImageError, OSError, MemoryError) as error:
-            yield source.name, one_line(error)
-        else:
-            yield source.name, image
+def _decode(source: ImageEntry, least: int | None) -> DecodedImage:
+    """Decode an image with this `min_side`; a file that cannot be read is an ImageError."""
+    try:
+        with open_image(source) as file:
+            return decode(file, min_side=least)
+    except (OSError, MemoryError) as error:
+        raise ImageError(one_line(error)) from error
 
 
-class _Stems:
-    """Names for output files; images of the same name are numbered."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._taken = folder, set[str]()
-
-    def next(self, name: str) -> Path:
-        """The start of the names of an image's files."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        stem = found = Path(name.rpartition(MEMBER_MARK)[2]).stem
-        number = 1
-        while found in self._taken:
-            number += 1
-            found = f"{stem}-{number}"
-        self._taken.add(found)
-        return self._folder / found
+def _free_stem(name: str, taken: set[str]) -> str:
+    """The start of the names of an image's files; images of the same name are numbered."""
+    stem = found = Path(name.rpartition(MEMBER_MARK)[2]).stem
+    number = 1
+    while found in taken:
+        number += 1
+        found = f"{stem}-{number}"
+    taken.add(found)
+    return found
 
 
-def _predict_pixels(  # noqa: PLR0913, PLR0917 - one image on its way to files
-    head: SavedHead,
-    model: FrozenModel,
-    image: DecodedImage,
-    shown: DecodedImage,
-    stem: Path,
-    top: int,
+def _predict_depth(
+    head: SavedHead, model: FrozenModel, image: DecodedImage, stem: Path, _: int
 ) -> dict[str, Any]:
-    """Predict on one image, write the files, and return their names with a summary."""
-    if head.task == "depth":
-        meters = predict_depth(model, head, image).numpy()
-        depth_image(meters).save(f"{stem}_depth.png")
-        # By the range of the head and not of the image, so that all its files have one unit.
-        far = float(head.facts["bins"]["max_depth"]) * MILLIMETERS > np.iinfo(np.uint16).max
-        units, kind = (KITTI_UNITS, "256ths") if far else (MILLIMETERS, "millimeters")
-        file = f"{stem}_{kind}.png"
-        Image.fromarray((meters * units).round().astype(np.uint16)).save(file)
-        limits = {"min": meters.min(), "mean": meters.mean(), "max": meters.max()}
-        return {
-            "overlay": f"{stem}_depth.png",
-            "depth": file,
-            "units_per_meter": units,
-            "meters": {name: float(value) for name, value in limits.items()},
-        }
+    """Write the depth of an image; returns the names of the files and a summary."""
+    meters = predict_depth(model, head, image).numpy()
+    depth_image(meters).save(f"{stem}_depth.png")
+    # By the range of the head and not of the image, so that all its files have one unit.
+    far = float(head.facts["bins"]["max_depth"]) * MILLIMETERS > np.iinfo(np.uint16).max
+    units, kind = (KITTI_UNITS, "256ths") if far else (MILLIMETERS, "millimeters")
+    file = f"{stem}_{kind}.png"
+    Image.fromarray((meters * units).round().astype(np.uint16)).save(file)
+    limits = {"min": meters.min(), "mean": meters.mean(), "max": meters.max()}
+    return {
+        "overlay": f"{stem}_depth.png",
+        "depth": file,
+        "units_per_meter": units,
+        "meters": {name: float(value) for name, value in limits.items()},
+    }
+
+
+def _predict_classes(
+    head: SavedHead, model: FrozenModel, image: DecodedImage, stem: Path, top: int
+) -> dict[str, Any]:
+    """Write the classes of an image; returns the names of the files and the largest classes."""
     classes = predict_classes(model, head, image).numpy()
-    overlay(_image(shown), classes, head.classes).save(f"{stem}_classes.png")
+    overlay(_image(image), classes, head.classes).save(f"{stem}_classes.png")
     save_mask(classes, Path(f"{stem}_mask.png"))
     shares = np.bincount(classes.ravel(), minlength=len(head.classes)) / classes.size
     order = [int(one) for one in np.argsort(-shares, kind="stable")[:top] if shares[one]]

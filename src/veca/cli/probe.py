@@ -3,24 +3,22 @@
 import datetime
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.feature_cache import RunContext
-from veca.probe.quality import quality_of, report_files, write_quality
 from veca.probe.report import COMPARISON_NAME, Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Task
-from veca.probe.run import Evaluator
-from veca.probe.suite import Job, Runner, read_suite, run_suite
+from veca.probe.run import Evaluator, Job
 from veca.runtime.device import Precision, resolve_precision
-from veca.runtime.distributed import Ranks, init_distributed
+from veca.runtime.distributed import init_distributed
 from veca.weights.checkpoint import model_info
 
 HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
@@ -41,8 +39,8 @@ DESCRIPTION = """Evaluate frozen features by a probe at every budget, with the s
 models.
 
 DATA is a folder: train/CLASS/ and val/CLASS/ with images; images/, masks/, classes.txt, train.txt
-and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published data
-sets in their original layout are given as NAME=FOLDER, where NAME is one of {sets}.
+and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published datasets
+in their original layout are given as NAME=FOLDER, where NAME is one of {sets}.
 
 The folder --out gets report.json, report.md, report.png, the fitted heads (for veca predict) and
 results for each test image; with --baseline also comparison.json. Rows of earlier runs in the same
@@ -52,13 +50,13 @@ Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
 
 SUITE_DESCRIPTION = """Run the jobs of a TOML file, skip those that are done, and write one report;
 with baselines, comparison.json has the models' numbers relative to theirs, with intervals. A job
-that cannot be run, for example without its data set, does not stop the others; the exit code is
+that cannot be run, for example without its dataset, does not stop the others; the exit code is
 then 1.
 
 Example: veca probe suite paper.toml --out probes"""
 
 QUALITY_DESCRIPTION = """Write all numbers of one model in some reports to a small file for
-programs, to lie beside its weights: every metric by task, data set, resolution, budget and share
+programs, to lie beside its weights: every metric by task, dataset, resolution, budget and share
 of the hidden units, with a 95 % interval where per-image results exist. Rows are found by the hash
 of the weights, whether the model was measured as such, as a baseline or as a teacher.
 
@@ -66,17 +64,14 @@ Example: veca probe quality probes/report.json --model runs/tiny --out runs/tiny
 
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 NoModel = Annotated[str | None, tyro.conf.arg(metavar="M", help_behavior_hint="(default: none)")]
-Sets = Annotated[
-    str | None, tyro.conf.arg(metavar="NAME=DIR,...", help_behavior_hint="(default: none)")
-]
-Usual = tyro.conf.arg(metavar="NAME", help_behavior_hint="")
-Number = tyro.conf.arg(metavar="INT", help_behavior_hint="")
-Numbers = tyro.conf.arg(metavar="A,B,...", help_behavior_hint="")
+Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+Number = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+Numbers = Annotated[str | None, tyro.conf.arg(metavar="A,B,...", help_behavior_hint="")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
-    """Flags that change how a run works; of these only the precision changes its numbers."""
+class RunFlags:
+    """Flags of how to run; all but the precision leave the numbers as they are."""
 
     features: Annotated[
         Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: OUT/features)")
@@ -101,7 +96,7 @@ class TaskFlags:
     """Flags of a task."""
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
-    """folder of a labeled data set, or NAME=FOLDER"""
+    """folder of a labeled dataset, or NAME=FOLDER"""
 
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """a folder, .safetensors file, bundled or hub name, size (untrained), any teacher's name, or
@@ -118,55 +113,54 @@ class TaskFlags:
     ] = None
     """full-attention models to compare with, such as full-local,full; the first one comes first"""
 
-    budgets: Annotated[str | None, Numbers] = None
+    budgets: Numbers = None
     """cores to use; by default those that the model was trained with"""
 
-    ffn: Annotated[str | None, Numbers] = None
+    ffn: Numbers = None
     """shares of the hidden units, of models with nested feed-forward parts; by default all"""
 
-    resolution: Annotated[int | None, Number] = None
+    resolution: Number = None
     """pixels of a view, or of the short side; the default depends on model and protocol"""
 
-    resolutions: Annotated[str | None, Numbers] = None
+    resolutions: Numbers = None
     """several of them"""
 
-    seed: Annotated[int | None, Number] = None
+    seed: Number = None
     """of all random draws; by default 0"""
 
-    seeds: Annotated[str | None, Numbers] = None
+    seeds: Numbers = None
     """several of them: the report shows mean and standard deviation"""
 
-    protocol: Annotated[str | None, Usual] = None
+    protocol: Name = None
     """by default dinov3 (knn and logistic: dinov2), for your own folders its small form"""
 
-    feature: Annotated[str | None, Usual] = None
+    feature: Name = None
     """image, patch-mean or image+patch-mean; for dense tasks patches or patches+image; by default
     the protocol's"""
 
-    also: Sets = None
-    """more data sets for the same heads, such as imagenet-v2=DIR,imagenet-real=DIR"""
+    also: Annotated[
+        str | None, tyro.conf.arg(metavar="NAME=DIR,...", help_behavior_hint="(default: none)")
+    ] = None
+    """more datasets for the same heads, such as imagenet-v2=DIR,imagenet-real=DIR"""
 
     allow_partial: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """evaluate on an incomplete data set; its rows are marked"""
+    """evaluate on an incomplete dataset; its rows are marked"""
 
-    how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
+    run: Annotated[RunFlags, tyro.conf.arg(name="")] = field(default_factory=RunFlags)
 
     def jobs(self, task: Task) -> list[Job]:
         """A job for each resolution, and for all seeds."""
+        parsers: Mapping[str, Callable[[str, str], Any]] = {
+            "baseline": texts, "budgets": whole_numbers, "ffn": numbers, "also": texts
+        }  # fmt: skip
+        lists = {
+            name: parse(f"--{name}", text)
+            for name, parse in parsers.items()
+            if (text := getattr(self, name)) is not None
+        }
+        same = ("data", "model", "teacher", "protocol", "feature", "allow_partial")
+        job = Job(task=task, **{name: getattr(self, name) for name in same}, **lists)
         sizes = _one_or_several("resolution", self.resolution, self.resolutions, least=1)
-        job = Job(
-            task=task,
-            data=self.data,
-            model=self.model,
-            teacher=self.teacher,
-            baseline=() if self.baseline is None else texts("--baseline", self.baseline),
-            budgets=None if self.budgets is None else whole_numbers("--budgets", self.budgets),
-            ffn=None if self.ffn is None else numbers("--ffn", self.ffn),
-            protocol=self.protocol,
-            feature=self.feature,
-            also=() if self.also is None else texts("--also", self.also),
-            allow_partial=self.allow_partial,
-        )
         return [replace(job, resolution=size) for size in sizes or (None,)]
 
 
@@ -180,25 +174,7 @@ class SuiteFlags:
     out: Folder
     """folder of the report, new or to be continued"""
 
-    how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
-
-
-@dataclass(frozen=True, kw_only=True)
-class QualityFlags:
-    """Flags of `veca probe quality`."""
-
-    reports: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="REPORT.json ...", help_behavior_hint="(required)"),
-    ]
-    """reports, or their folders; if several have the same number, the last one counts"""
-
-    model: Annotated[str, tyro.conf.arg(metavar="M")]
-    """a folder, .safetensors file, bundled or hub name"""
-
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """file to write, usually quality.json beside the weights"""
+    run: Annotated[RunFlags, tyro.conf.arg(name="")] = field(default_factory=RunFlags)
 
 
 def probe(words: Sequence[str]) -> None:
@@ -214,97 +190,110 @@ def probe(words: Sequence[str]) -> None:
         suite = tyro.cli(SuiteFlags, prog=prog, description=SUITE_DESCRIPTION, args=rest)
         _suite(suite, command)
     elif task == "quality":
-        _quality(tyro.cli(QualityFlags, prog=prog, description=QUALITY_DESCRIPTION, args=rest))
+        tyro.cli(_quality, prog=prog, description=QUALITY_DESCRIPTION, args=rest)
     elif task in TASKS:
         described = DESCRIPTION.format(sets=", ".join(SETS), task=task)
         _task(task, tyro.cli(TaskFlags, prog=prog, description=described, args=rest), command)
     else:
-        raise ValueError(f"{task!r} is no task; use {', '.join(TASKS)}, suite or quality.")
+        raise ValueError(f"{task!r} is not a task; use {', '.join(TASKS)}, suite or quality.")
 
 
 def _task(task: Task, flags: TaskFlags, command: str) -> None:
     """Evaluate on one task."""
     jobs = flags.jobs(task)
     seeds = _one_or_several("seed", flags.seed, flags.seeds, least=0) or (0,)
-    with init_distributed(flags.how.device) as ranks:
-        evaluator = _evaluator(flags.out, flags.how, ranks, command)
-        for job in jobs:  # before a folder is made, and before anything is computed
-            evaluator.check(job)
-        with _locked(flags.out, ranks):
-            rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
-            if ranks.is_main:
-                _finish(rows, evaluator, flags.out)
+    with _evaluator(flags, command, jobs) as evaluator:
+        rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
+        if evaluator.ctx.ranks.is_main:
+            _finish(rows, evaluator, flags.out)
 
 
 def _suite(flags: SuiteFlags, command: str) -> None:
     """Run a suite."""
+    from veca.probe.suite import read_suite, run_suite  # noqa: PLC0415 - of this subcommand
+
     jobs = read_suite(flags.file)
-    with init_distributed(flags.how.device) as ranks:
-        evaluator = _evaluator(flags.out, flags.how, ranks, command)
-        log = evaluator.ctx.log
-        runner = Runner(expect=evaluator.expect, run=evaluator.run_job, ranks=ranks, log=log)
-        with _locked(flags.out, ranks):
-            outcome = run_suite(jobs, flags.out, runner)
-            if ranks.is_main:
-                write_report([], flags.out, _draw())
-                log(
-                    f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} were already done, "
-                    f"{len(outcome.failed)} failed. {flags.out / 'report.md'} has all rows."
-                )
-                for job, reason in outcome.failed.items():
-                    log(f"Failed: {job.name}: {' '.join(reason.split())}")
+    with _evaluator(flags, command) as evaluator:
+        outcome = run_suite(jobs, flags.out, evaluator)
+        if evaluator.ctx.ranks.is_main:
+            write_report([], flags.out, _draw())
+            print(
+                f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} were already done, "
+                f"{len(outcome.failed)} failed. {flags.out / 'report.md'} has all rows."
+            )
+            for job, reason in outcome.failed.items():
+                print(f"Failed: {job.name}: {' '.join(reason.split())}")
     if outcome.failed:
         raise SystemExit(1)
 
 
-def _quality(flags: QualityFlags) -> None:
-    """Write all numbers of a model."""
-    rows, folders = report_files(flags.reports)
+def _quality(
+    reports: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="REPORT.json ...", help_behavior_hint="(required)"),
+    ],
+    /,
+    *,
+    model: Annotated[str, tyro.conf.arg(metavar="M")],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")],
+) -> None:
+    """Write all numbers of a model.
+
+    Args:
+        reports: reports, or their folders; if several have the same number, the last one counts
+        model: a folder, .safetensors file, bundled or hub name
+        out: file to write, usually quality.json beside the weights
+    """
+    from veca.probe.quality import quality_of, report_files, write_quality  # noqa: PLC0415 - same
+
+    rows, folders = report_files(reports)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    weights = model_info(flags.model).digest
-    found = quality_of(rows, folders, model=flags.model, weights=weights, date=today)
-    write_quality(found, flags.out)
+    weights = model_info(model).digest
+    found = quality_of(rows, folders, model=model, weights=weights, date=today)
+    write_quality(found, out)
     known = sum(row.interval is not None for row in found.rows)
-    print(f"{flags.out}: {len(found.rows)} measurements, {known} of them with an interval.")
-
-
-def _evaluator(out: Path, how: How, ranks: Ranks, command: str) -> Evaluator:
-    """What runs jobs."""
-    ctx = RunContext(
-        cache=how.features or out / "features",
-        ranks=ranks,
-        num_workers=how.workers,
-        batch=how.batch,
-        precision=ranks.broadcast_object(resolve_precision(how.precision, ranks.device)),
-        # Flushed, since progress goes to stderr and should not come first.
-        log=lambda line: print(line, flush=True) if ranks.is_main else None,
-        show_progress=ranks.is_main,
-    )
-    return Evaluator(ctx=ctx, out=out, command=command)
+    print(f"{out}: {len(found.rows)} measurements, {known} of them with an interval.")
 
 
 @contextmanager
-def _locked(out: Path, ranks: Ranks) -> Iterator[None]:
-    """Keep other runs out of the folder of a report."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give a folder.")
-    with ranks.locked(out):
-        try:
-            yield
-        except KeyboardInterrupt:
-            if ranks.is_main:
-                print("Features are cached; repeat the command to continue.", file=sys.stderr)
-            raise
+def _evaluator(
+    flags: TaskFlags | SuiteFlags, command: str, jobs: Sequence[Job] = ()
+) -> Iterator[Evaluator]:
+    """What runs jobs; these are checked before the folder of the report is created and locked."""
+    run, out = flags.run, flags.out
+    with init_distributed(run.device) as ranks:
+        ctx = RunContext(
+            cache=run.features or out / "features",
+            ranks=ranks,
+            num_workers=run.workers,
+            batch=run.batch,
+            precision=ranks.broadcast_object(resolve_precision(run.precision, ranks.device)),
+            # Flushed, since progress goes to stderr and should not come first.
+            log=lambda line: print(line, flush=True) if ranks.is_main else None,
+            show_progress=ranks.is_main,
+        )
+        evaluator = Evaluator(ctx=ctx, out=out, command=command)
+        for job in jobs:
+            evaluator.check(job)
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file; give a folder.")
+        with ranks.locked(out):
+            try:
+                yield evaluator
+            except KeyboardInterrupt:
+                if ranks.is_main:
+                    print("Features are cached; repeat the command to continue.", file=sys.stderr)
+                raise
 
 
 def _finish(rows: Sequence[Row], evaluator: Evaluator, out: Path) -> None:
     """Write the report and print the tables of this run."""
-    written = write_report(rows, out, _draw())
+    names = [path.name for path in write_report(rows, out, _draw())]
+    whole = [name for name in names if name != COMPARISON_NAME]
     print(f"\n{report_tables(rows)}\n")
-    whole = [path for path in written.files if path.name != COMPARISON_NAME]
-    first, *others = (str(whole[0]), *(path.name for path in whole[1:]))
-    print(f"{', '.join([first, *others[:-1]])} and {others[-1]} have all rows.")
-    if len(whole) < len(written.files):
+    print(f"{out / ', '.join(whole[:-1])} and {whole[-1]} have all rows.")
+    if COMPARISON_NAME in names:
         print(f"{out / COMPARISON_NAME} and report.md have intervals relative to the baseline.")
     heads = [path for role, path in evaluator.heads if role == "model"]
     if heads:
@@ -326,10 +315,10 @@ def _one_or_several(
     """The values of a flag that has a plural; empty if neither was given."""
     if one is not None and several is not None:
         raise ValueError(f"--{name} and --{name}s were both given; use one of them.")
+    flag = f"--{name}" if several is None else f"--{name}s"
+    found = tuple(value for value in [one] if value is not None)
     if several is not None:
-        found, flag = whole_numbers(f"--{name}s", several), f"--{name}s"
-    else:
-        found, flag = () if one is None else (one,), f"--{name}"
+        found = whole_numbers(flag, several)
     if found and min(found) < least:
         raise ValueError(f"{flag} is {min(found)}; it must be >= {least}.")
     return found

@@ -7,16 +7,17 @@ role and under whatever name they were measured. Numbers of single classes stay 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from veca.probe.bootstrap import PER_IMAGE_FOLDER, ROUNDS, quantiles, resample_all
+from veca.probe.bootstrap import ROUNDS, quantiles, resample_all
+from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.report import JSON_NAME, read_rows
-from veca.probe.rows import Row, SeedMean, mean_over_seeds, merge_rows
+from veca.probe.rows import Row, mean_over_seeds, merge_rows
 from veca.runtime import VecaError
-from veca.runtime.files import dumps_strict, write_atomic
+from veca.runtime.files import write_atomic
 
 QUALITY_NAME = "quality.json"
 
@@ -67,7 +68,7 @@ class QualityRow:
     higher_is_better: bool
 
     partial: bool
-    """Whether the data set was incomplete, so that the value must not be compared."""
+    """Whether the dataset was incomplete, so that the value must not be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,22 +124,31 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
     resampled = resample_all(measured, folders, rounds)
     found: dict[tuple[Any, ...], QualityRow] = {}
     for item in measured:
-        drawn = resampled(item)
-        ends = None if drawn is None else quantiles(drawn.draws)
-        row = _quality_row(item, ends)
-        if (place := _place(row)) in found:
+        row, drawn = item.row, resampled(item)
+        ends = None if drawn is None else quantiles(drawn[1])
+        keys: dict[str, Any] = {name: getattr(row, name) for name in KEYS}
+        place = tuple(math.inf if value is None else value for value in keys.values())
+        if place in found:
             raise QualityError(
                 f"the reports have two numbers for {row.metric} of {row.task} on {row.data} at "
                 f"{row.resolution} px, budget {row.budget}, on other images or with other values "
                 f"of the protocol {row.protocol}; give reports that measure it once."
             )
-        found[place] = row
+        found[place] = QualityRow(
+            **keys,
+            value=round(item.mean, DIGITS),
+            interval=None if ends is None else (round(ends[0], DIGITS), round(ends[1], DIGITS)),
+            seeds=item.seeds,
+            count=row.counts["test"],
+            higher_is_better=row.more_is_better,
+            partial=bool(row.partial),
+        )
     return Quality(
         model=model,
         weights_sha256=weights,
         date=date,
         commands=tuple(sorted({row.command for row in own if row.command})),
-        rows=tuple(found[place] for place in sorted(found)),
+        rows=tuple(found[place] for place in sorted(found)),  # the whole model comes last
     )
 
 
@@ -149,33 +159,30 @@ def write_quality(quality: Quality, path: Path) -> None:
 
 def quality_as_json(quality: Quality) -> str:
     """The text of the file: equal measurements give equal bytes, a row a line."""
-    head = {"format": FORMAT, **vars(quality), "commands": list(quality.commands)}
+    head = {"format": FORMAT, **vars(quality)}
     del head["rows"]
-    lines = [f'"{name}":{dumps_strict(value, name)}' for name, value in head.items()]
-    rows = [dumps_strict(_row_as_json(row), "row") for row in quality.rows]
-    text = ",\n".join([*lines, '"rows":[\n' + ",\n".join(rows) + "\n]"])
-    return f"{{\n{text}\n}}\n"
+    lines = [f'"{name}":{_json(value)}' for name, value in head.items()]
+    rows = ",\n".join(_json(dataclasses.asdict(row)) for row in quality.rows)
+    lines.append(f'"rows":[\n{rows}\n]')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def read_quality(path: Path, weights: str | None = None) -> Quality:
     """The measurements in a file; `weights` is the expected hash of the model."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_text("utf-8"))
+        if (version := found.pop("format")) != FORMAT:
+            raise ValueError(f"it has the format {version}, this version of veca reads {FORMAT}")
+        rows = tuple(QualityRow(**_with_tuples(row)) for row in found.pop("rows"))
+        quality = Quality(**_with_tuples(found), rows=rows)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise QualityError(
             f"{path} cannot be read ({error}); write it again with veca probe quality."
         ) from error
-    found = _checked(content, _FILE, str(path))
-    if found.pop("format") != FORMAT:
-        raise QualityError(
-            f"{path} has the format {content['format']}, but this version of veca reads {FORMAT}; "
-            "write it again with veca probe quality."
-        )
-    rows = [
-        QualityRow(**_checked(row, _ROW, f"row {number} of {path}"))
-        for number, row in enumerate(found.pop("rows"))
-    ]
-    quality = Quality(**found, rows=tuple(rows))
     if weights is not None and quality.weights_sha256 != weights:
         raise QualityError(
             f"{path} is of the weights {quality.weights_sha256[:16]}, but the model has "
@@ -184,100 +191,6 @@ def read_quality(path: Path, weights: str | None = None) -> Quality:
     return quality
 
 
-def _quality_row(item: SeedMean, ends: tuple[float, float] | None) -> QualityRow:
-    """A mean as it stands in the file."""
-    return QualityRow(
-        **{name: getattr(item.row, name) for name in KEYS},
-        value=round(item.mean, DIGITS),
-        interval=None if ends is None else (round(ends[0], DIGITS), round(ends[1], DIGITS)),
-        seeds=item.seeds,
-        count=item.row.counts["test"],
-        higher_is_better=item.row.more_is_better,
-        partial=bool(item.row.partial),
-    )
-
-
-def _place(row: QualityRow) -> tuple[Any, ...]:
-    """What identifies a measurement, and its sort key: the whole model comes last."""
-    values = (getattr(row, name) for name in KEYS)
-    return tuple(math.inf if value is None else value for value in values)
-
-
-def _row_as_json(row: QualityRow) -> dict[str, Any]:
-    """A row as plain values."""
-    found = dataclasses.asdict(row)
-    interval = None if row.interval is None else list(row.interval)
-    return found | {"interval": interval, "seeds": list(row.seeds)}
-
-
-Rule = tuple[Callable[[Any], bool], str]
-
-
-def _checked(value: object, rules: Mapping[str, Rule], where: str) -> dict[str, Any]:
-    """An object whose fields are what the rules allow, lists as tuples."""
-    if not isinstance(value, dict) or value.keys() != rules.keys():
-        got = sorted(value) if isinstance(value, dict) else type(value).__name__
-        raise QualityError(
-            f"{where} has {got}; it must be an object with {', '.join(rules)}: write it again with "
-            "veca probe quality."
-        )
-    for name, (fits, allowed) in rules.items():
-        if not fits(value[name]):
-            raise QualityError(
-                f"{where}: {name} is {value[name]!r}; it must be {allowed}: write it again with "
-                "veca probe quality."
-            )
-    return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or fits(value)
-
-
-def _list_of(fits: Callable[[Any], bool], length: int | None = None) -> Callable[[Any], bool]:
-    def is_list(value: object) -> bool:
-        if not isinstance(value, list) or length not in {None, len(value)}:
-            return False
-        return all(map(fits, value))
-
-    return is_list
-
-
-_TEXT: Rule = (_is_text, "text")
-_WHOLE: Rule = (_is_whole, "a whole number from 0")
-_NUMBER: Rule = (_is_number, "a number")
-_BOOLEAN: Rule = (lambda value: isinstance(value, bool), "true or false")
-
-_FILE: dict[str, Rule] = {
-    "format": _WHOLE,
-    "model": _TEXT,
-    "weights_sha256": _TEXT,
-    "date": _TEXT,
-    "commands": (_list_of(_is_text), "a list of texts"),
-    "rows": (_list_of(lambda row: isinstance(row, dict)), "a list of objects"),
-}
-_ROW: dict[str, Rule] = {
-    **dict.fromkeys(("task", "data", "split", "protocol", "feature", "metric", "unit"), _TEXT),
-    "resolution": _WHOLE,
-    "budget": (_or_null(_is_whole), "a whole number or null"),
-    "ffn": (_or_null(_is_number), "a number or null"),
-    "value": _NUMBER,
-    "interval": (_or_null(_list_of(_is_number, 2)), "two numbers or null"),
-    "seeds": (_list_of(_is_whole), "a list of whole numbers"),
-    "count": _WHOLE,
-    "higher_is_better": _BOOLEAN,
-    "partial": _BOOLEAN,
-}
-"""What the fields of the file and of its rows may be, and in words."""
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Fields with tuples in place of lists."""
+    return {name: tuple(item) if isinstance(item, list) else item for name, item in values.items()}

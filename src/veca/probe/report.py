@@ -1,22 +1,24 @@
 """The report of an evaluation: `report.json`, `report.md`, a plot, and `comparison.json`.
 
-A folder keeps what was measured before: rows of a new run replace those of the same number, all
-others stay. With baselines, the page begins with the models relative to them. Where a paper has
-numbers on the same data set, they follow in a table of their own.
+A report is continued: rows of a new run replace those of the same number, all others stay. With
+baselines, the page begins with the models relative to them. Numbers of the paper on the same
+datasets follow in tables of their own.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from veca.probe.bootstrap import CLASS_TASKS, PER_IMAGE_FOLDER, compare_to_baseline
+from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.rows import (
+    CLASS_TASKS,
     ModelKey,
     Row,
     RowError,
     Section,
     SeedMean,
+    Setting,
     merge_rows,
     reference_of,
     row_from_json,
@@ -36,6 +38,8 @@ PUBLISHED = Path(__file__).with_name("published.json")
 MAX_CLASSES = 40
 """Classes whose numbers are listed; those of more are left to the JSON file."""
 
+MODEL_TITLES = ("model", "budget", "ffn", "px")
+
 HASH_DIGITS = 16
 """Of a hash, where a reader compares it by eye."""
 
@@ -44,7 +48,7 @@ LEGEND = (
     "model's, at the same resolution, budget and share where it was measured there; errors are "
     "ratios, so x1.03 means 3 % more error. ms: median time of one image alone through the "
     "backbone; GFLOPs of the same; both without the head. patches/core: patches for each active "
-    "core."
+    "core. ffn: share of the hidden units, - for all."
 )
 
 Draw = Callable[[Sequence[Row]], bytes | None]
@@ -52,40 +56,35 @@ Draw = Callable[[Sequence[Row]], bytes | None]
 
 
 class ReportError(VecaError, ValueError):
-    """A file that is no report."""
+    """A file that is not a report."""
 
 
-class Written(NamedTuple):
-    """What a folder holds now."""
-
-    rows: list[Row]
-    """Of this run and of those before."""
-
-    files: list[Path]
-
-
-def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) -> Written:
-    """Add rows to the report of a folder, which is created if missing.
+def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) -> list[Path]:
+    """Add rows to the report of a folder, which is created if missing; returns what was written.
 
     One process at a time may call it for a folder. Without `draw`, as without matplotlib, a plot of
     older rows is removed, since it would no longer match the tables.
     """
-    merged = add_rows(rows, folder)
+    merged, compared = add_rows(rows, folder), list[dict[str, Any]]()
+    if any(row.role == "baseline" for row in merged):
+        from veca.probe.bootstrap import compare_to_baseline  # noqa: PLC0415 - only with baselines
+
+        compared = compare_to_baseline(merged, folder / PER_IMAGE_FOLDER)
     plot = draw(merged) if draw is not None else None
-    compared = compare_to_baseline(merged, folder / PER_IMAGE_FOLDER)
     text = report_markdown(merged, PLOT_NAME if plot is not None else None, compared)
     files = {
         TEXT_NAME: text.encode(),
         PLOT_NAME: plot,
         COMPARISON_NAME: _json_lines(compared) if compared else None,
     }
+    written = [folder / JSON_NAME]
     for name, content in files.items():
         if content is None:
             (folder / name).unlink(missing_ok=True)
         else:
             write_atomic(folder / name, [content])
-    written = [JSON_NAME, *(name for name, content in files.items() if content is not None)]
-    return Written(merged, [folder / name for name in written])
+            written.append(folder / name)
+    return written
 
 
 def add_rows(rows: Sequence[Row], folder: Path) -> list[Row]:
@@ -111,7 +110,7 @@ def read_rows(path: Path) -> list[Row]:
             f"{path} cannot be read ({error}); remove it, or give another folder."
         ) from error
     if not isinstance(found, list):
-        raise ReportError(f"{path} is no list of rows; remove it, or give another folder.")
+        raise ReportError(f"{path} is not a list of rows; remove it, or give another folder.")
     rows = []
     for number, item in enumerate(found):
         try:
@@ -128,52 +127,46 @@ def _json_lines(values: Sequence[dict[str, Any]]) -> bytes:
 
 
 def published_rows(rows: Sequence[Row]) -> list[Row]:
-    """The paper's numbers for the tasks and data sets of these rows; doubtful ones are marked."""
+    """The paper's numbers for the tasks and datasets of these rows; doubtful ones are marked."""
     content = json.loads(PUBLISHED.read_text("utf-8"))
     measured = {(row.task, row.data, row.metric) for row in rows if not row.partial}
     doubtful = [note for note in content["notes"] if note.get("doubtful")]
+    numbers = [
+        (table["table"], line, column, value)
+        for table in content["tables"]
+        for line in table["lines"]
+        for column, value in zip(table["columns"], line["values"], strict=True)
+        if (column["task"], column["data"], column["metric"]) in measured
+    ]
     found = []
-    for table in content["tables"]:
-        for line in table["lines"]:
-            for column, value in zip(table["columns"], line["values"], strict=True):
-                if (column["task"], column["data"], column["metric"]) not in measured:
-                    continue
-                facts = {"table": table["table"], "column": column["name"], **line}
-                mark = " (?)" if any(_applies(note, facts) for note in doubtful) else ""
-                found.append(
-                    Row(
-                        **{name: column[name] for name in ("task", "data", "metric")},
-                        **{name: line[name] for name in ("budget", "resolution")},
-                        model=f"{line['model']}{mark}",
-                        value=float(value),
-                        unit="m" if column["task"] == "depth" else "%",
-                        role="published",
-                        split="as published",
-                        counts={},
-                        protocol=f"of Table {table['table']}",
-                        feature="as published",
-                        data_facts={"source": content["source"]},
-                        version="",
-                    )
-                )
+    for table, line, column, value in numbers:
+        facts = {**line, "table": table, "column": column["name"]}
+        mark = any(  # what a note leaves open fits every number
+            all(note.get(name) in (None, fact) for name, fact in facts.items()) for note in doubtful
+        )
+        found.append(
+            Row(
+                **{name: column[name] for name in ("task", "data", "metric")},
+                **{name: line[name] for name in ("budget", "resolution")},
+                model=line["model"] + (" (?)" if mark else ""),
+                value=float(value),
+                unit="m" if column["task"] == "depth" else "%",
+                role="published",
+                split="as published",
+                counts={},
+                protocol=f"of Table {table}",
+                feature="as published",
+                data_facts={"source": content["source"]},
+                version="",
+            )
+        )
     return found
-
-
-def _applies(note: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Whether a note is about a number; what it leaves open fits every number."""
-    return all(note.get(name) in (None, fact) for name, fact in facts.items())
 
 
 def report_markdown(
     rows: Sequence[Row], plot: str | None = None, compared: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """All rows as a page.
-
-    Args:
-        rows: what was measured.
-        plot: file name of the plot beside the page, if there is one.
-        compared: what `compare_to_baseline` returned.
-    """
+    """All rows as a page; `plot` is the name of a file, `compared` of `compare_to_baseline`."""
     lines = ["# Probes", ""]
     if plot is not None:
         lines += [f"![Quality against budget]({plot})", ""]
@@ -183,7 +176,7 @@ def report_markdown(
         lines += [f"## {section.title}", "", *_facts(section), "", *section_table(section), ""]
         lines += [*_other_metrics(section), *_classes(section)]
     for section in sections(published_rows(rows)):
-        source = f"Not measured here: {section.row.data_facts['source']}. (?): looks like a slip."
+        source = f"Not measured here: {section.row.data_facts['source']}. (?): probably a typo."
         lines += [f"## Published: {section.title}", "", source, "", *section_table(section), ""]
     return "\n".join([*lines, LEGEND, "", *_models(rows), *_commands(rows)])
 
@@ -194,65 +187,60 @@ def report_tables(rows: Sequence[Row]) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def markdown_table(
-    titles: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1
-) -> Iterator[str]:
-    """A table without columns that contain '-' only; they line up in a terminal too.
-
-    The first `left` columns are text and aligned to the left.
-    """
-    kept = [column for column in range(len(titles)) if any(line[column] != "-" for line in lines)]
-    cells = [[_cell(line[column]) for column in kept] for line in (titles, *lines)]
-    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    rule = [
-        "-" * width if column < left else "-" * (width - 1) + ":"
-        for column, width in enumerate(widths)
+def markdown_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table without columns that contain '-' only, which lines up in a terminal too."""
+    used = [column for column in range(len(titles)) if any(line[column] != "-" for line in lines)]
+    # Names of models may be any path; they must not end a cell or a line.
+    cells = [
+        [" ".join(line[column].split()).replace("|", "\\|") for column in used]
+        for line in (titles, *lines)
     ]
-    for line in (cells[0], rule, *cells[1:]):
-        padded = [
-            text.ljust(width) if column < left else text.rjust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield f"| {' | '.join(padded)} |"
-
-
-def _cell(text: str) -> str:
-    """Text that ends no cell and no line; names of models may be any path."""
-    return " ".join(text.split()).replace("|", "\\|")
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    for first, *others in (cells[0], rule, *cells[1:]):
+        right = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+        yield f"| {' | '.join([first.ljust(widths[0]), *right])} |"
 
 
 def section_table(section: Section) -> list[str]:
     """The table of the primary metric, with retention and costs."""
     first = section.metrics[0]
     references = [key for key in section.models if key.role in {"teacher", "baseline"}]
-    titles = ["model", "budget", "ffn", "px", _metric_title(section, first),
+    titles = [*MODEL_TITLES, _metric_title(section, first),
               *(f"of {section.name(key)}" for key in references),
               "ms", "GFLOPs", "patches/core"]  # fmt: skip
     lines = []
     for line in section.lines:
         lead = next((item for item in line if item.row.metric == first), None)
         if lead is not None:
-            ratios = [_retention_of(section, lead, key) for key in references]
+            ratios = [_retention(section, lead, key) for key in references]
+            costs = (lead.milliseconds, lead.row.gflops, lead.row.patches_per_core)
             cells = [*_model_cells(section, lead), format_mean(lead), *ratios]
-            lines.append([*cells, *_cost_cells(lead)])
+            lines.append([*cells, *map(_three_digits, costs)])
     return list(markdown_table(titles, lines))
 
 
 def _other_metrics(section: Section) -> Iterator[str]:
     """The table of all metrics but the primary one, each with its retention in brackets."""
     others = [name for name in section.metrics[1:] if "/" not in name]
-    if not others:
-        return
     reference = next((key for key in section.models if key.role != "model"), None)
-    titles = ["model", "budget", "ffn", "px", *(_metric_title(section, name) for name in others)]
+
+    def cell(item: SeedMean | None) -> str:
+        if item is None:
+            return "-"
+        ratio = "-" if reference is None else _retention(section, item, reference)
+        return format_mean(item) + (f" ({ratio})" if ratio != "-" else "")
+
     lines = []
     for line in section.lines:
         found = {item.row.metric: item for item in line}
         if found.keys() & set(others):
-            cells = [_with_retention(section, found.get(name), reference) for name in others]
+            cells = [cell(found.get(name)) for name in others]
             lines.append([*_model_cells(section, line[0]), *cells])
-    suffix = f"; in brackets: of {section.name(reference)}" if reference else ""
-    yield from (f"Other metrics{suffix}.", "", *markdown_table(titles, lines), "")
+    if lines:
+        titles = [*MODEL_TITLES, *(_metric_title(section, name) for name in others)]
+        suffix = f"; in brackets: of {section.name(reference)}" if reference else ""
+        yield from (f"Other metrics{suffix}.", "", *markdown_table(titles, lines), "")
 
 
 def _classes(section: Section) -> Iterator[str]:
@@ -261,21 +249,14 @@ def _classes(section: Section) -> Iterator[str]:
     if len(names) > MAX_CLASSES:
         yield from (f"The {len(names)} numbers for classes and sizes are in report.json.", "")
     elif names:
-        found = [{item.row.metric: item for item in line} for line in section.lines]
-        titles = ["", *(_model_title(section, line[0]) for line in section.lines)]
-        lines = [
-            [name, *("-" if name not in line else format_mean(line[name]) for line in found)]
-            for name in names
-        ]
-        yield "For single classes and sizes of objects, in percent."
-        yield from ("", *markdown_table(titles, lines), "")
-
-
-def retention(item: SeedMean, reference: SeedMean | None) -> str:
-    """Mean over mean: '97.6 %' of correct predictions, 'x1.03' of an error; '-' if unknown."""
-    if reference is None or reference.mean == 0:
-        return "-"
-    return _ratio_text(item.mean / reference.mean, percent=item.row.more_is_better)
+        titles, columns = [""], []
+        for line in section.lines:
+            row, found = line[0].row, {item.row.metric: format_mean(item) for item in line}
+            name = section.name(ModelKey.of(row))
+            titles.append(f"{name}, {row.setting.label}, {row.resolution} px")
+            columns.append([found.get(name, "-") for name in names])
+        yield from ("For single classes and sizes of objects, in percent.", "")
+        yield from (*markdown_table(titles, list(zip(names, *columns, strict=True))), "")
 
 
 def format_mean(item: SeedMean) -> str:
@@ -285,68 +266,41 @@ def format_mean(item: SeedMean) -> str:
     return text if item.std is None else f"{text} ± {item.std:.{digits}f}"
 
 
-def _ratio_text(
-    ratio: float, low: float | None = None, high: float | None = None, *, percent: bool
-) -> str:
-    """A ratio with its interval, if it has one."""
-    if percent:
-        text, ends = f"{100 * ratio:.1f} %", " [{:.1f}, {:.1f}]"
-    else:
-        text, ends = f"x{ratio:.3f}", " [{:.3f}, {:.3f}]"
-    scale = 100 if percent else 1
-    return text if low is None or high is None else text + ends.format(scale * low, scale * high)
-
-
-def _with_retention(section: Section, item: SeedMean | None, reference: ModelKey | None) -> str:
-    """A number and, if there is one, its share of the reference's."""
-    if item is None:
+def _ratio_text(found: Mapping[str, Any], *, percent: bool) -> str:
+    """A ratio, such as '97.6 %' or 'x1.030' of an error, with its interval if it has one."""
+    if found["ratio"] is None:
         return "-"
-    ratio = "-" if reference is None else _retention_of(section, item, reference)
-    return format_mean(item) if ratio == "-" else f"{format_mean(item)} ({ratio})"
+    scale, digits = (100, 1) if percent else (1, 3)
+    ratio, low, high = (
+        "" if found[name] is None else f"{scale * found[name]:.{digits}f}"
+        for name in ("ratio", "low", "high")
+    )
+    return (f"{ratio} %" if percent else f"x{ratio}") + (f" [{low}, {high}]" if low else "")
 
 
-def _retention_of(section: Section, item: SeedMean, reference: ModelKey) -> str:
-    """How much of a reference's number a number is; a model is not compared with itself."""
-    if ModelKey.of(item.row) == reference:
-        return "-"
+def _retention(section: Section, item: SeedMean, reference: ModelKey) -> str:
+    """How much of a reference's mean a mean is; a model is not compared with itself."""
     candidates = [other for other in section.means if ModelKey.of(other.row) == reference]
-    return retention(item, reference_of(item, candidates))
+    found = reference_of(item, candidates)
+    if ModelKey.of(item.row) == reference or found is None or found.mean == 0:
+        return "-"
+    ratio = {"ratio": item.mean / found.mean, "low": None, "high": None}
+    return _ratio_text(ratio, percent=item.row.more_is_better)
 
 
 def _model_cells(section: Section, item: SeedMean) -> list[str]:
     """Model, budget, share and resolution of a line."""
     row = item.row
-    elastic = {ModelKey.of(other.row) for other in section.means if other.row.ffn is not None}
-    return [
-        section.name(ModelKey.of(row)),
-        "-" if row.budget is None else str(row.budget),
-        _share_cell(row.ffn, ModelKey.of(row) in elastic),
-        str(row.resolution),
-    ]
+    budget = "-" if row.budget is None else str(row.budget)
+    ffn = "-" if row.ffn is None else f"{row.ffn:g}"
+    return [section.name(ModelKey.of(row)), budget, ffn, str(row.resolution)]
 
 
-def _share_cell(ffn: float | None, elastic: bool) -> str:
-    """The share of the hidden units: of a model that was measured with parts, all of them is 1."""
-    whole = "1" if elastic else "-"
-    return whole if ffn is None else f"{ffn:g}"
-
-
-def _model_title(section: Section, item: SeedMean) -> str:
-    """Model, budget, share and resolution as the title of a column."""
-    name, budget, share, side = _model_cells(section, item)
-    parts = [name, *([f"{budget} cores"] if budget != "-" else [])]
-    return ", ".join([*parts, *([f"ffn {share}"] if share != "-" else []), f"{side} px"])
-
-
-def _cost_cells(item: SeedMean) -> list[str]:
-    """Milliseconds, GFLOPs and patches per core."""
-    costs = (item.milliseconds, item.row.gflops, item.row.patches_per_core)
-    return ["-" if cost is None else f"{cost:,.{_digits(cost)}f}" for cost in costs]
-
-
-def _digits(value: float) -> int:
-    """Digits after the point that leave about three in all."""
-    return 0 if value >= 100 else 1 if value >= 10 else 2
+def _three_digits(cost: float | None) -> str:
+    """A cost with about three digits."""
+    if cost is None:
+        return "-"
+    return f"{cost:,.{0 if cost >= 100 else 1 if cost >= 10 else 2}f}"
 
 
 def _metric_title(section: Section, metric: str) -> str:
@@ -365,20 +319,17 @@ def _facts(section: Section) -> Iterator[str]:
         f"Measured on {row.split}; images: {counts}{images}; seeds: {', '.join(map(str, seeds))}."
     )
     facts = [
-        f"{name.replace('_', ' ')}: {', '.join(map(str, value)) if _is_list(value) else value}"
+        f"{name.replace('_', ' ')}: "
+        f"{', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for name, value in row.data_facts.items()
     ]
     if facts:
-        yield f"Data set: {'; '.join(facts)}."
+        yield f"Dataset: {'; '.join(facts)}."
     if row.chosen.get("on") is not None:
         yield f"Hyperparameters were selected on {row.chosen['on']}."
     if row.partial:
-        yield from ("", "PARTIAL, so not comparable with numbers on the whole data set:")
+        yield from ("", "PARTIAL, so not comparable with numbers on the whole dataset:")
         yield from (f"- {sentence}" for sentence in row.partial)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def _models(rows: Sequence[Row]) -> Iterator[str]:
@@ -402,90 +353,47 @@ def _commands(rows: Sequence[Row]) -> Iterator[str]:
 
 def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
     """The section of a report on one baseline, from an entry of `compare_to_baseline`."""
-    lines = comparison["lines"]
     yield from (f"## Against {comparison['name']}", "")
-    if lines:
+    if comparison["lines"]:
         yield (
             "The model's numbers in percent of the baseline's, errors as ratios; in brackets the "
             f"{100 * comparison['level']:g} % interval over {comparison['rounds']:,} draws of the "
-            "test images, the same for both models, all tasks and all seeds of a data set. It "
-            "shows what other test images could have given, not what another training run would."
+            "test images, the same for both models, all tasks and all seeds of a dataset. It "
+            "shows what other test images could have given, not what another training run would. "
+            f"`classes`: the mean of the numbers of {', '.join(CLASS_TASKS)}."
         )
-        classes = _labels(comparison, in_mean=True)
-        if classes:
-            yield f"Classes: the mean of {'; '.join(classes)}."
-        if _uneven(lines):
-            yield "`numbers`: how many of these a line has; comparison.json lists them."
-        yield from ("", *_comparison_table(comparison), "")
+        yield from ("", *_comparison_table(comparison["lines"]), "")
     if comparison["left_out"]:
         yield from ("Left out of the comparison:", "")
         yield from (*(f"- {sentence}" for sentence in comparison["left_out"]), "")
 
 
-def _comparison_table(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each setting of each model."""
-    lines, dense = comparison["lines"], _labels(comparison, in_mean=False)
-    titles = ["model", "budget", "patches/core", "ffn", "px", "baseline's ffn", "baseline's px",
-              "classes, %", "baseline's, %", "share", "numbers", *dense]  # fmt: skip
-    elastic = {line["name"] for line in lines if line["ffn"] is not None}
-    twin = any(one["baseline_ffn"] is not None for line in lines for one in line["numbers"])
+def _comparison_table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each setting of each model, a column for the mean of classes and each number."""
+    numbers = [one for line in lines for one in line["numbers"]]
+    columns = dict.fromkeys(_number_title(one, numbers) for one in numbers)
+    titles = [*MODEL_TITLES, "patches/core", "baseline at", "classes", *columns]
     table = []
     for line in lines:
-        numbers, classes = line["numbers"], line["classes"]
-        sizes = _unique(one["baseline_resolution"] for one in numbers)
-        cells = [
-            line["name"],
-            "-" if line["budget"] is None else str(line["budget"]),
-            "-" if line["patches_per_core"] is None else f"{line['patches_per_core']:g}",
-            _share_cell(line["ffn"], line["name"] in elastic),
-            str(line["resolution"]),
-            _unique(_share_cell(one["baseline_ffn"], twin) for one in numbers),
-            "-" if sizes == str(line["resolution"]) else sizes,
-            *(["-"] * 4 if classes is None else [
-                f"{classes['model']:.2f}", f"{classes['baseline']:.2f}", _share(classes, "%"),
-                str(classes["numbers"]) if _uneven(lines) else "-",
-            ]),
-        ]  # fmt: skip
-        found = [(_label(comparison, one), _share(one, one["unit"])) for one in numbers]
-        cells += ["; ".join(text for label, text in found if label == title) or "-"
-                  for title in dense]  # fmt: skip
-        table.append(cells)
+        known = [line[name] for name in ("budget", "ffn", "resolution", "patches_per_core")]
+        where, cells = list[str](), dict.fromkeys(columns, "-")
+        for one in line["numbers"]:
+            setting = Setting(one["baseline_budget"], one["baseline_ffn"])
+            where.append(f"{setting.label} {one['baseline_resolution']} px")
+            title = _number_title(one, numbers)
+            cells[title] = _ratio_text(one, percent=one["unit"] == "%")
+        classes = "-" if line["classes"] is None else _ratio_text(line["classes"], percent=True)
+        texts = ["-" if value is None else f"{value:g}" for value in known]
+        baselines = "; ".join(dict.fromkeys(where))
+        table.append([line["name"], *texts, baselines, classes, *cells.values()])
     return markdown_table(titles, table)
 
 
-def _unique(values: Iterable[object]) -> str:
-    """Different values, each once."""
-    return "; ".join(dict.fromkeys(map(str, values)))
-
-
-def _share(found: Mapping[str, Any], unit: str) -> str:
-    """A ratio of a comparison with its interval."""
-    if found["ratio"] is None:
-        return "-"
-    return _ratio_text(found["ratio"], found["low"], found["high"], percent=unit == "%")
-
-
-def _uneven(lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the means of some lines are over fewer numbers than others."""
-    return len({line["classes"]["numbers"] for line in lines if line["classes"]}) > 1
-
-
-def _labels(comparison: Mapping[str, Any], *, in_mean: bool) -> Collection[str]:
-    """The names of the numbers of all lines, each once: those of the mean, or all others."""
-    numbers = [one for line in comparison["lines"] for one in line["numbers"]]
-    chosen = [one for one in numbers if (one["task"] in CLASS_TASKS) == in_mean]
-    return dict.fromkeys(_label(comparison, one) for one in chosen)
-
-
-def _label(comparison: Mapping[str, Any], number: Mapping[str, Any]) -> str:
-    """The name of a number; with protocol, feature or hash only if a task has several."""
-    numbers = [one for line in comparison["lines"] for one in line["numbers"]]
-    same = [
-        one for one in numbers if (one["task"], one["data"]) == (number["task"], number["data"])
-    ]
-    several_sets = len({one["data_sha256"] for one in same}) > 1
-    data = number["data"] + (f" {(number['data_sha256'] or '?')[:8]}" if several_sets else "")
-    parts = [f"{number['task']} on {data}", number["metric"]]
-    if len({(one["protocol"], one["feature"]) for one in same}) > 1:
-        parts += [number["protocol"], number["feature"]]
-    return ", ".join(parts) + (" (PARTIAL)" if number["partial"] else "")
+def _number_title(number: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> str:
+    """The name of a number; with protocol, feature and data hash only if a task has several."""
+    same = [one for one in numbers if all(one[name] == number[name] for name in ("task", "data"))]
+    title = f"{number['task']} on {number['data']}, {number['metric']}"
+    for name in ("protocol", "feature", "data_sha256"):
+        if len({one[name] for one in same}) > 1:
+            title += f", {str(number[name])[:HASH_DIGITS]}"
+    return title + (" (PARTIAL)" if number["partial"] else "")

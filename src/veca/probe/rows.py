@@ -1,7 +1,7 @@
 """Results of an evaluation: rows, their means over seeds, and sections that may be compared.
 
 A row is one number with everything needed to interpret and reproduce it; `report.json` is a list of
-rows. Rows that differ in their seed only become one `SeedMean`; those of one task, data set,
+rows. Rows that differ in their seed only become one `SeedMean`; those of one task, dataset,
 protocol and feature form a `Section`, a table of the report.
 """
 
@@ -38,6 +38,9 @@ class Setting(NamedTuple):
 Task = Literal["linear", "knn", "logistic", "dense-knn", "segmentation", "depth"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
+CLASS_TASKS: tuple[Task, ...] = ("knn", "logistic", "linear")
+"""Tasks whose numbers are averaged in comparisons."""
+
 Role = Literal["model", "teacher", "baseline", "published"]
 """A baseline is a full-attention model of the same size; published numbers are those of a paper."""
 
@@ -47,6 +50,14 @@ FORMER_ROLES = {"control": "baseline"}
 Unit = Literal["%", "m", ""]
 """Percent of correct predictions, where higher is better; anything else is an error, where lower is
 better: meters, or a bare number."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "task": TASKS,
+    "role": get_args(Role),
+    "unit": get_args(Unit),
+    "precision": get_args(ResolvedPrecision),
+}
+"""What some fields of a row may be."""
 
 MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command",
             "date")  # fmt: skip
@@ -91,7 +102,7 @@ class Row:
     """As it was asked for."""
 
     data: str
-    """Name of the data set."""
+    """Name of the dataset."""
 
     budget: int | None = None
     """Cores that were used; None for a model without this choice."""
@@ -133,7 +144,7 @@ class Row:
     """Over names and sizes of those images."""
 
     data_facts: Mapping[str, Any] = field(default_factory=dict)
-    """More about the data set: which list was used, which classes are evaluated."""
+    """More about the dataset: which list was used, which classes are evaluated."""
 
     protocol: str
 
@@ -144,7 +155,7 @@ class Row:
     """Which output of the model the head sees."""
 
     partial: Sequence[str] = ()
-    """Sentences on what the data set lacks; if any, the number must not be compared."""
+    """Sentences on what the dataset lacks; if any, the number must not be compared."""
 
     chosen: Mapping[str, Any] = field(default_factory=dict)
     """What was selected, such as a learning rate, and 'on' which images: selecting on the reported
@@ -202,45 +213,28 @@ class Row:
         return found | {"partial": list(self.partial)}
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "task": TASKS,
-    "role": get_args(Role),
-    "unit": get_args(Unit),
-    "precision": get_args(ResolvedPrecision),
-}
-_NUMBERS = ("value", "ffn", "patches_per_core", "milliseconds", "gflops")
-
-
 def row_from_json(value: object) -> Row:
     """The row of `Row.as_json`, of this version or an older one."""
     if not isinstance(value, dict):
-        raise RowError(f"a row is {type(value).__name__}; it must be an object with named fields.")
-    known = {item.name: item for item in dataclasses.fields(Row)}
-    required = [
-        name
-        for name, item in known.items()
-        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-    ]
-    missing = [name for name in required if name not in value]
-    if missing or value.keys() - known.keys():
-        raise RowError(
-            f"a row lacks {missing} and has the unknown fields {sorted(value.keys() - known)}; "
-            "it was written by another version of veca: measure again into another folder."
-        )
-    found: dict[str, Any] = {
-        name: tuple(item) if name == "partial" else item for name, item in value.items()
-    }
+        raise RowError(f"it is {type(value).__name__}; it must be an object with named fields.")
+    found = {**value, "partial": tuple(value.get("partial", ()))}
     found["role"] = FORMER_ROLES.get(found.get("role", "model"), found.get("role", "model"))
-    for name, allowed in _CHOICES.items():
+    for name in ("value", "ffn"):  # JSON may write 1.0 as 1
+        if isinstance(found.get(name), int):
+            found[name] = float(found[name])
+    for name, allowed in CHOICES.items():
         if found.get(name, allowed[0]) not in allowed:
             raise RowError(
                 f"{name} of a row is {found[name]!r}; it must be one of "
                 f"{', '.join(map(repr, allowed))}."
             )
-    for name in _NUMBERS:  # JSON may write 1.0 as 1
-        if isinstance(found.get(name), int) and not isinstance(found[name], bool):
-            found[name] = float(found[name])
-    return Row(**found)
+    try:
+        return Row(**found)
+    except TypeError as error:
+        raise RowError(
+            f"{error}; it was written by another version of veca: measure again into another "
+            "folder."
+        ) from error
 
 
 def merge_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
@@ -277,28 +271,28 @@ def mean_over_seeds(rows: Sequence[Row]) -> list[SeedMean]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.identity("seed"), []).append(row)
-    return [_mean(group) for group in groups.values()]
-
-
-def _mean(rows: Sequence[Row]) -> SeedMean:
-    """The rows of one number; each seed counts once."""
-    values = {row.seed: row.value for row in rows}
-    times = [row.milliseconds for row in rows if row.milliseconds is not None]
-    return SeedMean(
-        row=rows[0],
-        mean=statistics.fmean(values.values()),
-        std=statistics.stdev(values.values()) if len(values) > 1 else None,
-        seeds=tuple(sorted(values)),
-        milliseconds=statistics.median(times) if times else None,
-    )
+    found = []
+    for group in groups.values():
+        values = {row.seed: row.value for row in group}
+        times = [row.milliseconds for row in group if row.milliseconds is not None]
+        found.append(
+            SeedMean(
+                row=group[0],
+                mean=statistics.fmean(values.values()),
+                std=statistics.stdev(values.values()) if len(values) > 1 else None,
+                seeds=tuple(sorted(values)),
+                milliseconds=statistics.median(times) if times else None,
+            )
+        )
+    return found
 
 
 def reference_of(item: SeedMean, candidates: Sequence[SeedMean]) -> SeedMean | None:
     """The number of a reference model that a number is compared with.
 
     It has the same precision, resolution, budget and share of hidden units, as far as the reference
-    was measured with these: a twin with shares but without budgets is compared at the same share,
-    and a reference that was measured in one way only is used for all. None if it is ambiguous.
+    was measured with these: a baseline with shares but without budgets is compared at the same
+    share, and a reference that was measured in one way only is used for all. None if ambiguous.
     """
     row = item.row
     found = [other for other in candidates if other.row.metric == row.metric]
@@ -318,13 +312,13 @@ class ModelKey(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> "ModelKey":
-        """The model of a row."""
+        """That of a row."""
         return cls(row.role, row.model, row.weights, row.trained)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Numbers that may be compared: one task, data set, protocol and feature."""
+    """Numbers that may be compared: one task, dataset, protocol and feature."""
 
     means: Sequence[SeedMean]
 
@@ -364,8 +358,8 @@ class Section:
 
     def name(self, key: ModelKey) -> str:
         """The name of a model with role and, if needed, its weights."""
-        twins = [other for other in self.models if other[:2] == key[:2]]
-        name = f"{key.model} @{(key.weights or 'none')[:8]}" if len(twins) > 1 else key.model
+        same = [other for other in self.models if other[:2] == key[:2]]
+        name = f"{key.model} @{(key.weights or 'none')[:8]}" if len(same) > 1 else key.model
         name = f"{name}, untrained" if not key.trained else name
         return f"{name} ({key.role})" if key.role != "model" else name
 

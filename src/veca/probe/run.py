@@ -1,12 +1,12 @@
 """Run one probe job: find its datasets and models, evaluate them, and turn results into rows.
 
 `Evaluator.check` raises every mistake a user can make before anything is computed. Heads and
-per-image results are saved as they are found (`predict.py`); the caller writes the report.
+per-image results are saved as they are found (`heads.py`); the caller writes the report.
 """
 
 import datetime
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -16,40 +16,40 @@ from veca.data.images import DataError
 from veca.data.sets.dataset import Kind, LabeledDataset, check_same_classes
 from veca.data.sets.registry import SETS, read_set
 from veca.probe.feature_cache import RunContext
+from veca.probe.heads import save_result
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenModel, find_model, time_models
-from veca.probe.predict import save_result
 from veca.probe.protocols import Protocol, adapt, find_protocol, training_split
 from veca.probe.rows import ProbeResult, Role, Row, Setting, Task, Unit
-from veca.probe.suite import Job
 from veca.runtime import VERSION
 
-TASKS: Mapping[Task, tuple[str, str]] = {
-    "knn": ("veca.probe.classification", "evaluate_knn"),
-    "logistic": ("veca.probe.classification", "evaluate_logistic"),
-    "linear": ("veca.probe.classification", "evaluate_linear"),
-    "segmentation": ("veca.probe.segmentation", "evaluate_segmentation"),
-    "dense-knn": ("veca.probe.knn", "evaluate_dense_knn"),
-    "depth": ("veca.probe.depth", "evaluate_depth"),
-}
-"""Module and function of a task, imported when it runs. Called with model, settings, dataset,
-protocol, seeds and context; classification tasks also with further datasets to test on."""
 
-KINDS: Mapping[Task, Kind] = {
-    "knn": "classes", "logistic": "classes", "linear": "classes",
-    "segmentation": "masks", "dense-knn": "masks", "depth": "depth",
-}  # fmt: skip
-"""What a dataset must be labeled with for a task."""
+class TaskSpec(NamedTuple):
+    """What a task needs."""
 
-DEFAULT_PROTOCOLS: Mapping[Task, tuple[str, str]] = {
-    "knn": ("dinov2", "dinov2"),
-    "logistic": ("dinov2", "dinov2"),
-    "linear": ("dinov3", "dinov3-small"),
-    "segmentation": ("dinov3", "dinov3-small"),
-    "dense-knn": ("dense-knn", "dense-knn-small"),
-    "depth": ("dinov3", "dinov3-small"),
+    module: str
+    """Imported when the task runs."""
+    function: str
+    """Called with model, settings, dataset, protocol, seeds and context; classification tasks also
+    with further datasets to test on."""
+    kind: Kind
+    """What a dataset must be labeled with."""
+    published: str
+    """Default protocol for published datasets."""
+    own: str
+    """Default protocol for folders of the user."""
+
+
+TASK_SPECS: Mapping[Task, TaskSpec] = {
+    "knn": TaskSpec("classification", "evaluate_knn", "classes", "dinov2", "dinov2"),
+    "logistic": TaskSpec("classification", "evaluate_logistic", "classes", "dinov2", "dinov2"),
+    "linear": TaskSpec("classification", "evaluate_linear", "classes", "dinov3", "dinov3-small"),
+    "segmentation": TaskSpec(
+        "segmentation", "evaluate_segmentation", "masks", "dinov3", "dinov3-small"
+    ),
+    "dense-knn": TaskSpec("knn", "evaluate_dense_knn", "masks", "dense-knn", "dense-knn-small"),
+    "depth": TaskSpec("depth", "evaluate_depth", "depth", "dinov3", "dinov3-small"),
 }
-"""For published datasets, and for folders of the user."""
 
 MAX_MODELS = 4
 """Models that are held in memory; a suite may have many."""
@@ -60,10 +60,47 @@ MAX_HASHED_BYTES = 2**28
 SAMPLED_TARGETS = 64
 
 
-def _evaluation(task: Task) -> Callable[..., Iterator[ProbeResult]]:
-    """The function of a task."""
-    module, name = TASKS[task]
-    return getattr(import_module(module), name)
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One probe, as `veca probe TASK DATA ...` would run it."""
+
+    task: Task
+
+    data: str
+    """As the command takes it: a folder, or NAME=FOLDER."""
+
+    model: str
+
+    teacher: str | None = None
+
+    baseline: tuple[str, ...] = ()
+    """Full-attention models to measure as well, in the order of tables."""
+
+    budgets: tuple[int, ...] | None = None
+    """Rising; None means the command's default, here and below."""
+
+    ffn: tuple[float, ...] | None = None
+    """Shares of the hidden units, rising."""
+
+    resolution: int | None = None
+    """Pixels."""
+
+    protocol: str | None = None
+    feature: str | None = None
+
+    also: tuple[str, ...] = ()
+    """More datasets to evaluate the same heads on, such as ImageNetV2 for ImageNet-1K."""
+
+    seed: int = 0
+
+    allow_partial: bool = False
+
+    @property
+    def name(self) -> str:
+        """A description for people."""
+        side = f" at {self.resolution} px" if self.resolution is not None else ""
+        protocol = f", {self.protocol}" if self.protocol is not None else ""
+        return f"{self.task} of {self.model} on {self.data}{side}{protocol}, seed {self.seed}"
 
 
 class Probe(NamedTuple):
@@ -76,6 +113,8 @@ class Probe(NamedTuple):
     settings: Sequence[Setting]
     protocol: Protocol
     """As used with this model."""
+    protocol_sha256: str
+    """Of the protocol before it was adapted to the model."""
 
     @property
     def resolution(self) -> int:
@@ -111,6 +150,9 @@ class Evaluator:
                 self.ctx.log(f"{dataset.name} is partial: {'; '.join(dataset.missing)}.")
         if job.task == "knn" and len(seeds) > 1:
             self.ctx.log(f"kNN is deterministic; running only seed {seeds[0]}.")
+        spec = TASK_SPECS[job.task]
+        evaluate = getattr(import_module(f"veca.probe.{spec.module}"), spec.function)
+        more = {"also": also} if spec.kind == "classes" else {}
         probes, rows = self._probes(job, data), list[Row]()
         for probe in probes:
             labels = ", ".join(setting.label for setting in probe.settings)
@@ -118,11 +160,8 @@ class Evaluator:
                 f"{job.task} of {probe.name} on {data.name} at {probe.resolution} px ({labels}), "
                 f"protocol {probe.protocol.name}."
             )
-            more = {"also": also} if data.kind == "classes" else {}
-            evaluate = _evaluation(job.task)
-            for result in evaluate(
-                probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, **more
-            ):
+            given = probe.model, probe.settings, data, probe.protocol, seeds, self.ctx
+            for result in evaluate(*given, **more):
                 found = self._rows(job, probe, data, result)
                 if found and self.out is not None and self.ctx.ranks.is_main:
                     path = save_result(result, found[0], job.feature, self.out)
@@ -135,19 +174,8 @@ class Evaluator:
         data, *also = self._datasets(job)
         return [
             {
+                **self._identity(probe, tested, setting, job.seed),
                 "task": job.task,
-                "role": probe.role,
-                "model": probe.name,
-                "weights": probe.model.digest,
-                "budget": setting.budget,
-                "ffn": setting.ffn,
-                "resolution": probe.resolution,
-                "precision": probe.model.precision,
-                "data": tested.name,
-                "data_sha256": self._hash(tested),
-                "protocol_sha256": _named_protocol(job, data).sha256(),
-                "feature": probe.protocol.feature,
-                "seed": job.seed,
                 "version": VERSION,
             }
             for probe in self._probes(job, data)
@@ -156,29 +184,29 @@ class Evaluator:
         ]
 
     def _datasets(self, job: Job) -> list[LabeledDataset]:
-        """The dataset of a job, then those of --also."""
-        data, *also = (self._dataset(text, job.allow_partial) for text in (job.data, *job.also))
-        if data.kind != KINDS[job.task]:
-            suited = ", ".join(task for task, kind in KINDS.items() if kind == data.kind)
+        """The dataset of a job, then those of --also; each is read once."""
+        found = []
+        for text in (job.data, *job.also):
+            key = text, job.allow_partial
+            if key not in self.datasets:
+                self.datasets[key] = read_set(text, allow_partial=job.allow_partial)
+            found.append(self.datasets[key])
+        data, *also = found
+        kind = TASK_SPECS[job.task].kind
+        if data.kind != kind:
+            suited = ", ".join(task for task, spec in TASK_SPECS.items() if spec.kind == data.kind)
             raise DataError(
-                f"{data.name} is labeled with {data.kind}, but {job.task} needs {KINDS[job.task]}; "
-                f"use {suited}, or another dataset."
+                f"{data.name} is labeled with {data.kind}, but {job.task} needs {kind}; use "
+                f"{suited}, or another dataset."
             )
-        if also and data.kind != "classes":
+        if also and kind != "classes":
             raise DataError(
                 f"--also is only available for classification, not for {job.task}; leave it out."
             )
         training_split(data)
         for other in also:
             check_same_classes(other, data)
-        return [data, *also]
-
-    def _dataset(self, text: str, allow_partial: bool) -> LabeledDataset:
-        """A dataset, read once."""
-        key = (text, allow_partial)
-        if key not in self.datasets:
-            self.datasets[key] = read_set(text, allow_partial=allow_partial)
-        return self.datasets[key]
+        return found
 
     def _model(self, name: str) -> FrozenModel:
         """A model; the ones used last stay in memory."""
@@ -193,48 +221,61 @@ class Evaluator:
 
     def _probes(self, job: Job, data: LabeledDataset) -> list[Probe]:
         """The models of a job with their protocols."""
-        asked: list[tuple[Role, str | None]] = [
-            ("model", job.model), ("teacher", job.teacher),
-            *(("baseline", name) for name in job.baseline),
-        ]  # fmt: skip
-        protocol = _named_protocol(job, data)
-        found = []
+        asked: list[tuple[Role, str | None]] = [("model", job.model), ("teacher", job.teacher)]
+        asked += [("baseline", name) for name in job.baseline]
+        named = job.protocol or default_protocol(job.task, job.data)
+        protocol, found = find_protocol(job.task, named, data), []
+        sha256 = protocol.sha256()
         for role, name in asked:
             if name is not None:
                 model = self._model(name)
                 settings = model.settings(job.budgets, job.ffn)
                 adapted = adapt(protocol, model, job.resolution, job.feature)
-                found.append(Probe(role, name, model, settings, adapted))
+                found.append(Probe(role, name, model, settings, adapted, sha256))
         return found
+
+    def _identity(
+        self, probe: Probe, tested: LabeledDataset, setting: Setting, seed: int
+    ) -> dict[str, Any]:
+        """Fields of a row that do not depend on the result."""
+        if id(tested) not in self.hashes:  # once, since a dataset may have millions of images
+            self.hashes[id(tested)] = data_hash(tested)
+        return {
+            "role": probe.role,
+            "model": probe.name,
+            "weights": probe.model.digest,
+            "budget": setting.budget,
+            "ffn": setting.ffn,
+            "resolution": probe.resolution,
+            "precision": probe.model.precision,
+            "data": tested.name,
+            "data_sha256": self.hashes[id(tested)],
+            "protocol_sha256": probe.protocol_sha256,
+            "feature": probe.protocol.feature,
+            "seed": seed,
+        }
 
     def _rows(self, job: Job, probe: Probe, data: LabeledDataset, result: ProbeResult) -> list[Row]:
         """A row for each metric of a result, without costs."""
         model, protocol, tested = probe.model, probe.protocol, result.data
         on = {} if protocol.chosen_on is None else {"on": protocol.chosen_on}
         patches, budget = (probe.resolution // model.stride) ** 2, result.setting.budget
+        facts = dict(tested.facts)
+        if tested.eval_classes is not None:
+            facts["scored"] = [tested.classes[index] for index in tested.eval_classes]
+        shared = self._identity(probe, tested, result.setting, result.seed)
         return [
             Row(
+                **shared,
                 task=job.task,
-                model=probe.name,
-                data=tested.name,
-                budget=budget,
-                resolution=probe.resolution,
                 metric=metric,
                 value=value,
                 unit=cast(Unit, UNITS.get(metric, "%")),
-                seed=result.seed,
-                role=probe.role,
-                weights=model.digest,
                 trained=model.trained,
-                ffn=result.setting.ffn,
-                precision=model.precision,
                 split=tested.test.name,
                 counts=dict(result.counts),
-                data_sha256=self._hash(tested),
-                data_facts=_data_facts(tested),
+                data_facts=facts,
                 protocol=protocol.name,
-                protocol_sha256=_named_protocol(job, data).sha256(),
-                feature=protocol.feature,
                 # A head that was fitted on a partial dataset is partial wherever it is tested.
                 partial=tuple(dict.fromkeys((*data.missing, *tested.missing))),
                 chosen={**result.chosen, **on},
@@ -244,12 +285,6 @@ class Evaluator:
             )
             for metric, value in result.metrics.items()
         ]
-
-    def _hash(self, data: LabeledDataset) -> str:
-        """The hash of a dataset, computed once, since it may have millions of images."""
-        if id(data) not in self.hashes:
-            self.hashes[id(data)] = data_hash(data)
-        return self.hashes[id(data)]
 
 
 def with_costs(rows: Sequence[Row], probes: Sequence[Probe], rounds: int) -> list[Row]:
@@ -269,26 +304,21 @@ def with_costs(rows: Sequence[Row], probes: Sequence[Probe], rounds: int) -> lis
         if rounds:
             pairs = [(probe.model, setting) for (_, setting), probe in timed.items()]
             times = time_models(pairs, (resolution, resolution), rounds)
-        for (key, probe), time in zip(timed.items(), times, strict=True):
+        for ((name, setting), probe), time in zip(timed.items(), times, strict=True):
             sides = (probe.resolution, probe.resolution)
-            costs[key] = time, probe.model.gflops(sides, key[1])
-    return [
-        replace(row, milliseconds=milliseconds, gflops=gflops)
-        for row in rows
-        for milliseconds, gflops in [costs[row.model, row.setting]]
-    ]
+            costs[name, setting] = time, probe.model.gflops(sides, setting)
+    found = []
+    for row in rows:
+        milliseconds, gflops = costs[row.model, row.setting]
+        found.append(replace(row, milliseconds=milliseconds, gflops=gflops))
+    return found
 
 
 def default_protocol(task: Task, data: str) -> str:
     """The protocol if none is given; `data` is the dataset as the user gave it."""
     name, _, folder = data.partition("=")
-    published, own = DEFAULT_PROTOCOLS[task]
-    return published if folder and name in SETS else own
-
-
-def _named_protocol(job: Job, data: LabeledDataset) -> Protocol:
-    """The protocol of a job before it is adapted to a model."""
-    return find_protocol(job.task, job.protocol or default_protocol(job.task, job.data), data)
+    spec = TASK_SPECS[task]
+    return spec.published if folder and name in SETS else spec.own
 
 
 def data_hash(data: LabeledDataset) -> str:
@@ -310,10 +340,3 @@ def data_hash(data: LabeledDataset) -> str:
         for target in split.targets[::every]:
             found.update(hashlib.sha256(Path(target).read_bytes()).digest())
     return found.hexdigest()
-
-
-def _data_facts(data: LabeledDataset) -> dict[str, Any]:
-    """More about a dataset for reports: which list was used, which classes are evaluated."""
-    if data.eval_classes is None:
-        return dict(data.facts)
-    return {**data.facts, "scored": [data.classes[index] for index in data.eval_classes]}
