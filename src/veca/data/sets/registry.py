@@ -2,25 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 
 from veca.data.listing import absolute
-from veca.data.sets.classification import (
-    caltech_101,
-    cifar_10,
-    cifar_100,
-    cub_200,
-    dtd,
-    fgvc_aircraft,
-    flowers_102,
-    food101,
-    oxford_pets,
-    places365,
-    stanford_cars,
-    sun397,
-    voc2007,
-)
 from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
@@ -28,7 +14,6 @@ from veca.data.sets.dataset import (
     require_disjoint,
     require_no_copies,
 )
-from veca.data.sets.depth import kitti, nyu_v2, nyu_v2_labeled
 from veca.data.sets.folders import (
     class_folders,
     is_class_folders,
@@ -37,52 +22,41 @@ from veca.data.sets.folders import (
     plain_depth,
     plain_masks,
 )
-from veca.data.sets.imagenet import imagenet_1k, imagenet_real, imagenet_v2
-from veca.data.sets.segmentation import (
-    ade20k,
-    cityscapes,
-    coco_object,
-    coco_stuff,
-    context_59,
-    context_60,
-    voc2012,
-    voc2012_aug,
-)
 
 Reader = Callable[[Path, DatasetChecks], LabeledDataset]
 
-SETS: Mapping[str, Reader] = {
-    "imagenet-1k": imagenet_1k,
-    "imagenet-v2": imagenet_v2,
-    "imagenet-real": imagenet_real,
-    "places365": places365,
-    "food101": food101,
-    "sun397": sun397,
-    "oxford-pets": oxford_pets,
-    "cub-200": cub_200,
-    "cifar-10": cifar_10,
-    "cifar-100": cifar_100,
-    "stanford-cars": stanford_cars,
-    "fgvc-aircraft": fgvc_aircraft,
-    "voc2007": voc2007,
-    "dtd": dtd,
-    "caltech-101": caltech_101,
-    "flowers-102": flowers_102,
-    "voc2012": voc2012,
-    "voc2012-aug": voc2012_aug,
-    "pascal-context-60": context_60,
-    "pascal-context-59": context_59,
-    "ade20k": ade20k,
-    "coco-stuff": coco_stuff,
-    "coco-object": coco_object,
-    "cityscapes": cityscapes,
-    "nyu-v2": nyu_v2,
-    "nyu-v2-labeled": nyu_v2_labeled,
-    "kitti": kitti,
+SETS: Mapping[str, str] = {
+    "imagenet-1k": "imagenet.imagenet_1k",
+    "imagenet-v2": "imagenet.imagenet_v2",
+    "imagenet-real": "imagenet.imagenet_real",
+    "places365": "classification.places365",
+    "food101": "classification.food101",
+    "sun397": "classification.sun397",
+    "oxford-pets": "classification.oxford_pets",
+    "cub-200": "classification.cub_200",
+    "cifar-10": "classification.cifar_10",
+    "cifar-100": "classification.cifar_100",
+    "stanford-cars": "classification.stanford_cars",
+    "fgvc-aircraft": "classification.fgvc_aircraft",
+    "voc2007": "classification.voc2007",
+    "dtd": "classification.dtd",
+    "caltech-101": "classification.caltech_101",
+    "flowers-102": "classification.flowers_102",
+    "voc2012": "segmentation.voc2012",
+    "voc2012-aug": "segmentation.voc2012_aug",
+    "pascal-context-60": "segmentation.context_60",
+    "pascal-context-59": "segmentation.context_59",
+    "ade20k": "segmentation.ade20k",
+    "coco-stuff": "segmentation.coco_stuff",
+    "coco-object": "segmentation.coco_object",
+    "cityscapes": "segmentation.cityscapes",
+    "nyu-v2": "depth.nyu_v2",
+    "nyu-v2-labeled": "depth.nyu_v2_labeled",
+    "kitti": "depth.kitti",
 }
-"""Readers of datasets as they were published, by name."""
+"""Readers of datasets as they were published, by name; a module is imported when it is needed."""
 
-SPLITS_ARE_FOLDERS: tuple[Reader, ...] = (class_folders, imagenet_1k)
+SPLITS_ARE_FOLDERS = ("class_folders", "imagenet_1k")
 """Readers of datasets whose splits are folders, into which a file may have been copied twice."""
 
 PLAIN = (
@@ -105,7 +79,9 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
     """
     name, _, place = text.partition("=")
     if place and name in SETS:
-        folder, reader = Path(absolute(place)), SETS[name]
+        module, _, function = SETS[name].partition(".")
+        folder = Path(absolute(place))
+        reader: Reader = getattr(import_module(f"veca.data.sets.{module}"), function)
     else:
         folder = Path(absolute(text))
         name, reader = folder.name, _plain_reader(text, folder)
@@ -115,7 +91,7 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
     found = checks.finish(reader(folder, checks))
     for first, second in combinations(found.splits(), 2):
         require_disjoint(first, second, checks)
-        if reader in SPLITS_ARE_FOLDERS:
+        if reader.__name__ in SPLITS_ARE_FOLDERS:
             require_no_copies(first, second, checks)
     return found
 
