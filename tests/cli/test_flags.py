@@ -201,7 +201,7 @@ def test_a_command_is_recorded_with_the_processes_that_ran_it(
     assert command_line("probe", WORDS, given) == f"{before}veca probe knn 'my photos' --out probes"
 
 
-PAGES = ("README.md", "docs/training.md", "docs/evaluation.md")
+PAGES = ("README.md", "docs/guides/training.md", "docs/guides/evaluation.md")
 
 
 def shown_commands() -> list[str]:
