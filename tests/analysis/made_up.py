@@ -1,11 +1,11 @@
-"""Benchmarks with made-up numbers, for tests of what is said about them."""
+"""Benchmarks with made-up numbers, for tests of their reports."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from veca.analysis.benchmark import BenchConfig, Contender, Measured, Report, Row, Work, rows_of
+from veca.analysis.benchmark import BenchConfig, Case, Report, Row, speedups
 from veca.analysis.machine import Machine
 from veca.backbone.config import BackboneConfig
-from veca.runtime.timing import Timing
+from veca.runtime.timing import Timing, quartiles
 
 TINY = BackboneConfig(layers=2, width=16, heads=1, patch_size=4, budgets=(2, 4))
 
@@ -21,55 +21,52 @@ MACHINE = Machine(
     instructions="AVX2",
 )
 
-TWIN = Contender(kind="twin")
+BASELINE = Case(kind="baseline")
 
 
-def veca(budget: int, ffn: float = 1.0) -> Contender:
+def veca(budget: int, ffn: float = 1.0) -> Case:
     """VECA itself."""
-    return Contender(kind="veca", budget=budget, ffn=ffn)
+    return Case(kind="veca", budget=budget, ffn=ffn)
 
 
-def plain(budget: int) -> Contender:
+def plain(budget: int) -> Case:
     """VECA unfolded."""
-    return Contender(kind="plain", budget=budget)
+    return Case(kind="plain", budget=budget)
 
 
-def measured(
-    contender: Contender,
-    *samples: float,
-    megabytes: float | None = 10.0,
-    folded: bool = False,
-    note: str = "",
-) -> Measured:
-    """A contender whose rounds took these milliseconds."""
-    work = Work(
-        gflops=1.5, pairs=100 * (contender.budget or 9), attention_share=0.25, folded=folded
-    )
-    peak = None if megabytes is None else round(megabytes * 1e6)
-    return Measured(contender, work, Timing(samples, note), peak)
+CASES = [veca(2), veca(4), veca(2, 0.25), veca(4, 0.25), plain(2), plain(4), BASELINE]
 
 
-def rows(times: Mapping[Contender, float], resolution: int = 32) -> list[Row]:
-    """Contenders that took these milliseconds in every round; VECA folds."""
-    found = [measured(item, time, time, folded=item.kind == "veca") for item, time in times.items()]
-    return rows_of(resolution, (resolution // 4) ** 2, 1, found)
+def rows(samples: Mapping[Case, Sequence[float]], resolution: int = 32) -> list[Row]:
+    """Cases whose rounds took these milliseconds; one without rounds ran out of memory."""
+    timings = {case: Timing(tuple(times)) for case, times in samples.items()}
+    ran = {case: timing for case, timing in timings.items() if timing.samples}
+    return [
+        Row(
+            resolution=resolution,
+            patches=(resolution // 4) ** 2,
+            case=case,
+            ms=quartiles(timing.samples) if timing.samples else None,
+            rounds=len(timing.samples),
+            peak_mb=10.0 if timing.samples else None,
+            gflops=1.5,
+            pairs=100 * (case.budget or 9),
+            attention_share=0.25,
+            folded=case.kind == "veca",
+            speedup=speedups(case, ran),
+            note="" if timing.samples else "out of memory",
+        )
+        for case, timing in timings.items()
+    ]
 
 
 def report() -> Report:
-    """Two resolutions with everybody; VECA has linear time, full attention quadratic."""
+    """Two resolutions with all cases; VECA has linear time, full attention quadratic."""
     found = []
     for side in (32, 64):
         patches = (side // 4) ** 2
-        times = {
-            veca(2): 1.0 * patches,
-            veca(4): 1.2 * patches,
-            veca(2, 0.25): 0.5 * patches,
-            veca(4, 0.25): 0.6 * patches,
-            plain(2): 1.1 * patches,
-            plain(4): 1.15 * patches,
-            TWIN: 0.015 * patches**2,
-        }
-        found += rows(times, side)
+        factors = (1.0, 1.2, 0.5, 0.6, 1.1, 1.15, 0.015 * patches)
+        found += rows({c: [f * patches] for c, f in zip(CASES, factors, strict=True)}, side)
     return Report(
         config=BenchConfig(
             model="made-up",

@@ -16,13 +16,13 @@ from veca.analysis.demo import (
     BudgetRow,
     Demo,
     PhotoViews,
-    RunInfo,
     View,
     page,
     run_demo,
     sample_photos,
 )
 from veca.data.transforms import preprocess
+from veca.runtime.timing import Quartiles
 
 
 def test_every_sample_is_a_color_photograph_that_opens() -> None:
@@ -65,7 +65,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def demo(model: veca.VECA, photos: list[Path]) -> Demo:
-    return run_demo(model, photos, [2, 4], 32, RunInfo("small thing", False, "here", "command"))
+    return run_demo(model, photos, [2, 4], 32)
 
 
 def test_the_whole_bank_is_always_shown_and_resembles_itself(demo: Demo) -> None:
@@ -82,7 +82,7 @@ def test_costs_are_those_of_the_first_photo(demo: Demo, model: veca.VECA) -> Non
         cost = model.cost(height, width, row.budget)
         assert (row.gflops, row.pairs) == (cost.flops / 1e9, cost.pairs)
         assert row.pairs_share == pytest.approx(cost.pairs / 6**2)
-        assert 0 < row.quartiles[0] <= row.milliseconds <= row.quartiles[1]
+        assert 0 < row.ms.low <= row.ms.median <= row.ms.high
 
 
 def test_similarity_is_the_cosine_with_the_whole_bank_over_all_photos(
@@ -113,17 +113,22 @@ def view(budget: int) -> View:
 
 
 DEMO = Demo(
-    info=RunInfo("a <model>", False, "a machine", "veca demo 'a<b>.png'"),
     pixels=(48, 32),
     precision="bf16",
     rows=[
-        BudgetRow(4, 10.0, (9.0, 12.0), 1.5, 1234, 0.0157, 0.9, 0.8),
-        BudgetRow(8, 20.0, (19.0, 22.0), 2.5, 5678, 0.0314, 1.0, 1.0),
+        BudgetRow(4, Quartiles(9.0, 10.0, 12.0), 1.5, 1234, 0.0157, 0.9, 0.8),
+        BudgetRow(8, Quartiles(19.0, 20.0, 22.0), 2.5, 5678, 0.0314, 1.0, 1.0),
     ],
     photos=[
         PhotoViews("<script>alert(1)</script>", Image.new("RGB", (48, 32)), [view(4), view(8)])
     ],
 )
+
+
+def page_text(trained: bool = False) -> str:
+    """The page of the demo above."""
+    command = "veca demo 'a<b>.png'"
+    return page(DEMO, model="a <model>", trained=trained, machine="here", command=command)
 
 
 class Tags(html.parser.HTMLParser):
@@ -144,7 +149,7 @@ class Tags(html.parser.HTMLParser):
 
 
 def test_the_page_is_whole_and_refers_to_nothing_outside() -> None:
-    text = page(DEMO)
+    text = page_text()
     tags = Tags()
     tags.feed(text)
     assert not tags.open
@@ -156,7 +161,7 @@ def test_the_page_is_whole_and_refers_to_nothing_outside() -> None:
 
 
 def test_names_from_outside_are_text_and_never_markup() -> None:
-    text = page(DEMO)
+    text = page_text()
     assert "<script>" not in text
     assert "&lt;script&gt;alert(1)" in text
     assert "a &lt;model&gt;" in text
@@ -165,11 +170,11 @@ def test_names_from_outside_are_text_and_never_markup() -> None:
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_untrained_weights_are_called_untrained(trained: bool) -> None:
-    text = page(DEMO._replace(info=DEMO.info._replace(trained=trained)))
+    text = page_text(trained)
     assert ("These weights are untrained" in text) is not trained
 
 
 def test_the_table_shows_each_budget_with_its_numbers() -> None:
-    text = page(DEMO)
+    text = page_text()
     for words in ("4 cores", "10 ms", "[9&ndash;12]", "1,234", "1.57%", "0.900", "5,678", "3.14%"):
         assert words in text

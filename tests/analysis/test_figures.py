@@ -2,23 +2,26 @@
 
 import io
 import itertools
-import math
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.analysis.made_up import report
 from tests.probe.made_up_rows import depth_rows, knn_rows, row, teacher
-from veca.analysis import figures as panels
+from veca.analysis import bench_report, figures
 from veca.analysis.figures import (
-    MOST_LETTERS,
-    draw,
+    BLACK,
+    BLUE,
+    MAX_NAME,
+    VERMILION,
+    Curve,
     plot_quality,
-    quality_panels,
+    quality_figure,
     shortened,
-    spread_out,
 )
-from veca.analysis.visualize import BLACK, BLUE, VERMILION, Line, Panel
+from veca.analysis.training_curves import plot_training
 from veca.probe.rows import Row
 
 
@@ -29,123 +32,128 @@ def luminance(color: str) -> float:
 
 
 def test_no_two_colors_are_alike() -> None:
-    names = ("BLACK", "ORANGE", "SKY", "GREEN", "BLUE", "VERMILION")
-    colors = [getattr(panels, name) for name in names]
-    assert len(set(colors)) == len(colors)
+    colors = ("#222222", *figures.COLORS["model"], VERMILION)
     for one, other in itertools.combinations(colors, 2):
         parts = zip(one[1:], other[1:], strict=True)
         assert sum(left != right for left, right in parts) >= 3
     assert max(map(luminance, colors)) < 0.75  # visible on white
 
 
-LINE = Line("one", BLUE, "o", [256, 512], [1.0, 4.0], [0.9, 3.5], [1.1, 4.5])
-PANEL = Panel("Time", "pixels", [LINE, LINE._replace(label="two", dashed=True)], unit=" ms")
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Curve]]:
+    """The curves of the benchmark with made-up numbers, by panel."""
+    found: dict[str, list[Curve]] = {}
+
+    def keep(times: list[Curve], speedups: list[Curve], *_: str) -> bytes:
+        found.update(times=times, speedups=speedups)
+        return b""
+
+    monkeypatch.setattr(figures, "plot_benchmark", keep)
+    bench_report.plot(report())
+    return found
 
 
-def test_labels_that_would_touch_move_apart_around_their_mean() -> None:
-    assert spread_out([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-    assert spread_out([0.52, 0.5, 0.9], 0.1) == pytest.approx([0.56, 0.46, 0.9])
-    assert spread_out([0.1, 0.9], 0.1) == [0.1, 0.9]
+def test_a_benchmark_shows_the_extremes_of_budgets_and_shares(drawn: dict[str, Any]) -> None:
+    shown = ["VECA, 4 cores", "VECA, 2 cores", "VECA, 2 cores, FFN 0.25"]
+    assert [curve.label for curve in drawn["times"]] == ["full attention", *shown]
+    assert [curve.label for curve in drawn["speedups"]] == [
+        shown[0], "plain form, 2 cores", *shown[1:],
+    ]  # fmt: skip
+    points = drawn["times"][0].points
+    assert [(side, ms.median) for side, ms in points] == [(32, 0.015 * 64**2), (64, 0.015 * 256**2)]
+    ratios = [ratio.median for _, ratio in drawn["speedups"][2].points]
+    assert ratios == pytest.approx([0.96, 3.84])
+    for curves in drawn.values():
+        assert len({curve.color for curve in curves}) == len(curves)
+        assert len({curve.style for curve in curves}) == len(curves)
 
 
-def test_a_chain_of_labels_keeps_its_order_and_its_gaps() -> None:
-    heights = [0.30, 0.10, 0.14, 0.19, 0.2]
-    placed = spread_out(heights, 0.1)
-    order = sorted(range(5), key=heights.__getitem__)
-    assert sorted(range(5), key=placed.__getitem__) == order
-    ordered = sorted(placed)
-    gaps = [above - below for below, above in itertools.pairwise(ordered)]
-    assert min(gaps) >= 0.1 - 1e-9
-    assert sum(placed) == pytest.approx(sum(heights))
+def legend(axes: Any) -> dict[str, Any]:
+    """What a panel shows, by label."""
+    handles, labels = axes.get_legend_handles_labels()
+    return dict(zip(labels, handles, strict=True))
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_panels_become_a_png(count: int) -> None:
-    picture = draw([PANEL._replace(level=1.0)] * count, "title", "footnote")
-    assert picture.startswith(b"\x89PNG")
-    assert len(picture) > 10_000
-
-
-def test_one_point_is_enough_for_a_panel() -> None:
-    point = LINE._replace(x=[256], y=[1.0], low=[0.9], high=[1.1])
-    assert draw([PANEL._replace(lines=[point])], "", "").startswith(b"\x89PNG")
+def axes_of(rows: list[Row]) -> list[Any]:
+    """The panels of the figure of these rows."""
+    figure = quality_figure(rows)
+    assert figure is not None
+    return [axes for axes in figure.axes if axes.get_visible()]
 
 
 def test_models_with_budgets_are_lines_and_others_levels() -> None:
-    (panel,) = quality_panels(knn_rows())
-    model, baseline = panel.lines
-    (reference,) = panel.levels
-    assert (model.label, model.x, model.y) == (
-        "runs/tiny", [8, 16, 32, 64], [60.0, 64.0, 66.0, 67.0]
-    )  # fmt: skip
-    assert model.low == [59.0, 63.0, 65.0, 66.0]
-    assert model.high == [61.0, 65.0, 67.0, 68.0]
-    assert (baseline.label, baseline.dashed) == ("runs/baseline (baseline)", True)
-    assert (reference.label, reference.y) == ("efficientnet-lite2 (teacher)", [80.0])
-    assert math.isnan(reference.x[0])
-    assert [line.color for line in (model, baseline, reference)] == [BLUE, VERMILION, BLACK]
+    (axes,) = axes_of(knn_rows())
+    lines = legend(axes)
+    names = ["runs/tiny", "runs/baseline (baseline)", "efficientnet-lite2 (teacher)"]
+    assert sorted(lines) == sorted(names)
+    model, baseline, level = (lines[name] for name in names)
+    assert list(model.get_xdata()) == [8, 16, 32, 64]
+    assert list(model.get_ydata()) == [60.0, 64.0, 66.0, 67.0]
+    assert list(level.get_ydata()) == [80.0, 80.0]
+    assert [line.get_linestyle() for line in (model, baseline, level)] == ["-", "--", "--"]
+    assert [line.get_color() for line in (model, baseline, level)] == [BLUE, VERMILION, BLACK]
+    band = axes.collections[0].get_datalim(axes.transData)
+    assert (band.y0, band.y1) == (59.0, 68.0)
 
 
 def test_a_panel_shows_the_leading_metric_and_says_which_way_is_better() -> None:
-    knn, depth = quality_panels([*knn_rows(), *depth_rows()])
-    assert knn.y_label == "top1_k20 (more is better)"
-    assert depth.y_label == "rmse (less is better)"
-    assert knn.title == "knn on pets\ndinov2, feature image"
-    assert (knn.unit, depth.unit) == ("%", "m")
+    knn, depth = axes_of([*knn_rows(), *depth_rows()])
+    assert knn.get_ylabel() == "top1_k20 in % (more is better)"
+    assert depth.get_ylabel() == "rmse in m (less is better)"
+    assert knn.get_title(loc="left") == "knn on pets\ndinov2, feature image"
 
 
 def test_resolutions_and_shares_of_a_model_are_lines_of_one_color() -> None:
-    (panel,) = quality_panels(
-        [
-            row(budget=budget, resolution=side, ffn=share)
-            for budget in (8, 64)
-            for side in (128, 160)
-            for share in (0.5, 1.0)
-        ]
-    )
-    assert [line.label for line in panel.lines] == [
+    settings = itertools.product((8, 64), (128, 160), (0.5, 1.0))
+    (axes,) = axes_of([row(budget=b, resolution=side, ffn=share) for b, side, share in settings])
+    lines = legend(axes)
+    assert list(lines) == [
         "runs/tiny, 128 px, ffn 0.5",
         "runs/tiny, 128 px, ffn 1",
         "runs/tiny, 160 px, ffn 0.5",
         "runs/tiny, 160 px, ffn 1",
     ]
-    assert len({line.color for line in panel.lines}) == 1
-    assert len({line.marker for line in panel.lines}) == 4
+    assert len({line.get_color() for line in lines.values()}) == 1
+    assert len({line.get_marker() for line in lines.values()}) == 4
 
 
 def test_budgets_stand_in_their_order_whichever_was_measured_first() -> None:
-    (panel,) = quality_panels([row(budget=budget) for budget in (64, 8, 16)])
-    assert panel.lines[0].x == [8, 16, 64]
+    (axes,) = axes_of([row(budget=budget) for budget in (64, 8, 16)])
+    assert list(legend(axes)["runs/tiny"].get_xdata()) == [8, 16, 64]
 
 
 def test_a_partial_set_is_marked() -> None:
-    (panel,) = quality_panels([row(partial=("some are missing.",))])
-    assert "(PARTIAL)" in panel.title
+    (axes,) = axes_of([row(partial=("some are missing.",))])
+    assert "(PARTIAL)" in axes.get_title(loc="left")
 
 
 def test_without_budgets_there_is_nothing_to_draw() -> None:
-    assert quality_panels([teacher()]) == []
     assert plot_quality([teacher()]) is None
 
 
-@pytest.mark.parametrize(
-    ("rows", "width"),
-    [
-        ([row()], 880),  # one point
-        ([*knn_rows(), *depth_rows(), row(data="third", metric="x", unit="")], 1760),
-    ],
-)
-def test_the_plot_is_a_picture_with_up_to_two_panels_in_a_row(rows: list[Row], width: int) -> None:
-    content = plot_quality(rows)
+def test_the_plot_is_a_picture_with_up_to_two_panels_in_a_row() -> None:
+    content = plot_quality([*knn_rows(), *depth_rows(), row(data="third", metric="x", unit="")])
     assert content is not None
     with Image.open(io.BytesIO(content)) as image:
-        assert image.format == "PNG"
-        assert image.width == width
+        assert (image.format, image.width) == ("PNG", 1760)
         assert len(np.unique(np.asarray(image.convert("L")))) > 10
 
 
 def test_long_names_keep_their_ends() -> None:
     assert shortened("tiny") == "tiny"
     name = "runs/" + "long/" * 20 + "model"
-    assert len(shortened(name)) == MOST_LETTERS
+    assert len(shortened(name)) == MAX_NAME
     assert shortened(name).endswith("long/model")
+
+
+def test_training_curves_are_drawn_with_and_without_rows() -> None:
+    train = [{"kind": "train", "step": s, "loss": 1 / s, "loss_image": 0.1} for s in range(1, 300)]
+    validation = [
+        {"kind": kind, "step": step, "loss": 1.0, "resolution": side, "ffn": ffn, "budget": budget}
+        for kind in ("validation", "baseline")
+        for step in (0, 100)
+        for side, ffn, budget in ((64, 1.0, 8), (96, 0.5, None))
+    ]
+    assert plot_training([], "run").startswith(b"\x89PNG")
+    skipped = {"kind": "train", "step": 300, "loss": None}
+    assert plot_training([*train, *validation, skipped], "run").startswith(b"\x89PNG")

@@ -25,13 +25,13 @@ def test_a_quick_run_prints_tables_and_writes_its_report(
     tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    words = ["--model", str(model_folder), *SMALL_RUN, "--out", str(out)]
-    assert main(["bench", *words]) == 0
+    words = ["--model", str(model_folder), *SMALL_RUN, "--precision", "fp32,bf16"]
+    assert main(["bench", *words, "--out", str(out)]) == 0
     printed = capsys.readouterr()
     for part in (
-        "64 x 64 pixels, 16 patches", "VECA, 2 cores, FFN 0.25", "full attention",
-        "plain form, 4 cores", "Where VECA does not win", "untrained",
-        "bench.json", "bench.md", "bench.png",
+        "64 x 64 pixels, 16 patches", "VECA, 2 cores, FFN 0.25, bf16", "full attention",
+        "plain form, 4 cores", "x fp32", "<1: slower", "untrained", "bench.json", "bench.md",
+        "bench.png",
     ):  # fmt: skip
         assert part in printed.out
     assert "in turns" in printed.err
@@ -39,26 +39,12 @@ def test_a_quick_run_prints_tables_and_writes_its_report(
     assert found["command"].startswith("veca bench --model")
     assert found["weights"]["configuration_of_sha256"] == model_info(model_folder).digest
     assert found["machine"]["threads"] == 1
-    assert {row["rounds"] for row in found["rows"]} == {3}
-    assert len(found["rows"]) == 7
-
-
-def test_a_list_of_precisions_tells_their_ratio(
-    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--model", str(model_folder), *SMALL_RUN, "--precision", "fp32,bf16"]
-    assert main(["bench", *words, "--ffn", "1", "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "x fp32" in printed
-    assert "against the same in fp32: VECA, 2 cores, bf16 (" in printed
-    found = json.loads((tmp_path / "bench.json").read_text())
     assert found["settings"]["precisions"] == ["fp32", "bf16"]
-    assert [row["precision"] for row in found["rows"]].count("bf16") == 5
-    twin = next(row for row in found["rows"] if row["name"] == "full attention, bf16")
-    assert twin["speedup"]["fp32"]["median"] > 0
+    assert {row["rounds"] for row in found["rows"]} == {3}
+    assert [row["precision"] for row in found["rows"]] == ["fp32"] * 7 + ["bf16"] * 7
 
 
-def test_several_models_have_a_folder_each(
+def test_several_models_have_a_folder_each_and_a_missing_plot_is_explained(
     tmp_path: Path,
     model_folder: Path,
     capsys: pytest.CaptureFixture[str],
@@ -72,22 +58,9 @@ def test_several_models_have_a_folder_each(
     assert {path.parent.name for path in (tmp_path / "out").glob("*/bench.json")} == {
         "model", "other",
     }  # fmt: skip
-    assert capsys.readouterr().out.count("Written:") == 2
-
-
-def test_without_matplotlib_the_missing_plot_is_explained(
-    tmp_path: Path,
-    model_folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bench_report, "can_draw", lambda: False)
-    words = ["--model", str(model_folder), *SMALL_RUN, "--ffn", "1.0", "--out", str(tmp_path)]
-    assert main(["bench", *words]) == 0
     printed = capsys.readouterr().out
-    assert "The plot was left out" in printed
-    assert "pip install 'veca[figures]'" in printed
-    assert not (tmp_path / "bench.png").exists()
+    assert printed.count("Written:") == printed.count("pip install 'veca[figures]'") == 2
+    assert not list(tmp_path.rglob("*.png"))
 
 
 def test_defaults_are_those_of_the_help() -> None:
@@ -97,14 +70,11 @@ def test_defaults_are_those_of_the_help() -> None:
     assert config.precisions == ("auto",)
     quick = Flags(quick=True).config("small")
     assert (quick.resolutions, quick.budgets, quick.effort.rounds) == ((256, 512), (8, 64), 3)
+    assert Flags(max_seconds=1.0).config("tiny").effort.seconds == 1.0
 
 
 def test_a_small_bank_is_measured_at_the_budgets_it_has(model_folder: Path) -> None:
     assert Flags(resolutions="64").config(str(model_folder)).budgets == (4,)
-
-
-def test_little_time_at_most_lowers_the_time_at_least() -> None:
-    assert Flags(max_seconds=1.0).config("tiny").effort.seconds == 1.0
 
 
 @pytest.mark.parametrize(
@@ -129,5 +99,5 @@ def test_mistakes_are_reported_in_a_sentence_before_anything_runs(
     assert main(["bench", *words]) == 2
     printed = capsys.readouterr()
     assert message in printed.err
-    assert "Traceback" not in printed.err
+    assert printed.err.count("\n") == 1
     assert printed.out == ""

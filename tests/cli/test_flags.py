@@ -61,9 +61,6 @@ class Lists:
     pair: tuple[float, float] = (0.1, 0.2)
     """a pair, which takes two words"""
 
-    switches: tuple[bool, ...] = ()
-    """a list of another kind, which takes a word for each value"""
-
 
 def read(*words: str, default: Lists = Lists()) -> Lists:  # noqa: B008 - frozen
     """What the words mean."""
@@ -92,7 +89,6 @@ def test_a_list_that_may_be_missing_can_be_taken_away() -> None:
 
 def test_other_tuples_stay_as_many_words() -> None:
     assert read("--pair", "0.3", "0.4").pair == (0.3, 0.4)
-    assert read("--switches", "True", "False").switches == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +99,7 @@ def test_other_tuples_stay_as_many_words() -> None:
         ("--shares", "all"),
         ("--phases", "large"),
         ("--phases", "0:32*x"),
-        ("--phases", "x:32"),
         ("--phases", "1.5:32"),
-        ("--phases", "0:32*-1"),
         ("--counts", "8", "16"),
     ],
 )
@@ -186,7 +180,6 @@ WORDS = ["knn", "my photos", "--out", "probes"]
     ("given", "before"),
     [
         ({}, ""),
-        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, ""),
         ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "torchrun --nproc-per-node 2 -m -- "),
         (
             {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"},
@@ -210,24 +203,15 @@ def shown_commands() -> list[str]:
     return [line for page in whole for line in page.splitlines() if line.startswith("torchrun ")]
 
 
-def torchrun_commands() -> list[str]:
-    """Every mention of torchrun with a module, in pages, scripts, help and docstrings."""
-    files = [path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*")]
-    texts = [
-        path.read_text("utf-8")
-        for path in [ROOT / "README.md", *files]
-        if path.suffix in {".py", ".md", ".sh", ".toml"}
-    ]
-    return [found for text in texts for found in re.findall(r"torchrun[^\n`]* -m [^\n`]*", text)]
-
-
 def test_wherever_torchrun_is_documented_two_dashes_stand_before_veca() -> None:
-    found = torchrun_commands()
+    # Without them torchrun takes `--start` as an abbreviation of its own `--start-method`.
+    files = [path for name in ("src", "docs") for path in (ROOT / name).rglob("*")]
+    files.append(ROOT / "README.md")
+    suffixes = {".py", ".md", ".sh", ".toml"}
+    texts = [path.read_text("utf-8") for path in files if path.suffix in suffixes]
+    found = [line for text in texts for line in re.findall(r"torchrun[^\n`]* -m [^\n`]*", text)]
     assert len(found) > 10
     assert [one for one in found if " -m -- veca" not in one] == []
-
-
-def test_the_documents_show_such_commands() -> None:
     assert any("--start" in command for command in shown_commands())
 
 
@@ -240,14 +224,3 @@ def test_torchrun_hands_all_flags_to_veca(command: str) -> None:
 
     assert (handed.module, handed.training_script) == (True, "veca")
     assert handed.training_script_args == flags
-
-
-def test_without_the_dashes_torchrun_takes_start_for_its_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command = "--nproc-per-node 2 -m veca distill small --stage 2 --start runs/small/best"
-
-    with pytest.raises(SystemExit):
-        get_args_parser().parse_args(command.split())
-
-    assert "--start" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`veca info` tells what a model is, to people and to programs."""
+"""`veca info`: what a model is, for people and for programs."""
 
 import json
 import re

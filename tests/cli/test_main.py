@@ -40,7 +40,7 @@ def test_no_command_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture
     assert "veca info" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"veca {veca.__version__}\n"
 
@@ -51,7 +51,7 @@ def test_an_unknown_command_is_answered_with_the_known_ones(
     assert main(["paint"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert f"'paint' is no command; the commands are {', '.join(COMMANDS)}" in printed.err
+    assert f"'paint' is not a command; use one of {', '.join(COMMANDS)}." in printed.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -71,17 +71,26 @@ def test_a_users_mistake_is_one_sentence_on_stderr(
     assert capsys.readouterr() == ("", "veca: two lines\n")
 
 
-def test_a_traceback_is_shown_to_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, ValueError("words"))
     monkeypatch.setenv("VECA_TRACEBACK", "1")
     with pytest.raises(ValueError, match="words"):
         main(["fail", "now"])
 
 
-def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, ZeroDivisionError("ours"))
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize("error", [ZeroDivisionError("ours"), RuntimeError("ours")])
+def test_a_mistake_of_ours_is_not_hidden(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, error)
+    with pytest.raises(type(error), match="ours"):
         main(["fail", "now"])
+
+
+def test_a_killed_worker_is_reported_with_advice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, RuntimeError("DataLoader worker (pid 5) is killed."))
+    assert main(["fail", "now"]) == 2
+    assert capsys.readouterr().err.endswith("is killed. Use fewer workers.\n")
 
 
 def test_ctrl_c_ends_with_the_code_that_shells_expect(
@@ -113,18 +122,17 @@ def run(*words: str | Path, output: int) -> tuple[int, str]:
 
 
 def test_the_module_is_the_command() -> None:
-    code, errors = run("info", "nothing", output=subprocess.DEVNULL)
+    code, errors = run("paint", output=subprocess.DEVNULL)
     assert code == 2
-    assert errors.startswith("veca: 'nothing' is unknown")
+    assert errors.startswith("veca: 'paint' is not a command")
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_a_reader_that_has_seen_enough_gets_no_traceback(flags: list[str], tmp_path: Path) -> None:
+def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None:
     veca.save(trained_model(), tmp_path)
     reader, writer = os.pipe()
     os.close(reader)
-    assert run("info", tmp_path, *flags, output=writer) == (1, "")
+    assert run("info", tmp_path, "--json", output=writer) == (1, "")
     os.close(writer)
 
 

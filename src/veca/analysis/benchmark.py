@@ -2,25 +2,20 @@
 
 All models are built untrained from one configuration: time, memory and FLOPs depend on sizes, not
 on what the weights have learned. At each resolution all cases run in turns within one process
-(`runtime/timing.py`). Peak memory is measured before, in a process for each case:
-
-    python -m veca.analysis.benchmark < request.json
-
-builds one model, runs it once and prints how far its memory rose above that of the model, loaded
-and not yet run. On a CPU this is what the operating system counts, so some megabytes of threads and
-libraries that start with the first call are included; on a GPU it is what torch allocates. Linux
-keeps the peak of the process that started us in `ru_maxrss`, so there VmHWM is read, which belongs
-to this process alone.
+(`runtime/timing.py`). Peak memory is measured before that, in a new process for each case: how far
+one call raises memory above that of the loaded model. On a CPU this is resident memory, so it
+includes some megabytes of threads and libraries that start with the first call; on a GPU it is what
+torch allocates.
 """
 
 import datetime
-import json
-import os
-import subprocess
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -55,293 +50,43 @@ from veca.runtime.timing import (
     ran_out_of_memory,
     speedup,
 )
-from veca.weights.format import config_from_json
 
-Kind = Literal["veca", "plain", "twin"]
-"""'plain' is VECA with attention unfolded, 'twin' the full-attention baseline."""
+Kind = Literal["veca", "plain", "baseline"]
+"""'plain' is VECA with attention unfolded, 'baseline' full attention."""
+
+Reference = Literal["baseline", "plain", "whole", "fp32"]
+"""What a case is compared with: full attention, VECA unfolded, VECA with the most cores and all
+hidden units, all in the same precision; and the same case in fp32."""
+
+REFERENCES: tuple[Reference, ...] = get_args(Reference)
+
+PROCESS_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
+class Case:
     """One model in one mode."""
 
     kind: Kind
 
     budget: int | None = None
-    """Cores; None for a twin, which has none."""
+    """Cores; None for the baseline, which has none."""
 
     ffn: float = 1.0
     """Share of the hidden units."""
 
     precision: ResolvedPrecision = "fp32"
-    """What it computes with; weights are fp32 in any case."""
+    """Precision of the computation; weights are fp32 in any case."""
 
     @property
     def name(self) -> str:
-        """What a table calls it."""
+        """Its name in tables."""
         end = "" if self.precision == "fp32" else f", {self.precision}"
-        if self.kind == "twin":
+        if self.kind == "baseline":
             return f"full attention{end}"
         form = "plain form" if self.kind == "plain" else "VECA"
         share = "" if self.ffn == 1 else f", FFN {self.ffn:g}"
         return f"{form}, {self.budget} core{'' if self.budget == 1 else 's'}{share}{end}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What all contenders of a run have in common."""
-
-    backbone: BackboneConfig
-    """Of the VECA model; its twin is built from it."""
-
-    resolution: int
-    """Side of the square images in pixels."""
-
-    batch: int = 1
-    """Images in one call."""
-
-    device: str = "cpu"
-    """Where to run, as torch names it."""
-
-    threads: int | None = None
-    """Threads of a CPU; None leaves torch's choice."""
-
-    seed: int = 0
-    """Decides weights and images."""
-
-    @property
-    def patches(self) -> int:
-        """Patches N of an image."""
-        rows, columns = patch_grid(self.backbone, self.resolution, self.resolution)
-        return rows * columns
-
-
-class Work(NamedTuple):
-    """What a contender computes for one image, by formula."""
-
-    gflops: float
-    pairs: int
-    """Query-key pairs of a block."""
-
-    attention_share: float
-    """Of the FLOPs, projections included."""
-
-    folded: bool
-    """Whether attention is computed in the folded form."""
-
-
-class Lineup:
-    """The models of a setup, each built when it is first needed, and images to run them on."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-
-    @cached_property
-    def images(self) -> torch.Tensor:
-        """Normally distributed pixels."""
-        setup = self.setup
-        side, channels = setup.resolution, setup.backbone.in_channels
-        draw = torch.Generator().manual_seed(setup.seed)
-        images = torch.randn(setup.batch, channels, side, side, generator=draw)
-        return images.to(setup.device)
-
-    @cached_property
-    def veca(self) -> VECA:
-        """The model itself."""
-        return self._built(self.setup.backbone)
-
-    @cached_property
-    def twin(self) -> VECA:
-        """Its baseline: the same blocks with full attention and one class token."""
-        config = replace(
-            self.setup.backbone, attention="full", budgets=PAPER_BUDGETS, ffn_shares=(1.0,)
-        )
-        return self._built(config)
-
-    def call(self, contender: Contender) -> Callable[[], Features]:
-        """A function that encodes the images and returns when the result is there."""
-        model, images = self._encoder(contender), self.images
-
-        def encode() -> Features:
-            with autocast(images.device, contender.precision):
-                features = model(images)
-            if images.device.type != "cpu":
-                torch.accelerator.synchronize(images.device)
-            return features
-
-        return encode
-
-    def work(self, contender: Contender) -> Work:
-        """What the contender computes for one image."""
-        side = self.setup.resolution
-        folded = False
-        if contender.kind == "twin":
-            config, cost = self.twin.config, self.twin.cost(side, side)
-        else:
-            config = self.veca.config
-            self.veca.set_attention_form("plain" if contender.kind == "plain" else "auto")
-            cost = self.veca.cost(side, side, contender.budget, contender.ffn)
-            folded = self._folds(contender)
-        attention = cost.attention_flops
-        if folded:
-            cores = config.cores if contender.budget is None else contender.budget
-            attention = folded_flops(config, self.setup.patches, cores)
-        share = config.layers * attention / cost.flops
-        return Work(cost.flops / 1e9, cost.pairs, share, folded)
-
-    def _encoder(self, contender: Contender) -> Callable[[torch.Tensor], Features]:
-        """The model in its mode; the form is set at each call, since the modes share weights."""
-        if contender.kind == "twin":
-            return self.twin
-        veca = self.veca
-
-        def encode(images: torch.Tensor) -> Features:
-            veca.set_attention_form("plain" if contender.kind == "plain" else "auto")
-            return veca(images, contender.budget, contender.ffn)
-
-        return encode
-
-    def _folds(self, contender: Contender) -> bool:
-        """Whether VECA, in the form that is set, folds at this budget."""
-        attention = self.veca.block_of(0).attention
-        budget = contender.budget or self.veca.config.cores
-        return isinstance(attention, CorePeripheryAttention) and attention.is_folded(budget)
-
-    def _built(self, config: BackboneConfig) -> VECA:
-        """An untrained model."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.setup.seed)
-            model = VECA(config)
-        return model.eval().to(self.setup.device)
-
-
-Rival = Literal["twin", "plain", "whole", "fp32"]
-"""Full attention, VECA unfolded, VECA with all cores that were run, all in the same precision; and
-the same contender in fp32."""
-
-RIVALS: tuple[Rival, ...] = get_args(Rival)
-
-
-class Measured(NamedTuple):
-    """What was measured of a contender."""
-
-    contender: Contender
-    work: Work
-    timing: Timing
-    """Of a call, whatever its batch."""
-
-    peak_bytes: int | None
-
-
-class Row(NamedTuple):
-    """One contender at one resolution."""
-
-    resolution: int
-    patches: int
-    contender: Contender
-    work: Work
-    milliseconds: Quartiles | None
-    """Of one image; None if it could not be run."""
-
-    rounds: int
-    peak_mb: float | None
-    """Of one call, above the loaded model; None if it was not measured."""
-
-    speedups: Mapping[Rival, Quartiles]
-    """How many times faster than a rival, over rounds; without those that make no sense."""
-
-    note: str
-    """What was not measured as asked for."""
-
-    @property
-    def name(self) -> str:
-        """What a table calls it."""
-        return self.contender.name
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; `budget` is null for the twin."""
-        contender, time = self.contender, self.milliseconds
-        found = {rival: self.speedups.get(rival) for rival in RIVALS}
-        return {
-            "resolution": self.resolution,
-            "patches": self.patches,
-            "name": self.name,
-            "contender": contender.kind,
-            "budget": contender.budget,
-            "ffn": contender.ffn,
-            "precision": contender.precision,
-            "folded": self.work.folded,
-            "ms": time._asdict() if time else None,
-            "rounds": self.rounds,
-            "peak_mb": self.peak_mb,
-            "gflops": self.work.gflops,
-            "pairs": self.work.pairs,
-            "attention_share": self.work.attention_share,
-            "speedup": {name: item._asdict() if item else None for name, item in found.items()},
-            "note": self.note,
-        }
-
-
-def rows_of(resolution: int, patches: int, batch: int, measured: Sequence[Measured]) -> list[Row]:
-    """The lines of one interleaved run, rivals found among them."""
-    timings = {item.contender: item.timing for item in measured if item.timing.samples}
-    return [
-        Row(
-            resolution=resolution,
-            patches=patches,
-            contender=item.contender,
-            work=item.work,
-            milliseconds=_of_one_image(item.timing, batch),
-            rounds=len(item.timing.samples),
-            peak_mb=None if item.peak_bytes is None else item.peak_bytes / 1e6,
-            speedups=_speedups(item.contender, timings),
-            note=item.timing.note,
-        )
-        for item in measured
-    ]
-
-
-def rival_of(contender: Contender, rival: Rival, among: Sequence[Contender]) -> Contender | None:
-    """The contender that another one is to be compared with, if it takes part."""
-    if rival in ("plain", "whole") and contender.kind != "veca":
-        return None
-    if rival == "fp32":
-        like = replace(contender, precision="fp32")
-        return like if like != contender and like in among else None
-    among = [item for item in among if item.precision == contender.precision]
-    if rival == "plain":
-        fits = [item for item in among if item.kind == "plain" and _same_mode(item, contender)]
-    elif rival == "whole":
-        fits = [item for item in among if item.kind == "veca" and item.ffn == 1]
-        fits = sorted(fits, key=lambda item: item.budget or 0)[-1:]
-    else:
-        fits = [item for item in among if item.kind == rival]
-    others = [item for item in fits if item != contender]
-    return others[0] if others else None
-
-
-def _speedups(contender: Contender, timings: Mapping[Contender, Timing]) -> dict[Rival, Quartiles]:
-    """How a contender compares with its rivals."""
-    if contender not in timings:
-        return {}
-    found: dict[Rival, Quartiles] = {}
-    for name in RIVALS:
-        rival = rival_of(contender, name, list(timings))
-        if rival is not None:
-            found[name] = speedup(timings[contender], timings[rival])
-    return found
-
-
-def _same_mode(one: Contender, other: Contender) -> bool:
-    """Whether cores and hidden units are the same."""
-    return (one.budget, one.ffn) == (other.budget, other.ffn)
-
-
-def _of_one_image(timing: Timing, batch: int) -> Quartiles | None:
-    """Time of an image, if there is one."""
-    if not timing.samples:
-        return None
-    return quartiles([sample / batch for sample in timing.samples])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,7 +97,7 @@ class BenchConfig:
     """Name for the report."""
 
     backbone: BackboneConfig
-    """Configuration of the VECA model."""
+    """Configuration of the VECA model; the baseline follows from it."""
 
     weights_sha256: str | None = None
     """Hash of the stored model whose configuration this is, for the report."""
@@ -364,25 +109,25 @@ class BenchConfig:
     """Numbers of cores."""
 
     shares: tuple[float, ...] = (0.25, 1.0)
-    """Shares of the hidden units; the model is built so that it takes them."""
+    """Shares of the hidden units; the model is built with these."""
 
     batch: int = 1
-    """Images in a call."""
+    """Images per call."""
 
     threads: int | None = None
-    """Threads of torch; None leaves its choice."""
+    """Threads of torch; None for torch's default."""
 
     device: str = "cpu"
-    """Where to run, as `pick_device` takes it."""
+    """As `pick_device` takes it."""
 
     precisions: tuple[Precision, ...] = ("auto",)
-    """What all contenders compute with, each in every one of them."""
+    """All cases run in each of these."""
 
     memory: bool = True
-    """Whether to measure peak memory, with a process for each case."""
+    """Whether to measure peak memory, in a process for each case."""
 
     seed: int = 0
-    """Decides weights, images and the order of each round."""
+    """Of weights, images and the order within a round."""
 
     effort: Effort = field(default_factory=Effort)
     """How long to measure."""
@@ -391,11 +136,13 @@ class BenchConfig:
         """Refuse at once what would fail after minutes."""
         if self.backbone.attention == "full":
             raise ValueError(
-                f"{self.model} is a full-attention model, which every benchmark has beside VECA "
-                "anyway; name a VECA model or a size."
+                f"{self.model} is a full-attention model, which every benchmark measures as the "
+                "baseline; name a VECA model or a size."
             )
         for name in ("resolutions", "budgets", "shares", "precisions"):
-            _check_listed(name, getattr(self, name))
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name} got {values}; give at least one, and each of them once.")
         for resolution in self.resolutions:
             patch_grid(self.backbone, resolution, resolution)
         for budget in self.budgets:
@@ -404,9 +151,7 @@ class BenchConfig:
             raise ValueError(f"FFN shares {self.shares} must lie above 0 and not above 1.")
         _ = self.resolved
         if self.batch < 1 or (self.threads is not None and self.threads < 1):
-            raise ValueError(
-                f"batch={self.batch} and threads={self.threads} must be whole numbers of 1 or more."
-            )
+            raise ValueError(f"batch={self.batch} and threads={self.threads} must be >= 1.")
 
     @property
     def resolved(self) -> tuple[ResolvedPrecision, ...]:
@@ -415,157 +160,243 @@ class BenchConfig:
         found = (resolve_precision(precision, device) for precision in self.precisions)
         return tuple(dict.fromkeys(found))
 
-    def setup(self, resolution: int) -> Setup:
-        """What all contenders at a resolution share."""
-        shares = tuple(sorted({*self.shares, *self.backbone.ffn_shares, 1.0}))
-        return Setup(
-            backbone=replace(self.backbone, ffn_shares=shares),
-            resolution=resolution,
-            batch=self.batch,
-            device=str(pick_device(self.device)),
-            threads=self.threads,
-            seed=self.seed,
-        )
-
-    def contenders(self) -> list[Contender]:
-        """Everyone in every precision; VECA with the fewest cores comes first."""
-        shares = sorted(self.shares, reverse=True)
+    def cases(self) -> list[Case]:
+        """Every case in every precision; VECA with the fewest cores comes first."""
         budgets = sorted(self.budgets)
-        once = [
-            *(
-                Contender(kind="veca", budget=budget, ffn=ffn)
-                for ffn in shares
-                for budget in budgets
-            ),
-            *(Contender(kind="plain", budget=budget) for budget in budgets),
-            Contender(kind="twin"),
+        shares = sorted(self.shares, reverse=True)
+        return [
+            case
+            for precision in self.resolved
+            for case in (
+                *(
+                    Case(kind="veca", budget=budget, ffn=ffn, precision=precision)
+                    for ffn in shares
+                    for budget in budgets
+                ),
+                *(Case(kind="plain", budget=budget, precision=precision) for budget in budgets),
+                Case(kind="baseline", precision=precision),
+            )
         ]
-        return [replace(item, precision=precision) for precision in self.resolved for item in once]
 
 
-def _check_listed(name: str, values: Sequence[object]) -> None:
-    """Refuse lists that are empty or say a thing twice."""
-    if not values or len(set(values)) < len(values):
-        raise ValueError(f"{name} got {values}; give at least one, and each of them once.")
+class Models:
+    """The models of a run, each built when it is first needed, and images of one size."""
 
+    def __init__(self, config: BenchConfig, resolution: int) -> None:
+        self.config, self.resolution = config, resolution
+        self.device = pick_device(config.device)
 
-OUT_OF_MEMORY_CODE = 3
-KILLED = -9
-"""What Linux does to a process for which there is no memory."""
+    @cached_property
+    def images(self) -> torch.Tensor:
+        """Normally distributed pixels."""
+        config, side = self.config, self.resolution
+        generator = torch.Generator().manual_seed(config.seed)
+        shape = (config.batch, config.backbone.in_channels, side, side)
+        return torch.randn(shape, generator=generator).to(self.device)
 
-PROCESS_STATUS = Path("/proc/self/status")
+    @cached_property
+    def veca(self) -> VECA:
+        """The model itself, with the shares of this run."""
+        backbone = self.config.backbone
+        shares = tuple(sorted({*self.config.shares, *backbone.ffn_shares, 1.0}))
+        return self._build(replace(backbone, ffn_shares=shares))
 
-
-def peak_bytes(setup: Setup, contender: Contender) -> int | None:
-    """How far one call raises memory; None if there is not enough."""
-    request = json.dumps({"setup": asdict(setup), "contender": asdict(contender)})
-    source = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    answer = subprocess.run(
-        [sys.executable, "-m", "veca.analysis.benchmark"],
-        input=request,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        check=False,
-        encoding="utf-8",
-    )
-    if answer.returncode in (OUT_OF_MEMORY_CODE, KILLED):
-        return None
-    if answer.returncode:
-        last = (answer.stderr.strip().splitlines() or ["no words"])[-1]
-        raise ChildProcessError(
-            f"the process that measures the memory of {contender.name} ended with code "
-            f"{answer.returncode}: {last}; leave memory out to go on without it."
+    @cached_property
+    def baseline(self) -> VECA:
+        """The same blocks with full attention and one class token."""
+        config = replace(
+            self.config.backbone, attention="full", budgets=PAPER_BUDGETS, ffn_shares=(1.0,)
         )
-    return int(json.loads(answer.stdout)["peak_bytes"])
+        return self._build(config)
+
+    def call(self, case: Case) -> Callable[[], Features]:
+        """A function that encodes the images and returns when the result is there."""
+        model, images = self._model(case), self.images
+
+        def encode() -> Features:
+            self._set_form(case)  # at each call, since cases share a model
+            with autocast(images.device, case.precision):
+                features = model(images, case.budget, case.ffn)
+            if images.device.type != "cpu":
+                torch.accelerator.synchronize(images.device)
+            return features
+
+        return encode
+
+    def work(self, case: Case) -> dict[str, Any]:
+        """What the case computes for one image, by formula: fields of its `Row`."""
+        model, side = self._model(case), self.resolution
+        self._set_form(case)
+        cost = model.cost(side, side, case.budget, case.ffn)
+        attention = model.block_of(0).attention
+        folded = isinstance(attention, CorePeripheryAttention) and attention.is_folded(
+            model.chosen_budget(case.budget)
+        )
+        rows, columns = patch_grid(model.config, side, side)
+        attention_flops = cost.attention_flops
+        if folded:
+            cores = model.chosen_budget(case.budget)
+            attention_flops = folded_flops(model.config, rows * columns, cores)
+        return {
+            "patches": rows * columns,
+            "gflops": cost.flops / 1e9,
+            "pairs": cost.pairs,
+            "attention_share": model.config.layers * attention_flops / cost.flops,
+            "folded": folded,
+        }
+
+    def _model(self, case: Case) -> VECA:
+        return self.baseline if case.kind == "baseline" else self.veca
+
+    def _set_form(self, case: Case) -> None:
+        self._model(case).set_attention_form("plain" if case.kind == "plain" else "auto")
+
+    def _build(self, config: BackboneConfig) -> VECA:
+        """An untrained model."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            model = VECA(config)
+        return model.eval().to(self.device)
 
 
-def rise_of(setup: Setup, contender: Contender) -> int:
-    """How far one call raises the memory of this process, which must not have run anything."""
-    if setup.threads is not None:
-        torch.set_num_threads(setup.threads)
-    encode = Lineup(setup).call(contender)
-    device = torch.device(setup.device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+class Row(NamedTuple):
+    """One case at one resolution."""
+
+    resolution: int
+    patches: int
+    case: Case
+
+    ms: Quartiles | None
+    """Milliseconds per image; None if it could not run."""
+
+    rounds: int
+
+    peak_mb: float | None
+    """Of one call, above the loaded model; None if it was not measured."""
+
+    gflops: float
+    """Of one image."""
+
+    pairs: int
+    """Query-key pairs of a block."""
+
+    attention_share: float
+    """Of the FLOPs, projections included."""
+
+    folded: bool
+    """Whether attention is computed in the folded form."""
+
+    speedup: Mapping[Reference, Quartiles | None]
+    """Times as fast as a reference, over rounds; None if there is no such case."""
+
+    note: str
+    """What differs from the requested measurement."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; `budget` is null for the baseline."""
+        case = {"name": self.case.name, "kind": self.case.kind, "budget": self.case.budget,
+                "ffn": self.case.ffn, "precision": self.case.precision}  # fmt: skip
+        fields = self._asdict() | {
+            "ms": self.ms and self.ms._asdict(),
+            "speedup": {name: item and item._asdict() for name, item in self.speedup.items()},
+        }
+        del fields["case"]
+        return case | fields
+
+
+def reference_case(case: Case, reference: Reference, among: Sequence[Case]) -> Case | None:
+    """The case that another one is compared with, if it ran."""
+    if reference == "fp32":
+        wanted = replace(case, precision="fp32")
+    elif reference == "baseline":
+        wanted = Case(kind="baseline", precision=case.precision)
+    elif case.kind != "veca":
+        return None
+    elif reference == "plain":
+        wanted = replace(case, kind="plain")
     else:
-        before = resident_peak()
+        most = max(other.budget or 0 for other in among if other.kind == "veca")
+        wanted = replace(case, budget=most, ffn=1.0)
+    return wanted if wanted != case and wanted in among else None
+
+
+def speedups(case: Case, timings: Mapping[Case, Timing]) -> dict[Reference, Quartiles | None]:
+    """How a case compares with its references, among the cases that ran."""
+    others = {name: reference_case(case, name, list(timings)) for name in REFERENCES}
+    return {
+        name: speedup(timings[case], timings[other]) if other and case in timings else None
+        for name, other in others.items()
+    }
+
+
+def peak_bytes(config: BenchConfig, resolution: int, case: Case) -> int | None:
+    """How far one call raises memory, in a new process; None if there is not enough."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        try:
+            return pool.submit(memory_rise, config, resolution, case).result()
+        except BrokenProcessPool:  # the kernel killed it
+            return None
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            return None
+
+
+def memory_rise(config: BenchConfig, resolution: int, case: Case) -> int:
+    """How far one call raises the memory of this process, which must not have run anything."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    models = Models(config, resolution)
+    encode = models.call(case)
+    cuda = models.device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(models.device)
+    before = torch.cuda.memory_allocated(models.device) if cuda else resident_peak()
     with torch.inference_mode():
         encode()
-    after = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_peak()
-    return max(after - before, 0)  # Linux counts in batches of pages, so nothing may be less
+    after = torch.cuda.max_memory_allocated(models.device) if cuda else resident_peak()
+    return max(after - before, 0)  # Linux counts in batches of pages, so the peak may seem to sink
 
 
 def resident_peak() -> int:
-    """The most bytes that this process ever had in memory."""
+    """The most bytes that this process ever had in memory.
+
+    Linux keeps the peak of the parent process in `ru_maxrss`, so VmHWM is read there.
+    """
     if PROCESS_STATUS.exists():
         for line in PROCESS_STATUS.read_text("utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
     if resource is None:
-        raise ValueError("this system does not tell peak memory; measure without it.")
+        raise ValueError("this system does not report peak memory; measure with --no-memory.")
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def answer(request: str) -> str:
-    """Measure what a request asks for."""
-    asked = json.loads(request)
-    backbone = config_from_json(asked["setup"].pop("backbone"), "the request")
-    setup = Setup(backbone=backbone, **asked["setup"])
-    return json.dumps({"peak_bytes": rise_of(setup, Contender(**asked["contender"]))})
-
-
-def main() -> int:
-    """Answer the request on the standard input."""
-    try:
-        sys.stdout.write(answer(sys.stdin.read()))
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        return OUT_OF_MEMORY_CODE
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
-BUSY = 0.25
-"""Load of each core before the run from which on times are not to be trusted."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A finished benchmark, with all that its numbers must carry."""
+    """A finished benchmark, with everything its numbers must carry."""
 
     config: BenchConfig
     machine: Machine
     command: str
     started: str
-    """When, in UTC."""
+    """In UTC."""
 
     finished: str
     load: tuple[float | None, float | None]
-    """Processes that wanted to run before and after; before there should be none."""
+    """Load average before and after; before it should be near 0."""
 
     rows: list[Row]
-
-    @property
-    def busy(self) -> bool:
-        """Whether others used the machine when the run began."""
-        return self.load[0] is not None and self.load[0] > BUSY * self.machine.cores
 
 
 def run_bench(config: BenchConfig, command: str, tell: Tell) -> Report:
     """Measure everything; takes minutes, or an hour with large images."""
     started, load = _now(), load_average()
     with _threads(config.threads):
-        machine = this_machine(config.setup(config.resolutions[0]).device)
-        rows = [
-            row for resolution in config.resolutions for row in _run_at(config, resolution, tell)
-        ]
+        machine = this_machine(str(pick_device(config.device)))
+        rows = [row for side in config.resolutions for row in _run_at(config, side, tell)]
     return Report(
         config=config,
         machine=machine,
@@ -578,26 +409,45 @@ def run_bench(config: BenchConfig, command: str, tell: Tell) -> Report:
 
 
 def _run_at(config: BenchConfig, resolution: int, tell: Tell) -> list[Row]:
-    """One interleaved run of all contenders."""
-    lineup = Lineup(config.setup(resolution))
+    """One interleaved run of all cases."""
+    models = Models(config, resolution)
     where = f"{config.model}, {resolution} px"
-    contenders = config.contenders()
-    peaks: dict[Contender, int | None] = {}
+    cases = config.cases()
+    peaks: dict[Case, int | None] = {}
     if config.memory:
-        tell(f"{where}: memory of {len(contenders)} cases, a process for each")
-        peaks = {item: peak_bytes(lineup.setup, item) for item in contenders}
-    runnable = [item for item in contenders if item not in peaks or peaks[item] is not None]
+        tell(f"{where}: memory of {len(cases)} cases, a process for each")
+        peaks = {case: peak_bytes(config, resolution, case) for case in cases}
+    runnable = [case for case in cases if case not in peaks or peaks[case] is not None]
     tell(f"{where}: time of {len(runnable)} cases in turns")
-    cases = {item.name: lineup.call(item) for item in runnable}
     timings = measure(
-        cases, config.effort, seed=config.seed, tell=lambda line: tell(f"{where}: {line}")
+        {case.name: models.call(case) for case in runnable},
+        config.effort,
+        seed=config.seed,
+        tell=lambda line: tell(f"{where}: {line}"),
     )
-    unrun = Timing((), OUT_OF_MEMORY)
-    measured = [
-        Measured(item, lineup.work(item), timings.get(item.name, unrun), peaks.get(item))
-        for item in contenders
+    timing = {case: timings.get(case.name, Timing((), OUT_OF_MEMORY)) for case in cases}
+    return rows_of(models, timing, peaks)
+
+
+def rows_of(
+    models: Models, timings: Mapping[Case, Timing], peaks: Mapping[Case, int | None]
+) -> list[Row]:
+    """The rows of one interleaved run."""
+    ran = {case: timing for case, timing in timings.items() if timing.samples}
+    batch = models.config.batch
+    return [
+        Row(
+            resolution=models.resolution,
+            case=case,
+            ms=quartiles([ms / batch for ms in timing.samples]) if timing.samples else None,
+            rounds=len(timing.samples),
+            peak_mb=None if (peak := peaks.get(case)) is None else peak / 1e6,
+            speedup=speedups(case, ran),
+            note=timing.note,
+            **models.work(case),
+        )
+        for case, timing in timings.items()
     ]
-    return rows_of(resolution, lineup.setup.patches, config.batch, measured)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
-"""The demo: photos through several budgets, as numbers, small pictures and one self-contained page.
+"""The demo: photos at several budgets, as numbers, small pictures and one self-contained page.
 
-`run_demo` computes, `page` renders `demo.html`. The sample photos ship with scikit-image, so
-nothing is downloaded.
+`run_demo` computes, `page` renders `demo.html`.
 """
 
 import base64
@@ -30,10 +29,10 @@ from veca.analysis.visualize import (
 )
 from veca.backbone.model import VECA, Features
 from veca.data.transforms import IMAGENET, prepare
-from veca.runtime.timing import Effort, measure
+from veca.runtime.timing import Effort, Quartiles, measure
 
 SAMPLES = ("chelsea.png", "astronaut.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")
-"""Photographs in scikit-image: a cat, a person, a still life, an object, a scene."""
+"""Photographs that ship with scikit-image, so nothing is downloaded."""
 
 
 def sample_photos() -> list[Path]:
@@ -48,32 +47,27 @@ def sample_photos() -> list[Path]:
     return [folder / name for name in SAMPLES if (folder / name).is_file()]
 
 
-FEWEST_ROUNDS = 5
-
-
 class BudgetRow(NamedTuple):
-    """What one budget costs and how close it comes to the whole bank."""
+    """What one budget costs, and how close its features are to those of all cores."""
 
     budget: int
-    milliseconds: float
-    quartiles: tuple[float, float]
+    ms: Quartiles
     gflops: float
     pairs: int
     pairs_share: float
-    """Pairs against those of full attention among the patches, N squared."""
+    """Relative to full attention among the patches, N squared."""
     image_similarity: float
     patch_similarity: float
 
 
 class View(NamedTuple):
-    """One photo at one budget, as small pictures of one pixel for each patch."""
+    """One photo at one budget: pictures with one pixel per patch, and core paths as SVG."""
 
     budget: int
     colors: UInt8[Tensor, "rows columns 3"]
     first: UInt8[Tensor, "rows columns 4"]
     regions: UInt8[Tensor, "rows columns 4"]
     paths: str
-    """Drawn as SVG."""
 
 
 class PhotoViews(NamedTuple):
@@ -84,54 +78,37 @@ class PhotoViews(NamedTuple):
     views: list[View]
 
 
-class RunInfo(NamedTuple):
-    """How the report was made."""
-
-    model: str
-    trained: bool
-    machine: str
-    command: str
-
-
 class Demo(NamedTuple):
-    """All that the report shows."""
+    """All numbers and pictures of the page."""
 
-    info: RunInfo
     pixels: tuple[int, int]
     """Width and height of the image that was timed."""
     precision: str
-    """What the model computed with."""
     rows: list[BudgetRow]
     photos: list[PhotoViews]
 
 
 class _Encoded(NamedTuple):
-    """A photo and what the model answered at each budget, the largest last."""
+    """A photo and its features at each budget, the largest last."""
 
     name: str
     pixels: Float[Tensor, "1 3 height width"]
     features: list[Features]
 
 
-def run_demo(
-    model: VECA,
-    photos: Sequence[Path],
-    budgets: Sequence[int],
-    size: int,
-    info: RunInfo,
-) -> Demo:
-    """Encode photos at every budget; the last budget is what the others are compared with."""
+def run_demo(model: VECA, photos: Sequence[Path], budgets: Sequence[int], size: int) -> Demo:
+    """Encode photos at every budget and with all cores, which the others are compared with."""
     budgets = sorted({*budgets, model.config.cores})
     with torch.inference_mode():
-        seen = [_look(model, photo, budgets, size) for photo in photos]
+        seen = [_encode(model, photo, budgets, size) for photo in photos]
         basis = common_basis([item.patch_map[0] for one in seen for item in one.features])
         views = [_views(model, one, budgets, basis) for one in seen]
     rows = _rows(model, seen, budgets)
     height, width = seen[0].pixels.shape[2:]
-    return Demo(info, (width, height), model.precision, rows, views)
+    return Demo((width, height), model.precision, rows, views)
 
 
-def _look(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Encoded:
+def _encode(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Encoded:
     """Encode one photo at every budget."""
     pixels = prepare(photo, size=size, patch_size=model.config.patch_size).pixels.unsqueeze(0)
     return _Encoded(photo.stem.replace("_", " "), pixels, [model(pixels, b) for b in budgets])
@@ -139,22 +116,20 @@ def _look(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Encod
 
 def _views(model: VECA, seen: _Encoded, budgets: Sequence[int], basis: Basis) -> PhotoViews:
     """The pictures of one photo."""
-    colors = IMAGENET.denormalize(seen.pixels[0]).clamp(0, 1) * 255
-    picture = Image.fromarray(colors.round().byte().permute(1, 2, 0).numpy())
-    starts = model.core_bank(1, budgets[-1])[1][0].tanh()
-    colors = core_colors(starts)
-    last = model.config.layers - 1
+    pixels = IMAGENET.denormalize(seen.pixels[0]).clamp(0, 1) * 255
+    picture = Image.fromarray(pixels.round().byte().permute(1, 2, 0).numpy())
+    colors = core_colors(model.core_bank(1, budgets[-1])[1][0].tanh())
     views = []
     for budget, features in zip(budgets, seen.features, strict=True):
-        maps = model.core_maps(seen.pixels, last, budget)[0]
+        maps = model.core_maps(seen.pixels, model.config.layers - 1, budget)[0]
         paths = model.core_paths(seen.pixels, budget)[:, 0]
         views.append(
             View(
                 budget,
-                pca_colors(features.patch_map[0], basis),
-                heat(maps[0]),
-                regions(maps, colors[:budget]),
-                paths_svg(paths, colors[:budget], picture.size),
+                colors=pca_colors(features.patch_map[0], basis),
+                first=heat(maps[0]),
+                regions=regions(maps, colors[:budget]),
+                paths=paths_svg(paths, colors[:budget], picture.size),
             )
         )
     return PhotoViews(seen.name, picture, views)
@@ -165,60 +140,54 @@ def _rows(model: VECA, seen: Sequence[_Encoded], budgets: Sequence[int]) -> list
     pixels = seen[0].pixels
     height, width = pixels.shape[2:]
     cases = {str(budget): lambda budget=budget: model(pixels, budget) for budget in budgets}
-    timings = measure(cases, Effort(rounds=FEWEST_ROUNDS, seconds=1.0, most_seconds=8.0))
+    timings = measure(cases, Effort(rounds=5, seconds=1.0, most_seconds=8.0))
     patches = seen[0].features[0].patches.shape[1]
     rows = []
     for number, budget in enumerate(budgets):
         cost = model.cost(height, width, budget)
-        time = timings[str(budget)].milliseconds
-        similar = [_similarity(one.features[number], one.features[-1]) for one in seen]
+        pairs = [(one.features[number], one.features[-1]) for one in seen]
+        images = [F.cosine_similarity(some.image, whole.image).mean() for some, whole in pairs]
+        maps = [
+            F.cosine_similarity(some.patches, whole.patches, dim=-1).mean() for some, whole in pairs
+        ]
         rows.append(
             BudgetRow(
                 budget,
-                time.median,
-                (time.low, time.high),
-                cost.flops / 1e9,
-                cost.pairs,
-                cost.pairs / patches**2,
-                sum(image for image, _ in similar) / len(similar),
-                sum(patch for _, patch in similar) / len(similar),
+                ms=timings[str(budget)].milliseconds,
+                gflops=cost.flops / 1e9,
+                pairs=cost.pairs,
+                pairs_share=cost.pairs / patches**2,
+                image_similarity=torch.stack(images).mean().item(),
+                patch_similarity=torch.stack(maps).mean().item(),
             )
         )
     return rows
 
 
-def _similarity(some: Features, whole: Features) -> tuple[float, float]:
-    """Cosine of the image features, and mean cosine of the patches."""
-    image = F.cosine_similarity(some.image, whole.image, dim=-1).mean()
-    patches = F.cosine_similarity(some.patches, whole.patches, dim=-1).mean()
-    return image.item(), patches.item()
-
-
 TEMPLATE = Path(__file__).with_suffix(".html")
 
-UNTRAINED = """<div class="note"><b>These weights are untrained.</b> Times, FLOPs and pairs are
-real: they do not depend on weights. The pictures show how the machine works, not what it has
-learned: it has learned nothing.</div>"""
+UNTRAINED = """<div class="note"><b>These weights are untrained.</b> Times, FLOPs and pairs do not
+depend on weights, but the pictures show only how the model works, not what it has learned.</div>"""
 
-KINDS = (
-    ("colors", "features of the patches"),
-    ("first", "what the first core reads"),
-    ("regions", "which core reads where"),
-    ("paths", "the cores' ways over the layers"),
-)
-"""Field of a view and what it is called, in the order of the rows."""
+KINDS = {
+    "colors": "features of the patches",
+    "first": "what the first core reads",
+    "regions": "which core reads where",
+    "paths": "paths of the cores over the layers",
+}
+"""Fields of a view and their labels, in the order of the rows."""
 
 
-def page(demo: Demo) -> str:
+def page(demo: Demo, *, model: str, trained: bool, machine: str, command: str) -> str:
     """The whole report."""
     width, height = demo.pixels
     return Template(TEMPLATE.read_text("utf-8")).substitute(
         backgrounds="\n".join(map(_background, range(len(demo.photos)), demo.photos)),
-        model=html.escape(demo.info.model),
-        machine=html.escape(demo.info.machine),
-        command=html.escape(demo.info.command),
-        note="" if demo.info.trained else UNTRAINED,
-        rows=_demo_page_rows(demo.rows),
+        model=html.escape(model),
+        machine=html.escape(machine),
+        command=html.escape(command),
+        note="" if trained else UNTRAINED,
+        rows=_table_rows(demo.rows),
         width=width,
         height=height,
         precision=demo.precision,
@@ -227,15 +196,15 @@ def page(demo: Demo) -> str:
     )
 
 
-def _demo_page_rows(rows: Sequence[BudgetRow]) -> str:
+def _table_rows(rows: Sequence[BudgetRow]) -> str:
     """The table over budgets, with bars for the times."""
-    slowest = max(row.milliseconds for row in rows)
+    slowest = max(row.ms.median for row in rows)
     return "\n".join(
         "<tr>"
         f"<td>{row.budget} cores</td>"
-        f'<td class="time"><span class="bar" style="width:{90 * row.milliseconds / slowest:.0f}px">'
-        f'</span>{row.milliseconds:.0f} ms <span class="quiet">[{row.quartiles[0]:.0f}&ndash;'
-        f"{row.quartiles[1]:.0f}]</span></td>"
+        f'<td class="time"><span class="bar" style="width:{90 * row.ms.median / slowest:.0f}px">'
+        f'</span>{row.ms.median:.0f} ms <span class="quiet">[{row.ms.low:.0f}&ndash;'
+        f"{row.ms.high:.0f}]</span></td>"
         f"<td>{row.gflops:.1f}</td><td>{row.pairs:,}</td><td>{row.pairs_share:.2%}</td>"
         f"<td>{row.image_similarity:.3f}</td><td>{row.patch_similarity:.3f}</td></tr>"
         for row in rows
@@ -243,10 +212,10 @@ def _demo_page_rows(rows: Sequence[BudgetRow]) -> str:
 
 
 def _background(number: int, photo: PhotoViews) -> str:
-    """A photo stands once in the page, below every view of it."""
+    """The style of a photo, which the page holds once, as the background of all its views."""
     width, height = photo.picture.size
-    address = _address(photo.picture, "JPEG")
-    return f".p{number} {{ background-image: url({address}); aspect-ratio: {width} / {height}; }}"
+    url = _data_url(photo.picture, "JPEG")
+    return f".p{number} {{ background-image: url({url}); aspect-ratio: {width} / {height}; }}"
 
 
 def _photo(number: int, photo: PhotoViews) -> str:
@@ -256,7 +225,7 @@ def _photo(number: int, photo: PhotoViews) -> str:
     rows = "".join(
         f'<div class="name">{label}</div>'
         + "".join(f'<div class="panel p{number}">{_view(view, kind)}</div>' for view in photo.views)
-        for kind, label in KINDS
+        for kind, label in KINDS.items()
     )
     return (
         f"<h2>{html.escape(photo.name)}</h2>"
@@ -267,16 +236,15 @@ def _photo(number: int, photo: PhotoViews) -> str:
 
 
 def _view(view: View, kind: str) -> str:
-    """One panel's content: pixels of patches, or lines."""
+    """Content of one panel."""
     if kind == "paths":
         return view.paths
-    patches: Tensor = getattr(view, kind)
-    picture = Image.fromarray(patches.numpy())
-    return f'<img alt="" src="{_address(picture, "PNG")}">'
+    picture = Image.fromarray(getattr(view, kind).numpy())
+    return f'<img alt="" src="{_data_url(picture, "PNG")}">'
 
 
-def _address(picture: Image.Image, kind: str) -> str:
-    """A picture inside an address."""
+def _data_url(picture: Image.Image, kind: str) -> str:
+    """A picture as a data URL."""
     buffer = io.BytesIO()
     picture.save(buffer, kind, quality=85)  # PNG has no use for a quality
     return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

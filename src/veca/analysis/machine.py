@@ -1,4 +1,4 @@
-"""The machine that numbers were measured on, since a time means nothing without it."""
+"""The machine that numbers were measured on."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-CPU_FACTS = Path("/proc/cpuinfo")
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class Machine:
 
     processor: str
     cores: int
-    """Processors that this process may use."""
+    """CPUs this process may use; containers may have fewer than the machine."""
     threads: int
     """Threads that torch uses."""
     accelerator: str | None
@@ -25,7 +25,7 @@ class Machine:
     python: str
     torch: str
     instructions: str
-    """The widest vector instructions that torch uses here."""
+    """Widest vector instructions that torch uses."""
 
     def __str__(self) -> str:
         chip = self.accelerator or self.processor
@@ -38,9 +38,10 @@ class Machine:
 def this_machine(device: str = "cpu") -> Machine:
     """The machine that this process runs on."""
     cuda = torch.device(device).type == "cuda"
+    affinity = getattr(os, "sched_getaffinity", None)
     return Machine(
         processor=_processor(),
-        cores=_usable_cores(),
+        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         accelerator=torch.cuda.get_device_name(device) if cuda else None,
         memory_gb=_memory_gb(),
@@ -52,33 +53,25 @@ def this_machine(device: str = "cpu") -> Machine:
 
 
 def load_average() -> float | None:
-    """Processes that wanted to run in the last minute, where the system tells."""
+    """Load average of the last minute, where the system has one."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):
         return None
 
 
-def _processor(facts: Path = CPU_FACTS) -> str:
+def _processor() -> str:
     """The name of the processor, from the best source there is."""
-    if facts.exists():
-        for line in facts.read_text("utf-8", "replace").splitlines():
+    if CPU_INFO.exists():
+        for line in CPU_INFO.read_text("utf-8", "replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
-def _usable_cores() -> int:
-    """Processors of this process; fewer than the machine has inside some containers."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _memory_gb() -> float | None:
     """Memory of the machine."""
     try:
-        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)
     except (AttributeError, OSError, ValueError):
         return None
-    return round(pages * size / 1e9, 1)

@@ -1,14 +1,11 @@
-"""Features and cores as arrays to look at; nothing here draws.
+"""Features and cores as small RGB(A) arrays and SVG.
 
-`pca_colors`: three main directions of many feature maps become red, green and blue. One basis
-serves all maps that are to be compared (budgets, layers, photos), so one color means one thing in
-all.
+`pca_colors`: the three principal components of many feature maps become red, green and blue. Maps
+that are to be compared (budgets, layers, photos) share one basis, so a color means the same in all.
 
 `regions`, `heat`, `paths_svg`: which core reads where, and how cores move. A core keeps its color
 at every budget: hue follows the direction of its starting point from the center, so neighbors look
 alike.
-
-`Line` and `Panel`: what a figure shows, as numbers and words; `figures.py` draws them.
 """
 
 import colorsys
@@ -136,40 +133,3 @@ def _path(places: Sequence[tuple[float, float]], color: str, unit: float, first:
         f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="{radius:.1f}" fill="{color}" '
         f'stroke="#fff" stroke-width="{unit * 1.4:.1f}"/>'
     )
-
-
-# Okabe and Ito's colors, which people who see fewer colors can tell apart.
-BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION = (
-    "#222222", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00",
-)  # fmt: skip
-QUIET = "#767676"
-
-
-class Line(NamedTuple):
-    """One line of a panel, labeled at its end."""
-
-    label: str
-    color: str
-    marker: str
-    """As matplotlib names it."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-    """A band from low to high is shaded."""
-
-    dashed: bool = False
-
-
-class Panel(NamedTuple):
-    """A pair of logarithmic axes."""
-
-    title: str
-    x_label: str
-    lines: Sequence[Line]
-    unit: str
-    """Follows the numbers of the upright axis."""
-
-    level: float | None = None
-    """Where a line is drawn from side to side."""

@@ -8,8 +8,8 @@ from typing import Annotated, cast
 import tyro
 from rich.console import Console
 
-from veca.analysis.bench_report import LEGEND, NO_PLOT, UNTRAINED, findings, tables, write
-from veca.analysis.benchmark import BenchConfig, Report, run_bench
+from veca.analysis.bench_report import LEGEND, NO_PLOT, UNTRAINED, notes, tables, write
+from veca.analysis.benchmark import BenchConfig, run_bench
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.runtime.device import Precision
@@ -19,20 +19,17 @@ from veca.weights.checkpoint import model_info
 DESCRIPTION = """Measure time, peak memory and FLOPs over resolutions, budgets and FFN shares.
 
 VECA runs in turns with full attention of the same size and with its own unfolded form. Prints
-tables, says where VECA does not win, and writes JSON, Markdown and a plot.
+tables that mark where VECA is not faster, and writes JSON, Markdown and a plot.
 
 Example: veca bench --model small --resolutions 256,512 --budgets 8,64 --out build/bench"""
 
-BUDGETS, QUICK_BUDGETS = (8, 16, 32, 64), (8, 64)
-RESOLUTIONS, QUICK_RESOLUTIONS = (256, 512, 1024), (256, 512)
-QUICK_ROUNDS = 3
 WIDTH = 120
-"""Columns that the tables need where no terminal tells how many there are."""
+"""Columns of the tables outside a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What the command takes."""
+    """The flags of the command."""
 
     model: Annotated[str, tyro.conf.arg(metavar="SIZE|PATH")] = "small"
     """a size, or a stored model whose configuration to take; several with commas"""
@@ -80,20 +77,24 @@ class Flags:
     out: Path = Path("build/bench")
     """folder of the report; with several models, a folder in it for each"""
 
-    @property
-    def names(self) -> list[str]:
-        """The models."""
-        return [self.model] if Path(self.model).exists() else self.model.split(",")
-
     def config(self, name: str) -> BenchConfig:
-        """What to measure of one model."""
+        """The settings of one model."""
         backbone, digest = _backbone(name)
+        if self.resolutions is not None:
+            resolutions = whole_numbers("--resolutions", self.resolutions)
+        else:
+            resolutions = (256, 512) if self.quick else (256, 512, 1024)
+        if self.budgets is not None:
+            budgets = whole_numbers("--budgets", self.budgets)
+        else:  # those of ours that the model has cores for
+            ours = (8, 64) if self.quick else (8, 16, 32, 64)
+            budgets = tuple(c for c in ours if c <= backbone.cores) or (backbone.cores,)
         return BenchConfig(
             model=name,
             backbone=backbone,
             weights_sha256=digest,
-            resolutions=_resolutions(self.resolutions, self.quick),
-            budgets=_budgets(self.budgets, self.quick, backbone),
+            resolutions=resolutions,
+            budgets=budgets,
             shares=numbers("--ffn", self.ffn),
             batch=self.batch,
             threads=self.threads,
@@ -102,7 +103,7 @@ class Flags:
             seed=self.seed,
             memory=self.memory,
             effort=Effort(
-                rounds=QUICK_ROUNDS if self.quick else self.rounds,
+                rounds=3 if self.quick else self.rounds,
                 seconds=0.0 if self.quick else min(self.seconds, self.max_seconds),
                 most_seconds=self.max_seconds,
             ),
@@ -113,7 +114,8 @@ def bench(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     flags = tyro.cli(Flags, prog="veca bench", description=DESCRIPTION, args=words)
     command = command_line("bench", words)
-    configs = [flags.config(name) for name in flags.names]
+    names = [flags.model] if Path(flags.model).exists() else flags.model.split(",")
+    configs = [flags.config(name) for name in names]
     for config in configs:
         out = flags.out if len(configs) == 1 else flags.out / Path(config.model).name
         _bench(config, command, out)
@@ -123,27 +125,18 @@ def _bench(config: BenchConfig, command: str, out: Path) -> None:
     """Measure, print and write one model."""
     progress = Console(stderr=True, highlight=False)
     report = run_bench(config, command, lambda line: progress.print(line, markup=False))
-    _print(report)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    print(f"{config.model} on {report.machine}.\n{UNTRAINED}")
+    for table in tables(report):
+        console.print()
+        console.print(table)
+    print("", LEGEND, *notes(report), sep="\n")
     files = write(report, out)
     print(f"\nWritten: {', '.join(map(str, files))}")
     if not any(file.suffix == ".png" for file in files):
         print(NO_PLOT)
-
-
-def _print(report: Report) -> None:
-    """The report for the terminal."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    print(f"{report.config.model} on {report.machine}.\n{UNTRAINED}")
-    for table in tables(report):
-        console.print()
-        console.print(table)
-    print(f"\n{LEGEND}")
-    for title, sentences in findings(report):
-        print(f"\n{title}:")
-        for sentence in sentences:
-            print(f"  {sentence}")
 
 
 def _backbone(name: str) -> tuple[BackboneConfig, str | None]:
@@ -152,23 +145,8 @@ def _backbone(name: str) -> tuple[BackboneConfig, str | None]:
     if name in SIZES and not stored:
         return SIZES[name], None
     try:
-        facts = model_info(name)
+        info = model_info(name)
     except ValueError as error:
         hint = "" if stored else f" The sizes are {', '.join(SIZES)}."
         raise ValueError(f"{error}{hint}") from error
-    return facts.config, facts.digest
-
-
-def _resolutions(text: str | None, quick: bool) -> tuple[int, ...]:
-    """The resolutions that were asked for, or ours."""
-    if text is not None:
-        return whole_numbers("--resolutions", text)
-    return QUICK_RESOLUTIONS if quick else RESOLUTIONS
-
-
-def _budgets(text: str | None, quick: bool, backbone: BackboneConfig) -> tuple[int, ...]:
-    """The budgets that were asked for, or those of ours that the model has cores for."""
-    if text is not None:
-        return whole_numbers("--budgets", text)
-    ours = QUICK_BUDGETS if quick else BUDGETS
-    return tuple(budget for budget in ours if budget <= backbone.cores) or (backbone.cores,)
+    return info.config, info.digest

@@ -9,12 +9,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from veca.analysis.demo import Demo, RunInfo, page, run_demo, sample_photos
+from veca.analysis.demo import Demo, page, run_demo, sample_photos
 from veca.analysis.machine import this_machine
-from veca.cli.flags import command_line
+from veca.cli.flags import command_line, whole_numbers
 from veca.runtime.device import Precision
 from veca.runtime.files import make_folder, write_atomic
-from veca.weights.checkpoint import NamedModel, load_or_build
+from veca.weights.checkpoint import load_or_build
 
 DESCRIPTION = """Show one model at several budgets: a table, and a page with pictures.
 
@@ -38,50 +38,44 @@ def demo(words: Sequence[str]) -> None:
         """Encode photos at every budget and write the report.
 
         Args:
-            photos: pictures of your own; none means the samples that scikit-image ships
+            photos: your own images; the samples of scikit-image if not given
             model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
             budgets: numbers of cores, with commas
             size: short side of a photo in pixels
-            precision: what the model computes with; auto is bf16 where the CPU computes it
-                natively, else fp32
+            precision: fp32, bf16 or auto (bf16 where the CPU computes it natively)
             out: folder of the report
         """
+        started = time.perf_counter()
         found = load_or_build(model, precision=precision)
-        _demo(photos or tuple(sample_photos()), found, _numbers(budgets), size, out, command)
+        shown_photos = photos or tuple(sample_photos())
+        cores = whole_numbers("--budgets", budgets)
+        console = Console(highlight=False)
+        console.print(f"[bold]{found.title}[/bold]")
+        if not found.trained:
+            console.print(
+                "These weights are untrained: times and FLOPs are real, but the pictures show only "
+                "how the model works, not what it has learned."
+            )
+        console.print(f"{len(shown_photos)} photos at {', '.join(map(str, cores))} cores ...")
+        shown = run_demo(found.model, shown_photos, cores, size)
+        console.print(_table(shown))
+        text = page(
+            shown,
+            model=f"{found.title}, weights {found.digest[:12]}",
+            trained=found.trained,
+            machine=str(this_machine()),
+            command=command,
+        )
+        make_folder(out)
+        write_atomic(out / "report.html", [text.encode()])
+        seconds = time.perf_counter() - started
+        print(f"Report: {out / 'report.html'} ({seconds:.0f} s in all)")
 
     tyro.cli(run, prog="veca demo", description=DESCRIPTION, args=words)
 
 
-def _demo(  # noqa: PLR0913, PLR0917 - the flags of the command
-    photos: Sequence[Path],
-    found: NamedModel,
-    budgets: Sequence[int],
-    size: int,
-    out: Path,
-    command: str,
-) -> None:
-    """Run it, print the table, write the page."""
-    started = time.perf_counter()
-    console = Console(highlight=False)
-    console.print(f"[bold]{found.title}[/bold]")
-    if not found.trained:
-        console.print(
-            "These weights are untrained: times and FLOPs are real, but the pictures show how the "
-            "machine works, not what it has learned."
-        )
-    console.print(f"{len(photos)} photos at {', '.join(map(str, budgets))} cores ...")
-    title = f"{found.title}, weights {found.digest[:12]}"
-    info = RunInfo(title, found.trained, str(this_machine()), command)
-    shown = run_demo(found.model, photos, budgets, size, info)
-    console.print(_table(shown))
-    make_folder(out)
-    target = out / "report.html"
-    write_atomic(target, [page(shown).encode()])
-    print(f"Report: {target} ({time.perf_counter() - started:.0f} s in all)")
-
-
 def _table(shown: Demo) -> Table:
-    """What each budget costs, and how close it comes to the whole bank."""
+    """What each budget costs, and how close its features are to those of all cores."""
     width, height = shown.pixels
     title = f"one image of {width} x {height} pixels, computed in {shown.precision}"
     table = Table(title=title, title_justify="left")
@@ -92,7 +86,7 @@ def _table(shown: Demo) -> Table:
     for row in shown.rows:
         table.add_row(
             str(row.budget),
-            f"{row.milliseconds:.0f} [{row.quartiles[0]:.0f}-{row.quartiles[1]:.0f}]",
+            f"{row.ms.median:.0f} [{row.ms.low:.0f}-{row.ms.high:.0f}]",
             f"{row.gflops:.1f}",
             f"{row.pairs:,}",
             f"{row.pairs_share:.2%}",
@@ -100,13 +94,3 @@ def _table(shown: Demo) -> Table:
             f"{row.patch_similarity:.3f}",
         )
     return table
-
-
-def _numbers(text: str) -> list[int]:
-    """Whole numbers with commas."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ValueError(
-            f"--budgets got {text!r}; give numbers of cores with commas, such as 8,16,64."
-        ) from error

@@ -19,7 +19,7 @@ def numbers(flag: str, text: str) -> tuple[float, ...]:
 
 
 def _values(flag: str, text: str, kind: Callable[[str], Value], allowed: str) -> tuple[Value, ...]:
-    """The values in a text, or words on what is allowed."""
+    """The values of a list with commas."""
     try:
         return tuple(sorted({kind(part) for part in text.split(",")}))
     except ValueError as error:
@@ -27,7 +27,7 @@ def _values(flag: str, text: str, kind: Callable[[str], Value], allowed: str) ->
 
 
 def texts(flag: str, text: str) -> tuple[str, ...]:
-    """Texts in their order, each once."""
+    """Strings in their order, each once."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
         raise ValueError(f"{flag} got {text!r}; give names with commas.")
@@ -35,14 +35,11 @@ def texts(flag: str, text: str) -> tuple[str, ...]:
 
 
 def command_line(name: str, words: Sequence[str], given: Mapping[str, str] = os.environ) -> str:
-    """A command by its name and words, behind torchrun where that started several processes.
-
-    Of torchrun only the number of processes is kept: the rendezvous does not change results.
-    """
+    """The command as typed, with torchrun and its number of processes where there are several."""
     own = ["veca", name, *words]
     try:
         count, here = int(given.get("WORLD_SIZE", "1")), int(given.get("LOCAL_WORLD_SIZE", "1"))
-    except ValueError:  # not torchrun's; joining the workers says so
+    except ValueError:  # not torchrun's; `init_distributed` reports it
         return shlex.join(own)
     if count < 2:
         return shlex.join(own)

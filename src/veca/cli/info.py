@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -20,9 +19,7 @@ DESCRIPTION = """Show size, origin, cost and hash of a model, and verify its wei
 Example: veca info runs/small --json"""
 
 PIPE_WIDTH = 200
-"""Columns where no terminal sets them, so that programs see a hash in one piece."""
-
-TITLES = {"teacher_licence": "its licence"}
+"""Columns outside a terminal, so that a hash stays in one piece."""
 
 
 def info(words: Sequence[str]) -> None:
@@ -37,7 +34,7 @@ def _info(
     as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
     revision: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
 ) -> None:
-    """Print the facts of a model.
+    """Print what is known of a model.
 
     Args:
         model: a folder, a .safetensors file, a bundled name, or a name on the hub
@@ -63,13 +60,13 @@ def _facts_table(facts: ModelInfo) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in (*_model_rows(facts), *_file_rows(facts)):
+    for name, value in _rows(facts):
         table.add_row(name, Text(value))
     return table
 
 
-def _model_rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
-    """What the model is."""
+def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
+    """Architecture, file and origin."""
     config = facts.config
     yield "size", size_name(config) or "has no name"
     yield "attention", config.attention
@@ -82,27 +79,18 @@ def _model_rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
     else:
         yield "budgets", _joined(config.budgets)
     yield "parameters", f"{parameters(config):,}"
-
-
-def _file_rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
-    """What lies on the disk, and where it comes from."""
     yield "numbers", f"{facts.dtype}, {facts.file_bytes / 1e6:,.1f} MB"
     yield "sha256", facts.digest
     yield "training", facts.training_status
     provenance = facts.provenance or Provenance()
     rows: dict[str, object] = {"licence": NOT_RECORDED} | provenance.known()
     for name, value in rows.items():
-        yield TITLES.get(name, name), str(value)
+        yield "its licence" if name == "teacher_licence" else name, str(value)
     if (quality := facts.path.with_name(QUALITY_NAME)).is_file():
-        yield QUALITY_NAME, _measurements(quality, facts.digest)
-
-
-def _measurements(path: Path, digest: str) -> str:
-    """How much a file tells of the model, or why it tells nothing."""
-    try:
-        return f"{len(read_quality(path, digest).rows)} measurements"
-    except QualityError as error:
-        return str(error)
+        try:
+            yield QUALITY_NAME, f"{len(read_quality(quality, facts.digest).rows)} measurements"
+        except QualityError as error:
+            yield QUALITY_NAME, str(error)
 
 
 def _cost_table(facts: ModelInfo) -> Table:

@@ -1,12 +1,12 @@
-"""The command `veca`: finds the command, imports and runs it, and reports errors in one sentence.
+"""The command `veca`: imports and runs one command.
 
-A user's mistake is one sentence on stderr and exit code 2, never a traceback; set VECA_TRACEBACK=1
-to see where it came from.
+A user's mistake is one sentence on stderr and exit code 2, never a traceback; VECA_TRACEBACK=1
+shows where it came from.
 """
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -14,25 +14,21 @@ from veca.runtime import VERSION, VecaError
 
 USER_ERROR = 2
 OUTPUT_CUT = 1
-"""The reader of our output closed it; rich exits with the same code."""
+"""The reader of our output closed the pipe; rich exits with the same code."""
 INTERRUPTED = 130
-"""What a shell reports for a process that Ctrl-C ended."""
-
-Run = Callable[[Sequence[str]], None]
-"""Takes the words after the command's name."""
+"""As shells report Ctrl-C."""
 
 
 class Command(NamedTuple):
     """One row of the table of commands."""
 
-    home: str
-    """The module of the command, imported only when it runs: most of them load torch."""
+    module: str
+    """Imported only when the command runs: most of them load torch."""
 
     summary: str
-    """What it does, in a line."""
 
 
-COMMANDS: Mapping[str, Command] = {
+COMMANDS = {
     "bench": Command("veca.cli.bench", "time, memory and FLOPs beside full attention"),
     "demo": Command("veca.cli.demo", "sample photos through several budgets: a table and a page"),
     "distill": Command("veca.cli.distill", "train a student from images and a teacher; resumes"),
@@ -57,20 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name = words[0]
     if name not in COMMANDS:
-        print(
-            f"veca: {name!r} is no command; the commands are {', '.join(COMMANDS)}: see "
-            "veca --help.",
-            file=sys.stderr,
-        )
-        return USER_ERROR
+        return _user_error(f"{name!r} is not a command; use one of {', '.join(COMMANDS)}.")
     return _run(name, words[1:])
 
 
 def _run(name: str, words: Sequence[str]) -> int:
-    """Run a command; report what a user can mend in one sentence."""
+    """Run a command; report what a user can fix in one sentence."""
     try:
-        run: Run = getattr(import_module(COMMANDS[name].home), name)
-        run(words)
+        getattr(import_module(COMMANDS[name].module), name)(words)
         sys.stdout.flush()
     except SystemExit as end:  # --help, and flags that the parser has already complained about
         return end.code if isinstance(end.code, int) else USER_ERROR if end.code else 0
@@ -83,27 +73,23 @@ def _run(name: str, words: Sequence[str]) -> int:
     except (VecaError, ValueError, OSError) as error:
         if os.environ.get("VECA_TRACEBACK") == "1":
             raise
-        print(f"veca: {' '.join(str(error).split())}", file=sys.stderr)
-        return USER_ERROR
+        return _user_error(str(error))
     except RuntimeError as error:
-        if "DataLoader worker (pid" not in str(
-            error
-        ):  # torch raises it wherever the main thread is
+        # torch raises it in the main thread, wherever that is, when a worker dies.
+        if "DataLoader worker (pid" not in str(error):
             raise
-        print(f"veca: {' '.join(str(error).split())} Use fewer workers.", file=sys.stderr)
-        return USER_ERROR
+        return _user_error(f"{error} Use fewer workers.")
     return 0
+
+
+def _user_error(message: str) -> int:
+    """Print a message on one line of stderr."""
+    print(f"veca: {' '.join(message.split())}", file=sys.stderr)
+    return USER_ERROR
 
 
 def _help() -> str:
     """Usage and the table of commands."""
     rows = [f"  veca {name:<9} {command.summary}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        [
-            "Elastic, linear-time vision backbones.",
-            "",
-            *rows,
-            "",
-            "Run veca COMMAND --help for its flags and an example, veca --version for the version.",
-        ]
-    )
+    end = "Run veca COMMAND --help for its flags and an example, veca --version for the version."
+    return "\n".join(["Elastic, linear-time vision backbones.", "", *rows, "", end])
