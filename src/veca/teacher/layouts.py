@@ -15,8 +15,9 @@ are read off the weights.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,46 +58,36 @@ class Layout:
     """Names of another library and their counterparts in transformers."""
 
     kind: str
-    """Name of the model in errors."""
+    """What its models are called in errors."""
+
+    model: str
+    """Class of transformers."""
 
     prefix: str = ""
     """Removed from all names."""
 
     dropped: tuple[str, ...] = ()
-    """Names that are not used."""
+    """Names that are not used; those outside of the prefix are dropped too if it is CLIP's."""
 
     blocks: str
     """Prefix of the blocks, before their number."""
 
-    target_blocks: str
+    optional: str | None = None
+    """Part of the names of weights that keep their initial values if they are missing."""
 
-    fused: Mapping[str, str]
-    """Matrices of queries, keys and values, and their counterparts with {} for q, k or v."""
+    renames: Mapping[str, str]
+    """Parts of names and their replacements, in order. With {} for q, k or v, it is one matrix."""
 
-    top: Mapping[str, str]
-    """Names outside of the blocks."""
-
-    block: Mapping[str, str]
-    """Names in a block, with or without the final '.weight' or '.bias'."""
-
-    def renamed(
-        self, tensors: Mapping[str, Tensor], target_blocks: str
-    ) -> Iterator[tuple[str, Tensor]]:
+    def renamed(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Convert names; unknown ones are kept, so that loading reports them."""
         for name, tensor in tensors.items():
-            if not name.startswith(self.blocks):
-                yield self.top.get(name, name), tensor
-                continue
-            number, _, part = name.removeprefix(self.blocks).partition(".")
-            block = f"{target_blocks}{number}."
-            layer, _, kind = part.rpartition(".")
-            if part in self.fused:
+            for old, new in self.renames.items():
+                name = name.replace(old, new)  # noqa: PLW2901 - one part after the other
+            if "{}" in name:
                 for letter, third in zip("qkv", tensor.chunk(3), strict=True):
-                    yield block + self.fused[part].format(letter), third
-            elif part in self.block:
-                yield block + self.block[part], tensor
+                    yield name.replace("{}", letter), third
             else:
-                yield f"{block}{self.block.get(layer, layer)}.{kind}", tensor
+                yield name, tensor
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Read the weights without the prefix and without what is not used."""
@@ -109,82 +100,71 @@ class Layout:
 
     def num_blocks(self, tensors: Mapping[str, Tensor]) -> int:
         """Number of blocks."""
-        return 1 + max(
-            int(name.removeprefix(self.blocks).partition(".")[0])
-            for name in tensors
-            if name.startswith(self.blocks)
+        inside = (
+            name.removeprefix(self.blocks) for name in tensors if name.startswith(self.blocks)
         )
+        return 1 + max(int(name.partition(".")[0]) for name in inside)
 
 
 OPEN_CLIP = Layout(
-    kind="CLIP",
+    kind="open_clip ViT",
+    model="CLIPVisionModel",
     prefix="visual.",
     dropped=("proj",),
     blocks="transformer.resblocks.",
-    target_blocks="encoder.layers.",
-    fused={
-        "attn.in_proj_weight": "self_attn.{}_proj.weight",
-        "attn.in_proj_bias": "self_attn.{}_proj.bias",
-    },
-    top={
+    renames={
+        "transformer.resblocks.": "encoder.layers.",
         "class_embedding": "embeddings.class_embedding",
         "positional_embedding": "embeddings.position_embedding.weight",
-        "conv1.weight": "embeddings.patch_embedding.weight",
-        "ln_pre.weight": "pre_layrnorm.weight",
-        "ln_pre.bias": "pre_layrnorm.bias",
-        "ln_post.weight": "post_layernorm.weight",
-        "ln_post.bias": "post_layernorm.bias",
-    },
-    block={
-        "ln_1": "layer_norm1",
-        "ln_2": "layer_norm2",
-        "attn.out_proj": "self_attn.out_proj",
-        "mlp.c_fc": "mlp.fc1",
-        "mlp.c_proj": "mlp.fc2",
+        "conv1.": "embeddings.patch_embedding.",
+        "ln_pre.": "pre_layrnorm.",
+        "ln_post.": "post_layernorm.",
+        ".ln_1.": ".layer_norm1.",
+        ".ln_2.": ".layer_norm2.",
+        ".attn.in_proj_": ".self_attn.{}_proj.",
+        ".attn.out_proj.": ".self_attn.out_proj.",
+        ".mlp.c_fc.": ".mlp.fc1.",
+        ".mlp.c_proj.": ".mlp.fc2.",
     },
 )
 RADIO = Layout(
     kind="RADIO",
+    model="RadioModel",
     prefix="radio_model.",
     dropped=("model.reg_token",),  # registers of the network that RADIO was initialized with
     blocks="model.blocks.",
-    target_blocks="encoder.layer.",
-    fused={
-        "attn.qkv.weight": "attention.{}_proj.weight",
-        "attn.qkv.bias": "attention.{}_proj.bias",
-    },
-    top={
-        "model.patch_generator.embedder.weight": "embeddings.patch_projection.weight",
+    optional=".layer_scale",
+    renames={
+        "model.blocks.": "encoder.layer.",
+        "model.patch_generator.embedder.": "embeddings.patch_projection.",
         "model.patch_generator.pos_embed": "embeddings.position_embedding",
         "model.patch_generator.cls_token.token": "embeddings.cls_register_token",
-    },
-    block={
-        "attn.proj": "attention.o_proj",
-        "ls1.grandma": "layer_scale1.lambda1",  # their name, since 'gamma' gets renamed
-        "ls2.grandma": "layer_scale2.lambda1",
+        ".attn.qkv.": ".attention.{}_proj.",
+        ".attn.proj.": ".attention.o_proj.",
+        ".ls1.grandma": ".layer_scale1.lambda1",  # their name, since 'gamma' gets renamed
+        ".ls2.grandma": ".layer_scale2.lambda1",
     },
 )
 TIMM = Layout(
     kind="DINOv3",
+    model="DINOv3ViTModel",
     blocks="blocks.",
-    target_blocks="model.layer.",
-    fused={"attn.qkv.weight": "attention.{}_proj.weight"},
-    top={
+    optional="embeddings.mask_token",
+    renames={
+        "blocks.": "model.layer.",
         "cls_token": "embeddings.cls_token",
         "reg_token": "embeddings.register_tokens",
-        "patch_embed.proj.weight": "embeddings.patch_embeddings.weight",
-        "patch_embed.proj.bias": "embeddings.patch_embeddings.bias",
-    },
-    block={
-        "gamma_1": "layer_scale1.lambda1",
-        "gamma_2": "layer_scale2.lambda1",
-        "attn.proj": "attention.o_proj",
-        "attn.q_bias": "attention.q_proj.bias",
-        "attn.v_bias": "attention.v_proj.bias",
-        "mlp.fc1_g": "mlp.gate_proj",
-        "mlp.fc1_x": "mlp.up_proj",
-        "mlp.fc1": "mlp.up_proj",
-        "mlp.fc2": "mlp.down_proj",
+        "patch_embed.proj.": "embeddings.patch_embeddings.",
+        ".gamma_1": ".layer_scale1.lambda1",
+        ".gamma_2": ".layer_scale2.lambda1",
+        ".attn.qkv.": ".attention.{}_proj.",
+        ".attn.proj.": ".attention.o_proj.",
+        ".attn.q_bias": ".attention.q_proj.bias",
+        ".attn.v_bias": ".attention.v_proj.bias",
+        ".mlp.fc1_g.": ".mlp.gate_proj.",
+        ".mlp.fc1_x.": ".mlp.up_proj.",
+        ".mlp.fc1.": ".mlp.up_proj.",
+        ".mlp.fc2.": ".mlp.down_proj.",
     },
 )
 
@@ -194,12 +174,8 @@ def load_folder(folder: Path, *, name: str, licence: str | None = None) -> ViTTe
     config = read_config(folder)
     check_kind(config, name)
     model, normalization = _read_model(folder, config)
-    return ViTTeacher(
-        model,
-        name=name,
-        licence=licence or stated_licence(folder),
-        normalization=normalization,
-    )
+    licence = licence or stated_licence(folder)
+    return ViTTeacher(model, name=name, licence=licence, normalization=normalization)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -222,7 +198,7 @@ def config_path(folder: Path) -> Path | None:
 def check_kind(config: Mapping[str, Any], name: str) -> None:
     """Refuse unknown models before weights are read or downloaded."""
     kind = config.get("model_type")
-    if kind in FAMILIES or _is_timm(config) or _is_radio(config) or _is_open_clip(config):
+    if kind in FAMILIES or _layout_of(config) is not None:
         return
     code = " It requires code from the hub, which is never run." * ("auto_map" in config)
     raise TeacherError(
@@ -246,27 +222,21 @@ def stated_licence(folder: Path) -> str | None:
     return licence or None
 
 
-def _is_open_clip(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration is open_clip's."""
-    return isinstance(config.get("model_cfg"), dict)
-
-
-def _is_radio(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration is NVIDIA's own."""
-    return "RADIOModel" in (config.get("architectures") or []) and "args" in config
-
-
-def _is_timm(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration is timm's, of a DINOv3 model."""
+def _layout_of(config: Mapping[str, Any]) -> Layout | None:
+    """The layout of a configuration that another library wrote; None for transformers."""
+    if isinstance(config.get("model_cfg"), dict):
+        return OPEN_CLIP
+    if "RADIOModel" in (config.get("architectures") or []) and "args" in config:
+        return RADIO
     architecture = str(config.get("architecture", ""))
     known = any(part in architecture for part in TIMM_ARCHITECTURES)
-    return "pretrained_cfg" in config and known and not architecture.startswith(TIMM_LARGEST)
+    if "pretrained_cfg" in config and known and not architecture.startswith(TIMM_LARGEST):
+        return TIMM
+    return None
 
 
 def _stores_radio(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the weights are in NVIDIA's layout, whoever wrote config.json."""
-    if _is_radio(config):
-        return True
+    """Whether the weights are in NVIDIA's layout beside a config.json of transformers."""
     if config.get("model_type") != "radio":
         return False
     try:
@@ -278,15 +248,16 @@ def _stores_radio(folder: Path, config: Mapping[str, Any]) -> bool:
 
 def _read_model(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normalization | None]:
     """Read the model and its normalization, whichever layout the folder has."""
-    weights = next((folder / name for name in OPEN_CLIP_WEIGHTS if (folder / name).is_file()), None)
-    if (
-        weights is not None
-        and (folder / OPEN_CLIP_CONFIG).is_file()
-        and (_is_open_clip(config) or not any(folder.glob(f"{WEIGHTS_NAME}*")))
-    ):
+    layout, weights = _layout_of(config), folder / WEIGHTS_NAME
+    clip = next((folder / name for name in OPEN_CLIP_WEIGHTS if (folder / name).is_file()), None)
+    beside = (folder / OPEN_CLIP_CONFIG).is_file() and not any(folder.glob(f"{WEIGHTS_NAME}*"))
+    if clip is not None and (layout is OPEN_CLIP or beside):
         config = _read_json(folder / OPEN_CLIP_CONFIG)
-        return _open_clip_model(weights, config), _normalization(config.get("preprocess_cfg"))
-    if _is_open_clip(config):
+        model = _convert(
+            OPEN_CLIP, clip, partial(_open_clip_fields, model_config=config["model_cfg"])
+        )
+        return model, _normalization(config.get("preprocess_cfg"))
+    if layout is OPEN_CLIP:
         raise TeacherError(
             f"{folder} holds {OPEN_CLIP_CONFIG} and no weights beside it; put "
             f"{' or '.join(OPEN_CLIP_WEIGHTS)} there."
@@ -296,131 +267,102 @@ def _read_model(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normaliza
             f"{folder} holds no .safetensors file, and pickled weights are not read; load the "
             "model with transformers and save it with save_pretrained."
         )
-    if _is_timm(config):
+    if layout is TIMM:
         stated = {"mean": IMAGENET.mean, "std": IMAGENET.std} | config["pretrained_cfg"]
-        return _timm_model(folder / WEIGHTS_NAME), _normalization(stated)
-    if _stores_radio(folder, config):
-        return _radio_model(folder / WEIGHTS_NAME), None
+        return _convert(TIMM, weights, _timm_fields), _normalization(stated)
+    if layout is RADIO or _stores_radio(folder, config):
+        return _convert(RADIO, weights, _radio_fields), None
     return _transformers_model(folder, config["model_type"]), _stated_normalization(folder)
 
 
-def _open_clip_model(path: Path, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - not typed
-    """Load CLIP in open_clip's layout."""
-    tensors = OPEN_CLIP.read(path)
-    model_config = config["model_cfg"]
-    try:
-        width, _, side, _ = tensors["conv1.weight"].shape
-        places = tensors["positional_embedding"].shape[0] - 1
-        fields = {
-            "hidden_size": width,
-            "patch_size": side,
-            "image_size": round(places**0.5) * side,
-            "num_hidden_layers": OPEN_CLIP.num_blocks(tensors),
-            "num_attention_heads": width
-            // model_config.get("vision_cfg", {}).get("head_width", 64),
-            "intermediate_size": tensors["transformer.resblocks.0.mlp.c_fc.weight"].shape[0],
-            "hidden_act": "quick_gelu" if model_config.get("quick_gelu") else "gelu",
-        }
-    except (KeyError, ValueError) as error:
-        raise TeacherError(
-            f"{path} holds no vision transformer of open_clip's own ({error}); take one whose "
-            "name has ViT in it."
-        ) from error
-    return _build(OPEN_CLIP, "CLIPVisionConfig", "CLIPVisionModel", fields, tensors, path)
+def _open_clip_fields(tensors: Mapping[str, Tensor], model_config: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Configuration of CLIP in open_clip's layout."""
+    width, _, side, _ = tensors["conv1.weight"].shape
+    places = tensors["positional_embedding"].shape[0] - 1
+    return {
+        "hidden_size": width,
+        "patch_size": side,
+        "image_size": round(places**0.5) * side,
+        "num_hidden_layers": OPEN_CLIP.num_blocks(tensors),
+        "num_attention_heads": width
+        // model_config.get("vision_cfg", {}).get("head_width", HEAD_WIDTH),
+        "intermediate_size": tensors["transformer.resblocks.0.mlp.c_fc.weight"].shape[0],
+        "hidden_act": "quick_gelu" if model_config.get("quick_gelu") else "gelu",
+    }
 
 
-def _radio_model(path: Path) -> Any:  # noqa: ANN401 - not typed
-    """Load RADIO in NVIDIA's layout."""
-    tensors = RADIO.read(path)
-    try:
-        width, values = tensors["model.patch_generator.embedder.weight"].shape
-        places = tensors["model.patch_generator.pos_embed"].shape[1]
-        prefix = tensors["model.patch_generator.cls_token.token"].shape[0]
-        summary = tensors["summary_idxs"].tolist()
-        classes = max(summary) + 1  # where class tokens end and registers begin does not matter
-        side = round((values / 3) ** 0.5)
-        fields = {
-            "hidden_size": width,
-            "patch_size": side,
-            "max_img_size": round(places**0.5) * side,
-            "num_hidden_layers": RADIO.num_blocks(tensors),
-            "num_attention_heads": RADIO_HEADS.get(width, max(width // HEAD_WIDTH, 1)),
-            # transformers rounds the product with the width down
-            "mlp_ratio": (tensors["model.blocks.0.mlp.fc1.weight"].shape[0] + 0.5) / width,
-            "qkv_bias": "model.blocks.0.attn.qkv.bias" in tensors,
-            "num_cls_tokens": classes,
-            "num_registers": prefix - classes,
-            "summary_idxs": summary,
-        }
-    except (KeyError, ValueError) as error:
-        raise TeacherError(
-            f"{path} holds no RADIO model ({error}); take one such as nvidia/C-RADIOv3-B."
-        ) from error
-    return _build(RADIO, "RadioConfig", "RadioModel", fields, tensors, path, (".layer_scale",))
+def _radio_fields(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Configuration of RADIO in NVIDIA's layout."""
+    width, values = tensors["model.patch_generator.embedder.weight"].shape
+    places = tensors["model.patch_generator.pos_embed"].shape[1]
+    prefix = tensors["model.patch_generator.cls_token.token"].shape[0]
+    summary = tensors["summary_idxs"].tolist()
+    classes = max(summary) + 1  # where class tokens end and registers begin does not matter
+    side = round((values / 3) ** 0.5)
+    return {
+        "hidden_size": width,
+        "patch_size": side,
+        "max_img_size": round(places**0.5) * side,
+        "num_hidden_layers": RADIO.num_blocks(tensors),
+        "num_attention_heads": RADIO_HEADS.get(width, max(width // HEAD_WIDTH, 1)),
+        # transformers rounds the product with the width down
+        "mlp_ratio": (tensors["model.blocks.0.mlp.fc1.weight"].shape[0] + 0.5) / width,
+        "qkv_bias": "model.blocks.0.attn.qkv.bias" in tensors,
+        "num_cls_tokens": classes,
+        "num_registers": prefix - classes,
+        "summary_idxs": summary,
+    }
 
 
-def _timm_model(path: Path) -> Any:  # noqa: ANN401 - not typed
-    """Load DINOv3 in timm's layout."""
-    tensors = TIMM.read(path)
-    try:
-        width, _, side, _ = tensors["patch_embed.proj.weight"].shape
-        gated = "blocks.0.mlp.fc1_g.weight" in tensors
-        biased = "blocks.0.attn.q_bias" in tensors
-        fields = {
-            "hidden_size": width,
-            "patch_size": side,
-            "num_hidden_layers": TIMM.num_blocks(tensors),
-            "num_attention_heads": max(width // HEAD_WIDTH, 1),
-            "intermediate_size": tensors[f"blocks.0.mlp.fc1{'_g' * gated}.weight"].shape[0],
-            "num_register_tokens": tensors["reg_token"].shape[1],
-            "use_gated_mlp": gated,
-            "hidden_act": "silu" if gated else "gelu",
-            "query_bias": biased,
-            "value_bias": biased,
-        }
-    except (KeyError, ValueError) as error:
-        raise TeacherError(
-            f"{path} holds no DINOv3 model ({error}); take a model whose architecture has "
-            f"{' or '.join(TIMM_ARCHITECTURES)} in its name."
-        ) from error
-    return _build(
-        TIMM, "DINOv3ViTConfig", "DINOv3ViTModel", fields, tensors, path, ("embeddings.mask_token",)
-    )
+def _timm_fields(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Configuration of DINOv3 in timm's layout."""
+    width, _, side, _ = tensors["patch_embed.proj.weight"].shape
+    gated = "blocks.0.mlp.fc1_g.weight" in tensors
+    biased = "blocks.0.attn.q_bias" in tensors
+    return {
+        "hidden_size": width,
+        "patch_size": side,
+        "num_hidden_layers": TIMM.num_blocks(tensors),
+        "num_attention_heads": max(width // HEAD_WIDTH, 1),
+        "intermediate_size": tensors[f"blocks.0.mlp.fc1{'_g' * gated}.weight"].shape[0],
+        "num_register_tokens": tensors["reg_token"].shape[1],
+        "use_gated_mlp": gated,
+        "hidden_act": "silu" if gated else "gelu",
+        "query_bias": biased,
+        "value_bias": biased,
+    }
 
 
-def _build(  # noqa: PLR0913, PLR0917 - one call per layout
-    layout: Layout,
-    config: str,
-    model: str,
-    fields: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    path: Path,
-    optional: tuple[str, ...] = (),
+def _convert(
+    layout: Layout, path: Path, fields_of: Callable[[dict[str, Tensor]], dict[str, Any]]
 ) -> Any:  # noqa: ANN401 - not typed
-    """Build a model of transformers; names or shapes that do not fit are an error.
-
-    Weights whose names contain one of `optional` keep their initial values if they are missing.
-    """
+    """Build a model of transformers; names or shapes that do not fit are an error."""
+    tensors = layout.read(path)
+    try:
+        fields = fields_of(tensors)
+    except (KeyError, ValueError) as error:
+        raise TeacherError(
+            f"{path} holds no {layout.kind} model ({error}); get it again, or take another."
+        ) from error
+    build = transformers_class(layout.model)
     with torch.random.fork_rng(devices=[]):
-        found = transformers_class(model)(transformers_class(config)(**fields))
-    own = found.state_dict()
-    renamed = {name: own[name] for name in own if any(part in name for part in optional)}
-    blocks = layout.target_blocks
-    if not any(name.startswith(blocks) for name in own):  # some versions of transformers
-        blocks = blocks.removeprefix("model.")
-    renamed |= dict(layout.renamed(tensors, blocks))
-    wanted = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    given = {name: tuple(tensor.shape) for name, tensor in renamed.items()}
+        model = build(build.config_class(**fields))
+    own = model.state_dict()
+    state = {name: own[name] for name in own if layout.optional and layout.optional in name}
+    for name, tensor in layout.renamed(tensors):  # some versions of transformers lack the prefix
+        state[name if name in own else name.removeprefix("model.")] = tensor
     odd = sorted(
-        name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name)
+        name
+        for name in own.keys() | state.keys()
+        if name not in own or name not in state or own[name].shape != state[name].shape
     )
     if odd:
         raise TeacherError(
-            f"{path} does not fit a {layout.kind} model ({listed(odd)}); get it again, or take "
-            "another."
+            f"{path} does not fit the {layout.kind} model of its size ({listed(odd)}); get it "
+            "again, or take another."
         )
-    found.load_state_dict(renamed)
-    return found
+    model.load_state_dict(state)
+    return model
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -484,14 +426,11 @@ def _stated_normalization(folder: Path) -> Normalization | None:
 
 def _normalization(stated: Mapping[str, Any] | None) -> Normalization | None:
     """The normalization of a mapping with mean and std, if it has both."""
-    mean, std = (stated or {}).get("mean"), (stated or {}).get("std")
+    mean, std = ((stated or {}).get(name) for name in ("mean", "std"))
     if mean is None or std is None:
         return None
-    (red, green, blue), (red_std, green_std, blue_std) = mean, std
-    return Normalization(
-        (float(red), float(green), float(blue)),
-        (float(red_std), float(green_std), float(blue_std)),
-    )
+    first, second = ((float(red), float(green), float(blue)) for red, green, blue in (mean, std))
+    return Normalization(first, second)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

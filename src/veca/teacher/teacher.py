@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -109,16 +109,6 @@ class Teacher(nn.Module):
             "stride": self.stride,
         }
 
-    def describe(self) -> dict[str, Any]:
-        """Description for reports, as JSON."""
-        return {
-            "name": self.name,
-            "licence": self.licence,
-            "image_width": self.image_width,
-            "patch_width": self.patch_width,
-            "stride": self.stride,
-        }
-
     def train(self, mode: bool = True) -> "Teacher":
         """Stay in evaluation mode, also when a parent module is switched to training."""
         del mode
@@ -130,8 +120,8 @@ def digest_of(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        about = [name, str(tensor.dtype), list(tensor.shape)]
-        found.update(f"\n{json.dumps(about)}\n".encode())
+        header = [name, str(tensor.dtype), list(tensor.shape)]
+        found.update(f"\n{json.dumps(header)}\n".encode())
         found.update(bytes_of(tensor))
     return found.hexdigest()
 
@@ -153,37 +143,13 @@ def for_imagenet(
 ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]]:
     """Fold the difference between `own` normalization and ImageNet's into weight and bias."""
     exact = weight.detach().double()
-    own_mean, own_std = (_planes(color, exact) for color in (own.mean, own.std))
-    mean, std = (_planes(color, exact) for color in (IMAGENET.mean, IMAGENET.std))
+    own_mean, own_std, mean, std = (
+        exact.new_tensor(color)[:, None, None]
+        for color in (own.mean, own.std, IMAGENET.mean, IMAGENET.std)
+    )
     shift = (exact * (mean - own_mean) / own_std).sum(dim=(1, 2, 3))
     folded_bias = bias.detach().double() + shift
     return (exact * std / own_std).to(weight.dtype), folded_bias.to(bias.dtype)
-
-
-def _planes(color: tuple[float, float, float], like: Tensor) -> Float[Tensor, "3 1 1"]:
-    """Broadcast a color over a patch."""
-    return torch.tensor(color, dtype=like.dtype, device=like.device)[:, None, None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherSpec:
-    """Fixed properties of a teacher."""
-
-    name: str
-    """Such as 'efficientnet-lite2', or a name on the hub."""
-
-    licence: str | None = None
-    """Of the weights; None if unknown."""
-
-    image_width: int
-
-    patch_width: int
-
-    stride: int
-    """Pixels per patch, in height and in width."""
-
-    normalization: Normalization
-    """Of the network's input."""
 
 
 class StridedTeacher(Teacher):
@@ -193,12 +159,24 @@ class StridedTeacher(Teacher):
     and one of stride 32 twice that.
     """
 
-    def __init__(self, facts: TeacherSpec, network: nn.Module) -> None:
-        """Freeze a network."""
+    network: Any
+
+    def __init__(  # noqa: PLR0913 - fixed properties
+        self,
+        network: Callable[[Tensor], Any],
+        *,
+        name: str,
+        image_width: int,
+        patch_width: int,
+        stride: int,
+        normalization: Normalization = IMAGENET,
+        licence: str | None = None,
+    ) -> None:
+        """Freeze a network; `normalization` is that of its input."""
         super().__init__()
-        self.name, self.licence, self.stride = facts.name, facts.licence, facts.stride
-        self.image_width, self.patch_width = facts.image_width, facts.patch_width
-        self.normalization = facts.normalization
+        self.name, self.licence, self.stride = name, licence, stride
+        self.image_width, self.patch_width = image_width, patch_width
+        self.normalization = normalization
         self.network = network
         self.requires_grad_(False).eval()
 
@@ -218,39 +196,56 @@ class StridedTeacher(Teacher):
         size = ((rows + 2 * margin) * self.stride, (columns + 2 * margin) * self.stride)
         pixels = self.normalization.normalize(resized(images, size))
         targets = (
-            self.forward_features_within(pixels, grid, margin)
+            self.forward_features_within(pixels, margin)
             if margin
-            else self.forward_features(pixels, grid)
+            else self.forward_features(pixels)
         )
-        wanted = ((len(images), self.image_width), (len(images), rows * columns, self.patch_width))
-        got = (tuple(targets.image.shape), tuple(targets.patches.shape))
-        if got != wanted:
+        expected = [
+            (len(images), self.image_width),
+            (len(images), rows * columns, self.patch_width),
+        ]
+        if (got := [tuple(part.shape) for part in targets]) != expected:
             raise TeacherError(
-                f"the teacher {self.name} gave image and patches of the shapes {got[0]} and "
-                f"{got[1]}, but {wanted[0]} and {wanted[1]} are needed for {rows} x {columns} "
+                f"the teacher {self.name} returned image and patches of shape {got[0]} and "
+                f"{got[1]}, expected {expected[0]} and {expected[1]} for {rows} x {columns} "
                 f"patches; check its stride, which is {self.stride}."
             )
         return Targets(targets.image.float(), targets.patches.float())
 
-    def forward_features(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
-    ) -> Targets:
+    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
         """Features of normalized images of exactly the right size."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward_features.")
 
     def forward_features_within(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int], margin: int
+        self, pixels: Float[Tensor, "B 3 height width"], margin: int
     ) -> Targets:
         """Features of the patches inside a margin that the network sees too.
 
         The image feature describes the inner part only, so it takes a second forward pass.
         """
-        rows, columns = grid
-        outer = (rows + 2 * margin, columns + 2 * margin)
-        patches = self.forward_features(pixels, outer).patches.unflatten(1, outer)
+        outer = self.grid_of(pixels)
+        patches = self.forward_features(pixels).patches.unflatten(1, outer)
         inner = cut(patches.movedim(-1, 1), margin).flatten(2).transpose(1, 2)
-        image = self.forward_features(cut(pixels, margin * self.stride), grid).image
-        return Targets(image, inner)
+        return Targets(self.forward_features(cut(pixels, margin * self.stride)).image, inner)
+
+    def grid_of(self, pixels: Float[Tensor, "B 3 height width"]) -> tuple[int, int]:
+        """Rows and columns of patches of an image."""
+        return pixels.shape[-2] // self.stride, pixels.shape[-1] // self.stride
+
+    def embedding_weights(self) -> tuple[Tensor, Tensor | None] | None:
+        """Weight (D, 3, P, P) and bias of the network's patch embedding, if it has one."""
+        return None
+
+    def patch_embedding(
+        self, patch_size: int
+    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
+        """The network's own, adapted to ImageNet's normalization."""
+        own = self.embedding_weights() if patch_size == self.stride else None
+        if own is None:
+            return None
+        weight, bias = own
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        return for_imagenet(weight, bias, self.normalization)
 
     def identity(self) -> dict[str, Any]:
         """Settings that determine the outputs besides the weights, as JSON."""
@@ -263,16 +258,15 @@ def cut(maps: Float[Tensor, "*B height width"], margin: int) -> Float[Tensor, "*
     return maps[..., margin : height - margin, margin : width - margin]
 
 
-FIRST_GRID = (14, 14)
-"""Grid of the image that a callable is tried on; networks of fixed size often have just this."""
+FIRST_GRID = 14
+"""Patches per side of the image that a callable is tried on, as in many networks of fixed size."""
 
 
 class FunctionTeacher(StridedTeacher):
     """A callable from normalized images (B, 3, H, W) to image and patch features.
 
     It returns a pair: (B, DI), and either (B, N, DP) row by row or a map (B, DP, rows, columns). It
-    is called once at the start to find the widths. A module is frozen and moves with the teacher;
-    it has no digest of its own, since its code is unknown.
+    is called once at the start to find the widths. A module is frozen and moves with the teacher.
     """
 
     def __init__(  # noqa: PLR0913 - properties of an unknown function
@@ -291,18 +285,20 @@ class FunctionTeacher(StridedTeacher):
             function: what to call.
             name: for reports and model cards.
             licence: that of its weights.
-            stride: pixels for one patch.
-            normalization: of the pixels that it gets.
+            stride: pixels per patch.
+            normalization: of its input.
             digest: identifies its weights and code; without it outputs are not cached.
         """
         if stride < 1:
-            raise TeacherError(f"stride={stride} must be at least one pixel.")
-        network = function if isinstance(function, nn.Module) else _Called(function)
-        network.eval()
-        size = (FIRST_GRID[0] * stride, FIRST_GRID[1] * stride)
+            raise TeacherError(f"stride={stride} is invalid: it must be >= 1.")
+        device = None
+        if isinstance(function, nn.Module):
+            device = next((item.device for item in function.eval().parameters()), None)
         with torch.no_grad():
-            first = _read(network(torch.zeros(1, 3, *size, device=_device(network))), name)
-        facts = TeacherSpec(
+            zeros = torch.zeros(1, 3, FIRST_GRID * stride, FIRST_GRID * stride, device=device)
+            first = _targets(function(zeros), name)
+        super().__init__(
+            function,
             name=name,
             licence=licence,
             image_width=first.image.shape[1],
@@ -310,64 +306,34 @@ class FunctionTeacher(StridedTeacher):
             stride=stride,
             normalization=normalization,
         )
-        super().__init__(facts, network)
-        self._given_digest = digest
+        self.digest = digest
 
-    @cached_property
-    def digest(self) -> str | None:
-        """The given digest."""
-        return self._given_digest
-
-    def forward_features(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
-    ) -> Targets:
+    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
         """Call the function."""
-        del grid
-        return _read(self.network(pixels), self.name)
+        return _targets(self.network(pixels), self.name)
 
 
-class _Called(nn.Module):
-    """A plain function as a module."""
-
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, pixels: Tensor) -> Any:  # noqa: ANN401 - unknown results
-        """Call it."""
-        return self.function(pixels)
-
-
-def _device(network: nn.Module) -> torch.device | None:
-    """The device of a network's weights, if it has any."""
-    return next((parameter.device for parameter in network.parameters()), None)
-
-
-def _read(answer: Any, name: str) -> Targets:  # noqa: ANN401 - it is checked here
+def _targets(result: Any, name: str) -> Targets:  # noqa: ANN401 - it is checked here
     """Check the result of a callable and flatten its patch map."""
-    if not (
-        isinstance(answer, tuple | list)
-        and len(answer) == 2
-        and all(isinstance(part, Tensor) and part.is_floating_point() for part in answer)
-        and answer[0].ndim == 2
-        and answer[1].ndim in {3, 4}
+    parts = result if isinstance(result, tuple | list) else [result]
+    tensors = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
+    if (
+        len(parts) != 2
+        or len(tensors) != 2
+        or tensors[0].ndim != 2
+        or tensors[1].ndim not in {3, 4}
     ):
-        raise TeacherError(
-            f"the teacher {name} returned {_describe(answer)}; it must return a pair of float "
-            "tensors: (B, width) for the image, then (B, patches, width) or (B, width, rows, "
-            "columns)."
+        got = ", ".join(
+            f"{part.dtype} {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+            for part in parts[:4]
         )
-    image, patches = answer
+        raise TeacherError(
+            f"the teacher {name} returned {type(result).__name__} ({got}); it must return a pair "
+            "of float tensors: (B, width) for the image, then (B, patches, width) or (B, width, "
+            "rows, columns)."
+        )
+    image, patches = tensors
     return Targets(image, patches.flatten(2).transpose(1, 2) if patches.ndim == 4 else patches)
-
-
-def _describe(answer: Any) -> str:  # noqa: ANN401 - unknown results
-    """Describe a result briefly."""
-    if isinstance(answer, Tensor):
-        return f"one tensor of the shape {tuple(answer.shape)}"
-    if isinstance(answer, tuple | list):
-        return f"[{', '.join(_describe(part) for part in answer[:4])}]"
-    return f"a {type(answer).__name__}"
 
 
 class VecaTeacher(StridedTeacher):
@@ -376,46 +342,32 @@ class VecaTeacher(StridedTeacher):
     network: VECA
 
     def __init__(self, model: VECA, *, name: str, digest: str | None = None) -> None:
-        """Freeze a model; its licence is that of its provenance."""
-        config = model.config
+        """Freeze a model; its licence is that of its provenance, its digest that of its file."""
+        config, known = model.config, model.provenance
         if config.in_channels != 3:
             raise TeacherError(f"{name} has {config.in_channels} colors; a teacher needs three.")
-        known = model.provenance
-        facts = TeacherSpec(
+        super().__init__(
+            model,
             name=name,
             licence=known.licence if isinstance(known, Provenance) else None,
             image_width=config.width,
             patch_width=config.width,
             stride=config.patch_size,
-            normalization=IMAGENET,
         )
-        super().__init__(facts, model)
-        self._file_digest = digest
+        if digest is not None:
+            self.digest = digest
 
-    @cached_property
-    def digest(self) -> str | None:
-        """That of the file, as shown by `veca info`."""
-        return self._file_digest or super().digest
-
-    def forward_features(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
-    ) -> Targets:
+    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
         """Features at full budget."""
-        del grid
         features = self.network(pixels)
         return Targets(features.image, features.patches)
 
-    def patch_embedding(
-        self, patch_size: int
-    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
+    def embedding_weights(self) -> tuple[Tensor, Tensor | None]:
         """The model's own."""
-        if patch_size != self.stride:
-            return None
-        own = self.network.patch_embedding
-        return own.weight.detach().clone(), own.bias.detach().clone()
+        return self.network.patch_embedding.weight, self.network.patch_embedding.bias
 
 
 def veca_teacher(source: Source, name: str | None = None) -> VecaTeacher:
     """Load a VECA as a teacher, from whatever `veca.load` takes."""
-    found = load_with_hash(source)
-    return VecaTeacher(found.model, name=name or os.fspath(source), digest=found.digest)
+    model, digest = load_with_hash(source)
+    return VecaTeacher(model, name=name or os.fspath(source), digest=digest)

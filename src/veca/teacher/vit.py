@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from veca.data.transforms import IMAGENET, Normalization
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, TeacherSpec, for_imagenet
+from veca.teacher.teacher import StridedTeacher, Targets, TeacherError
 
 
 def transformers_class(name: str) -> Any:  # noqa: ANN401 - the library is not typed for us
@@ -64,9 +64,6 @@ OPENAI = Normalization((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130
 HALVES = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """To -1..1."""
 
-Grid = tuple[int, int]
-Weights = tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"] | None]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -75,109 +72,83 @@ class Family:
     model: str
     """Name of the class."""
 
-    normalization: Normalization
-    """Default; that of RADIO is part of the model."""
-
-    forward_features: Callable[[Any, Tensor, Grid], Targets]
+    forward_features: Callable[[Any, Tensor], Targets]
     """Maps model and normalized pixels to features."""
 
-    embedding: Callable[[Any], Weights]
-    """Returns the weights of the patch embedding."""
+    embedding: str
+    """Path of the patch embedding."""
+
+    normalization: Normalization = IMAGENET
+    """Default; that of RADIO is part of the model."""
 
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Arguments of the class besides its configuration."""
 
 
-def _dino(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+def _dino(model: Any, pixels: Tensor) -> Targets:  # noqa: ANN401
     """DINOv2 and DINOv3: class token, registers, patches; positions fit any grid."""
-    del grid
     tokens = model(pixel_values=pixels).last_hidden_state
     registers = getattr(model.config, "num_register_tokens", 0)
     return Targets(tokens[:, 0], tokens[:, 1 + registers :])
 
 
-def _vit(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+def _vit(model: Any, pixels: Tensor) -> Targets:  # noqa: ANN401
     """Plain ViT: class token, patches."""
-    del grid
     tokens = model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state
     return Targets(tokens[:, 0], tokens[:, 1:])
 
 
-def _clip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+def _clip(model: Any, pixels: Tensor) -> Targets:  # noqa: ANN401
     """CLIP: as ViT, but the model normalizes only the class token, so patches are done here."""
-    del grid
-    found = model(pixel_values=pixels, interpolate_pos_encoding=True)
-    patches = found.last_hidden_state[:, 1:]
-    return Targets(found.pooler_output, model.post_layernorm(patches))
+    output = model(pixel_values=pixels, interpolate_pos_encoding=True)
+    patches = output.last_hidden_state[:, 1:]
+    return Targets(output.pooler_output, model.post_layernorm(patches))
 
 
-def _siglip(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+def _siglip(model: Any, pixels: Tensor) -> Targets:  # noqa: ANN401
     """SigLIP, and SigLIP 2 of a fixed size: patches only, pooled by a head."""
-    del grid
     return _with_head(model(pixel_values=pixels, interpolate_pos_encoding=True))
 
 
-def _siglip2(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+def _siglip2(model: Any, pixels: Tensor) -> Targets:  # noqa: ANN401
     """SigLIP 2 for any size, which takes the pixels of each patch in a row: y, x, color."""
     side = model.config.patch_size
-    squares = pixels.unflatten(2, (-1, side)).unflatten(
-        4, (-1, side)
-    )  # (B, 3, rows, P, columns, P)
-    rows = squares.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+    squares = pixels.unfold(2, side, side).unfold(3, side, side)  # (B, 3, rows, columns, P, P)
+    grid = squares.shape[2:4]
+    rows = squares.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
     shapes = torch.tensor([grid], device=pixels.device).expand(len(pixels), -1)
     return _with_head(model(pixel_values=rows, pixel_attention_mask=None, spatial_shapes=shapes))
 
 
-def _with_head(found: Any) -> Targets:  # noqa: ANN401
+def _with_head(output: Any) -> Targets:  # noqa: ANN401
     """Patches and their pooled feature; the mean if the model has no head."""
-    patches, head = found.last_hidden_state, found.pooler_output
+    patches, head = output.last_hidden_state, output.pooler_output
     return Targets(patches.mean(dim=1) if head is None else head, patches)
 
 
-def _radio(model: Any, pixels: Tensor, grid: Grid) -> Targets:  # noqa: ANN401
+def _radio(model: Any, pixels: Tensor) -> Targets:  # noqa: ANN401
     """RADIO: several class tokens side by side, and no last norm."""
-    del grid
-    found = model(pixel_values=pixels)
-    return Targets(found.summary, found.features)
+    output = model(pixel_values=pixels)
+    return Targets(output.summary, output.features)
 
 
-def _convolution(layer: Any) -> Weights:  # noqa: ANN401
-    """Weights of a convolution."""
-    return layer.weight, layer.bias
-
-
-def _linear(layer: Any, side: int, colors_last: bool) -> Weights:  # noqa: ANN401
-    """Weights of a linear layer over the pixels of a patch."""
-    if colors_last:
-        return layer.weight.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2), layer.bias
-    return layer.weight.unflatten(1, (3, side, side)), layer.bias
-
-
-DINOV3 = Family(
-    model="DINOv3ViTModel",
-    normalization=IMAGENET,
-    forward_features=_dino,
-    embedding=lambda model: _convolution(model.embeddings.patch_embeddings),
-)
 CLIP = Family(
     model="CLIPVisionModel",
     normalization=OPENAI,
     forward_features=_clip,
-    embedding=lambda model: _convolution(model.embeddings.patch_embedding),
+    embedding="embeddings.patch_embedding",
 )
 SIGLIP = Family(
     model="SiglipVisionModel",
     normalization=HALVES,
     forward_features=_siglip,
-    embedding=lambda model: _convolution(model.embeddings.patch_embedding),
+    embedding="embeddings.patch_embedding",
 )
 SIGLIP2 = Family(
     model="Siglip2VisionModel",
     normalization=HALVES,
     forward_features=_siglip2,
-    embedding=lambda model: _linear(
-        model.embeddings.patch_embedding, model.config.patch_size, colors_last=True
-    ),
+    embedding="embeddings.patch_embedding",
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -185,24 +156,24 @@ FAMILIES: Mapping[str, Family] = {
     "clip_vision_model": CLIP,
     "dinov2": Family(
         model="Dinov2Model",
-        normalization=IMAGENET,
         forward_features=_dino,
-        embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
+        embedding="embeddings.patch_embeddings.projection",
     ),
     "dinov2_with_registers": Family(
         model="Dinov2WithRegistersModel",
-        normalization=IMAGENET,
         forward_features=_dino,
-        embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
+        embedding="embeddings.patch_embeddings.projection",
     ),
-    "dinov3_vit": DINOV3,
+    "dinov3_vit": Family(
+        model="DINOv3ViTModel",
+        forward_features=_dino,
+        embedding="embeddings.patch_embeddings",
+    ),
     "radio": Family(
         model="RadioModel",
         normalization=OPENAI,
         forward_features=_radio,
-        embedding=lambda model: _linear(
-            model.embeddings.patch_projection, model.config.patch_size, colors_last=False
-        ),
+        embedding="embeddings.patch_projection",
     ),
     "siglip": SIGLIP,
     "siglip_vision_model": SIGLIP,
@@ -212,7 +183,7 @@ FAMILIES: Mapping[str, Family] = {
         model="ViTModel",
         normalization=HALVES,
         forward_features=_vit,
-        embedding=lambda model: _convolution(model.embeddings.patch_embeddings.projection),
+        embedding="embeddings.patch_embeddings.projection",
         options=MappingProxyType({"add_pooling_layer": False}),
     ),
 }
@@ -243,7 +214,8 @@ class ViTTeacher(StridedTeacher):
                 f"{name} has patches of {side} pixels and {colors} colors; a teacher needs "
                 "square patches, their side as one number, and three colors."
             )
-        facts = TeacherSpec(
+        super().__init__(
+            model,
             name=name,
             licence=licence,
             image_width=width * len(getattr(config, "summary_idxs", None) or [0]),
@@ -251,25 +223,21 @@ class ViTTeacher(StridedTeacher):
             stride=side,
             normalization=_take_normalization(model) or normalization or family.normalization,
         )
-        super().__init__(facts, model)
         self.family = family
 
-    def forward_features(
-        self, pixels: Float[Tensor, "B 3 height width"], grid: tuple[int, int]
-    ) -> Targets:
+    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
         """Features of the model without its class tokens and registers among the patches."""
-        return self.family.forward_features(self.network, pixels, grid)
+        return self.family.forward_features(self.network, pixels)
 
-    def patch_embedding(
-        self, patch_size: int
-    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """The model's own, adapted to ImageNet's normalization."""
-        if patch_size != self.stride:
-            return None
-        weight, bias = self.family.embedding(self.network)
-        if bias is None:
-            bias = weight.new_zeros(len(weight))
-        return for_imagenet(weight, bias, self.normalization)
+    def embedding_weights(self) -> tuple[Tensor, Tensor | None]:
+        """The model's own; RADIO and SigLIP 2 have a linear layer over the pixels of a patch."""
+        layer, side = self.network.get_submodule(self.family.embedding), self.stride
+        weight = layer.weight
+        if weight.ndim == 2 and self.family is SIGLIP2:
+            weight = weight.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2)
+        elif weight.ndim == 2:
+            weight = weight.unflatten(1, (3, side, side))
+        return weight, layer.bias
 
     def identity(self) -> dict[str, Any]:
         """Settings that determine the outputs besides the weights, as JSON."""
@@ -282,7 +250,7 @@ def _take_normalization(model: Any) -> Normalization | None:  # noqa: ANN401 - t
     if not hasattr(model, "make_preprocessor_external"):
         return None
     conditioner = model.make_preprocessor_external()
-    red, green, blue = conditioner.norm_mean.flatten().tolist()
-    mean = (red, green, blue)
-    red, green, blue = conditioner.norm_std.flatten().tolist()
-    return Normalization(mean, (red, green, blue))
+    (red, green, blue), std = (
+        part.flatten().tolist() for part in (conditioner.norm_mean, conditioner.norm_std)
+    )
+    return Normalization((red, green, blue), (std[0], std[1], std[2]))
