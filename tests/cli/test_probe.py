@@ -4,14 +4,13 @@ import errno
 import json
 import os
 import re
-import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import veca
 from tests.probe.fixtures import (
@@ -21,17 +20,18 @@ from tests.probe.fixtures import (
     write_dense,
     write_model,
 )
+from tests.runtime.ranks import run_ranks
 from tests.weights.models import trained_model
+from veca.cli import probe as command
 from veca.cli.main import main
 from veca.probe import features
 from veca.probe import run as prober
 from veca.probe.quality import read_quality
 from veca.probe.rows import TASKS
 from veca.probe.run import Job
-from veca.runtime.distributed import VARIABLES
+from veca.runtime.distributed import Ranks
 from veca.weights.checkpoint import model_info
 
-ROOT = Path(__file__).parents[2]
 FLAGS = ["--model", "model", "--out", "out", "--resolution", "16", "--workers", "0",
          "--device", "cpu"]  # fmt: skip
 
@@ -49,16 +49,6 @@ data = "photos"
 task = "dense-knn"
 data = "farm"
 protocol = "quick"
-"""
-
-WITH_QUICK_PROTOCOLS = """
-import sys
-import pytest
-from tests.probe.fixtures import use_quick_protocols
-from veca.cli.main import main
-use_quick_protocols(pytest.MonkeyPatch())
-sys.modules["veca.analysis.figures"] = None
-sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -119,7 +109,9 @@ def test_a_second_run_adds_to_the_report_and_replaces_its_own_rows(
     assert main(words) == 0
     first = report()
     assert {row["seed"] for row in first} == {0, 1}
-    assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 0
+    more = ["--budgets", "2", "--features", "cache"]
+    assert main(["probe", "knn", "photos", *FLAGS, *more]) == 0
+    assert (plotless / "cache").is_dir()
     printed = capsys.readouterr().out
     assert "logistic" not in printed.rpartition("knn on photos")[2]
     assert "out/report.json and report.md have all rows." in printed  # without matplotlib
@@ -185,37 +177,17 @@ def test_a_report_becomes_quality_json_beside_the_weights_as_info_shows(
     assert "have no number of model" in capsys.readouterr().err
 
 
-def test_features_may_be_cached_elsewhere_and_resolutions_are_evaluated_in_turn(
-    plotless: Path,
-) -> None:
-    given = ["--budgets", "2", "--features", "cache", "--resolutions", "24,8", "--seed", "3"]
-    flags = [word for word in FLAGS if word not in {"--resolution", "16"}]
-    assert main(["probe", "knn", "photos", *flags, *given]) == 0
-    assert {(row["resolution"], row["seed"]) for row in report()} == {(8, 3), (24, 3)}
-    assert (plotless / "cache").is_dir()
-    assert not (plotless / "out" / "features").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["dance"], "'dance' is not a task; use linear, knn, "),
-        (["depth", "photos", *FLAGS], "photos is labeled with classes, but depth needs"),
         (["knn", "nowhere", *FLAGS], "nowhere is neither a folder nor NAME=FOLDER"),
-        (["knn", "food101=photos", *FLAGS], "food101"),
-        (["knn", "photos", *FLAGS, "--model", "none"], "'none' is not a known model"),
         (["knn", "photos", *FLAGS, "--model", "./nowhere"], "no file or folder './nowhere'; use"),
-        (["knn", "photos", *FLAGS, "--model", "model/bset"], "no file or folder 'model/bset' (the"),
-        (["knn", "photos", *FLAGS, "--teacher", "a/b/best"], "no file or folder 'a/b/best'; use"),
         (["knn", "photos", *FLAGS, "--budgets", "2,x"], "--budgets got '2,x'"),
         (["knn", "photos", *FLAGS, "--budgets", "7"], "budget=7 is outside 1..6"),
-        (["knn", "photos", *FLAGS, "--ffn", "a"], "--ffn got 'a'"),
-        (["knn", "photos", *FLAGS, "--resolution", "0"], "--resolution is 0; it must be >= 1."),
+        (["knn", "photos", *FLAGS, "--resolution", "0"], "resolution is 0; it must be >= 1."),
         (["knn", "photos", *FLAGS, "--resolutions", "8"], "--resolution and --resolutions were"),
-        (["knn", "photos", *FLAGS, "--seeds", "0,-1"], "--seeds is -1; it must be >= 0."),
-        (["knn", "photos", *FLAGS, "--also", ","], "--also got ','"),
         (["knn", "photos", *FLAGS, "--batch", "0"], "batch=0"),
-        (["knn", "photos", *FLAGS, "--protocol", "paper"], "no protocol 'paper'"),
         (["suite", "none.toml", "--out", "out"], "none.toml cannot be read"),
     ],
 )
@@ -314,35 +286,22 @@ def test_a_suite_skips_finished_jobs_and_continues_without_a_missing_dataset(
     assert len({row["weights"] for row in report()}) == 2
 
 
-def environment() -> dict[str, str]:
-    """Of a process that finds this project from any folder."""
-    own = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    return {**own, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-
-
 @pytest.mark.workers
 def test_two_processes_report_what_one_does(
-    plotless: Path, monkeypatch: pytest.MonkeyPatch
+    plotless: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_quick_protocols(monkeypatch)
     write_dense(plotless / "farm", "masks", train=5)
     (plotless / "suite.toml").write_text(SUITE)
     words = ["probe", "suite", "suite.toml", "--workers", "0", "--device", "cpu", "--out"]
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    (plotless / "run.py").write_text(WITH_QUICK_PROTOCOLS)
-    done = subprocess.run(
-        [sys.executable, *start, "run.py", *words, "two"],
-        env=environment(), capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Jobs: 2 ran") == 1
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        assert main([*words, "one"]) == 0
-    finally:
-        torch.set_num_threads(threads)
+
+    def work(ranks: Ranks) -> None:
+        monkeypatch.setattr(command, "init_distributed", lambda device: nullcontext(ranks))
+        assert main([*words, "two"]) == 0
+        assert capsys.readouterr().out.count("Jobs: 2 ran") == ranks.is_main
+
+    run_ranks(work, plotless)
+    assert main([*words, "one"]) == 0
     one, two = report("one"), report("two")
     assert len(one) > 8
     assert one == two

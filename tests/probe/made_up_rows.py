@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from veca.probe.bootstrap import compare_to_baseline
-from veca.probe.heads import save_per_image
 from veca.probe.metrics import (
     PER_IMAGE,
     depth_metrics,
@@ -19,7 +18,7 @@ from veca.probe.metrics import (
     unions,
 )
 from veca.probe.rows import Row
-from veca.runtime.files import make_folder
+from veca.runtime.tensors import save_tensors
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -79,16 +78,9 @@ def depth_rows() -> list[Row]:
         "task": "depth", "data": "nyu-v2", "protocol": "dinov3", "feature": "patches",
         "metric": "rmse", "unit": "m", "split": "test", "counts": {"train": 24231, "test": 654},
     }  # fmt: skip
+    values = ((256, 8, 0.515), (256, 64, 0.46), (512, 8, 0.50), (512, 64, 0.44))
     return [
-        *(
-            row(**facts, resolution=side, budget=budget, value=value)
-            for side, budget, value in (
-                (256, 8, 0.515),
-                (256, 64, 0.46),
-                (512, 8, 0.50),
-                (512, 64, 0.44),
-            )
-        ),
+        *(row(**facts, resolution=side, budget=budget, value=v) for side, budget, v in values),
         *(teacher(**facts, resolution=side, value=v) for side, v in ((256, 0.42), (512, 0.40))),
     ]
 
@@ -96,7 +88,6 @@ def depth_rows() -> list[Row]:
 CLASSES = ("field", "barn", "pond", "never", "unscored")
 SCORED = (0, 1, 2, 3)
 """The last class is in unions of the others only, and nothing is of the one before."""
-
 
 FULL: dict[str, Any] = {
     "model": "runs/full", "role": "baseline", "weights": "e" * 64, "budget": None,
@@ -106,16 +97,13 @@ DOGS: dict[str, Any] = {"data": "dogs", "data_sha256": "4" * 64}
 
 
 def write_per_image(
-    folder: Path,
-    of: Row,
-    tensors: dict[str, Tensor],
-    scored: Sequence[int] | None = None,
-    name: str | None = None,
+    folder: Path, of: Row, tensors: dict[str, Tensor], scored: Sequence[int] | None = None
 ) -> Path:
     """Per-image results as a run saves them, under any name."""
-    make_folder(folder)
-    path = folder / f"{name or len(list(folder.iterdir()))}.safetensors"
-    save_per_image(path, tensors, of, scored)
+    path = folder / f"{len(list(folder.glob('*')))}.safetensors"
+    save_tensors(
+        path, tensors, {"row": of.as_json(), "eval_classes": scored and list(scored), "owner": ""}
+    )
     return path
 
 
@@ -150,11 +138,8 @@ def depth_row(folder: Path, errors: np.ndarray, **changes: Any) -> Row:
         "counts": {"train": 9, "test": len(errors)}, "data_sha256": "7" * 64,
     }  # fmt: skip
     found = row(metric="rmse", value=depth_metrics(errors)["rmse"], **known | changes)
-    write_per_image(
-        folder,
-        found,
-        {name: torch.from_numpy(errors[:, at].copy()) for at, name in enumerate(PER_IMAGE)},
-    )
+    tensors = {name: torch.from_numpy(errors[:, at].copy()) for at, name in enumerate(PER_IMAGE)}
+    write_per_image(folder, found, tensors)
     return found
 
 

@@ -24,13 +24,12 @@ from tests.probe.made_up_rows import (
 from veca.probe.quality import (
     Quality,
     QualityError,
-    quality_as_json,
     quality_of,
     read_quality,
     report_files,
     write_quality,
 )
-from veca.probe.report import ReportError, write_report
+from veca.probe.report import write_report
 from veca.probe.rows import Row
 
 
@@ -88,12 +87,15 @@ def test_full_attention_has_no_budget_and_is_found_in_whatever_role_it_was_measu
 
 def test_the_order_of_rows_does_not_change_a_byte_and_budgets_rise(tmp_path: Path) -> None:
     rows = every_task(tmp_path) + [row(budget=budget, data="birds") for budget in (16, 2, None)]
-    text = quality_as_json(quality(rows, tmp_path))
-    random.Random(0).shuffle(rows)
-    assert quality_as_json(quality(rows, tmp_path)) == text
-    content = json.loads(text)
+    texts = []
+    for _ in range(2):
+        write_quality(quality(rows, tmp_path), tmp_path / "quality.json")
+        texts.append((tmp_path / "quality.json").read_text("utf-8"))
+        random.Random(0).shuffle(rows)
+    assert texts[0] == texts[1]
+    content = json.loads(texts[0])
     assert list(content) == ["format", "model", "weights_sha256", "date", "commands", "rows"]
-    assert len(text.splitlines()) == 9 + len(content["rows"])  # a row a line
+    assert len(texts[0].splitlines()) == 9 + len(content["rows"])  # a row a line
     birds = [one["budget"] for one in content["rows"] if one["data"] == "birds"]
     assert birds == [2, 16, None]
 
@@ -124,13 +126,11 @@ def _with_folders(paths: list[Path]) -> list[Any]:
     return [rows, *folders]
 
 
-def test_reports_without_one_number_for_each_measurement_are_refused(tmp_path: Path) -> None:
+def test_reports_without_one_number_for_each_measurement_are_refused() -> None:
     with pytest.raises(QualityError, match=r"no number of tiny.*runs/tiny \(0123456789abcdef\)"):
         quality([row()], weights="a" * 64)
     with pytest.raises(QualityError, match="two numbers for top1_k20 of knn on pets at 128 px"):
         quality([row(data_sha256="1" * 64), row(data_sha256="2" * 64)])
-    with pytest.raises(ReportError, match=r"none\.json cannot be read"):
-        report_files([tmp_path / "none.json"])
     with pytest.raises(QualityError, match="no report was given"):
         report_files([])
 
@@ -150,9 +150,7 @@ def test_a_file_is_read_back_for_its_own_weights_only(tmp_path: Path) -> None:
     [
         ("{", "Expecting"),
         ("[]", r"quality\.json cannot be read"),
-        ('"x"', r"quality\.json cannot be read"),
         ('{"format": 2}', "it has the format 2, this version of veca reads 1"),
-        ('{"format": 1, "rows": [{}]}', "'task'"),
         ('{"format": 1, "rows": []}', "'model'"),
     ],
 )

@@ -97,8 +97,8 @@ def _predict(  # noqa: PLR0913 - the flags of the command
                 draw = _predict_depth if loaded.task == "depth" else _predict_classes
                 result: dict[str, Any] = draw(loaded, backbone, image, stem, top)
             else:
-                labels = predict_labels(backbone, loaded, image, top)
-                result = {"labels": [one._asdict() for one in labels]}
+                scores = predict_labels(backbone, loaded, image, top)
+                result = {"labels": [{"label": label, "score": score} for label, score in scores]}
         except ImageError as error:
             result = {"error": one_line(error)}
         failed |= "error" in result

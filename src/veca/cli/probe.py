@@ -15,7 +15,7 @@ from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.feature_cache import RunContext
 from veca.probe.report import COMPARISON_NAME, Draw, report_tables, write_report
-from veca.probe.rows import TASKS, Row, Task
+from veca.probe.rows import TASKS, Task
 from veca.probe.run import Evaluator, Job
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import init_distributed
@@ -77,16 +77,12 @@ class RunFlags:
         Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: OUT/features)")
     ] = None
     """folder of cached features, which several reports may share"""
-
     batch: int = 32
     """maximum number of images in a batch"""
-
     workers: int = 2
     """processes that decode images; 0 decodes in the main one"""
-
     device: str = "auto"
     """where models run: auto, cpu, cuda, cuda:1"""
-
     precision: Precision = "fp32"
     """precision of models: fp32, bf16, or auto: bf16 where the device supports it natively"""
 
@@ -97,55 +93,40 @@ class TaskFlags:
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """folder of a labeled dataset, or NAME=FOLDER"""
-
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """a folder, .safetensors file, bundled or hub name, size (untrained), any teacher's name, or
     pixels"""
-
     out: Folder
     """folder of the report, new or to be continued"""
-
     teacher: NoModel = None
     """another model to evaluate, of whose numbers the report shows the retained share"""
-
     baseline: Annotated[
         str | None, tyro.conf.arg(metavar="M,...", help_behavior_hint="(default: none)")
     ] = None
     """full-attention models to compare with, such as full-local,full; the first one comes first"""
-
     budgets: Numbers = None
     """cores to use; by default those that the model was trained with"""
-
     ffn: Numbers = None
     """shares of the hidden units, of models with nested feed-forward parts; by default all"""
-
     resolution: Number = None
     """pixels of a view, or of the short side; the default depends on model and protocol"""
-
     resolutions: Numbers = None
     """several of them"""
-
     seed: Number = None
     """of all random draws; by default 0"""
-
     seeds: Numbers = None
     """several of them: the report shows mean and standard deviation"""
-
     protocol: Name = None
     """by default dinov3 (knn and logistic: dinov2), for your own folders its small form"""
-
     feature: Name = None
     """image, patch-mean or image+patch-mean; for dense tasks patches or patches+image; by default
     the protocol's"""
-
     also: Annotated[
         str | None, tyro.conf.arg(metavar="NAME=DIR,...", help_behavior_hint="(default: none)")
     ] = None
     """more datasets for the same heads, such as imagenet-v2=DIR,imagenet-real=DIR"""
-
     allow_partial: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """evaluate on an incomplete dataset; its rows are marked"""
-
     run: Annotated[RunFlags, tyro.conf.arg(name="")] = field(default_factory=RunFlags)
 
     def jobs(self, task: Task) -> list[Job]:
@@ -160,7 +141,7 @@ class TaskFlags:
         }
         same = ("data", "model", "teacher", "protocol", "feature", "allow_partial")
         job = Job(task=task, **{name: getattr(self, name) for name in same}, **lists)
-        sizes = _one_or_several("resolution", self.resolution, self.resolutions, least=1)
+        sizes = _one_or_several("resolution", self.resolution, self.resolutions)
         return [replace(job, resolution=size) for size in sizes or (None,)]
 
 
@@ -170,10 +151,8 @@ class SuiteFlags:
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """TOML file with jobs"""
-
     out: Folder
     """folder of the report, new or to be continued"""
-
     run: Annotated[RunFlags, tyro.conf.arg(name="")] = field(default_factory=RunFlags)
 
 
@@ -199,13 +178,22 @@ def probe(words: Sequence[str]) -> None:
 
 
 def _task(task: Task, flags: TaskFlags, command: str) -> None:
-    """Evaluate on one task."""
-    jobs = flags.jobs(task)
-    seeds = _one_or_several("seed", flags.seed, flags.seeds, least=0) or (0,)
+    """Evaluate on one task, write the report, and print the tables of this run."""
+    jobs, out = flags.jobs(task), flags.out
+    seeds = _one_or_several("seed", flags.seed, flags.seeds) or (0,)
     with _evaluator(flags, command, jobs) as evaluator:
         rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
-        if evaluator.ctx.ranks.is_main:
-            _finish(rows, evaluator, flags.out)
+        if not evaluator.ctx.ranks.is_main:
+            return
+        names = [path.name for path in write_report(rows, out, _draw())]
+    whole = [name for name in names if name != COMPARISON_NAME]
+    print(f"\n{report_tables(rows)}\n")
+    print(f"{out / ', '.join(whole[:-1])} and {whole[-1]} have all rows.")
+    if COMPARISON_NAME in names:
+        print(f"{out / COMPARISON_NAME} and report.md have intervals relative to the baseline.")
+    heads = [path for role, path in evaluator.heads if role == "model"]
+    if heads:
+        print(f"Predict on new images: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
 
 
 def _suite(flags: SuiteFlags, command: str) -> None:
@@ -287,19 +275,6 @@ def _evaluator(
                 raise
 
 
-def _finish(rows: Sequence[Row], evaluator: Evaluator, out: Path) -> None:
-    """Write the report and print the tables of this run."""
-    names = [path.name for path in write_report(rows, out, _draw())]
-    whole = [name for name in names if name != COMPARISON_NAME]
-    print(f"\n{report_tables(rows)}\n")
-    print(f"{out / ', '.join(whole[:-1])} and {whole[-1]} have all rows.")
-    if COMPARISON_NAME in names:
-        print(f"{out / COMPARISON_NAME} and report.md have intervals relative to the baseline.")
-    heads = [path for role, path in evaluator.heads if role == "model"]
-    if heads:
-        print(f"Predict on new images: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
-
-
 def _draw() -> Draw | None:
     """The function that draws the plot, if matplotlib is installed."""
     try:
@@ -309,16 +284,10 @@ def _draw() -> Draw | None:
     return plot_quality
 
 
-def _one_or_several(
-    name: str, one: int | None, several: str | None, *, least: int
-) -> tuple[int, ...]:
+def _one_or_several(name: str, one: int | None, several: str | None) -> tuple[int, ...]:
     """The values of a flag that has a plural; empty if neither was given."""
     if one is not None and several is not None:
         raise ValueError(f"--{name} and --{name}s were both given; use one of them.")
-    flag = f"--{name}" if several is None else f"--{name}s"
-    found = tuple(value for value in [one] if value is not None)
     if several is not None:
-        found = whole_numbers(flag, several)
-    if found and min(found) < least:
-        raise ValueError(f"{flag} is {min(found)}; it must be >= {least}.")
-    return found
+        return whole_numbers(f"--{name}s", several)
+    return () if one is None else (one,)

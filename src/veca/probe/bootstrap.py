@@ -8,7 +8,7 @@ of a ratio. Intervals describe other test images of the same kind, not another t
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +52,6 @@ class PerImage(NamedTuple):
 
     numerators: Numbers
     """(seeds, images, classes)"""
-
     denominators: Numbers
 
     @property
@@ -81,15 +80,13 @@ def mean_of(values: Numbers) -> PerImage:
     return PerImage(np.where(known, values, 0.0)[..., None], known[..., None].astype(np.float64))
 
 
-def resample(
-    items: Sequence[PerImage], name: str, *, rounds: int = ROUNDS, seed: int = SEED
-) -> Numbers:
+def resample(items: Sequence[PerImage], name: str, rounds: int = ROUNDS) -> Numbers:
     """Numbers over the same images, resampled (items, rounds), with the same draws for all.
 
     Another `name` gives other draws.
     """
     images = items[0].images
-    generator = np.random.default_rng(seed_for(seed, 0, f"probe/retained/{name}"))
+    generator = np.random.default_rng(seed_for(SEED, 0, f"probe/retained/{name}"))
     found = np.empty((len(items), rounds))
     size = max(1, DRAWS // images)
     for start in range(0, rounds, size):
@@ -103,11 +100,11 @@ def resample(
     return found
 
 
-def quantiles(draws: Numbers, level: float = LEVEL) -> tuple[float, float] | None:
-    """The middle `level` of the draws; None if some draw has no number."""
+def quantiles(draws: Numbers) -> tuple[float, float] | None:
+    """Both ends of the middle 95 % of the draws; None if some draw has no number."""
     if not np.isfinite(draws).all():
         return None
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
@@ -119,37 +116,21 @@ class Interval(NamedTuple):
     high: float
 
 
-def interval(
-    values: Values, *, rounds: int = ROUNDS, seed: int = SEED, level: float = LEVEL
-) -> Interval:
-    """The mean of the values with its bootstrap interval."""
-    if not len(values) or rounds < 1 or not 0 < level < 1:
-        raise ValueError(
-            f"{len(values)} values, rounds={rounds} and level={level} give no interval; use at "
-            "least one value, rounds >= 1 and 0 < level < 1."
-        )
+def interval(values: Values, rounds: int = ROUNDS) -> Interval:
+    """The mean of values with its 95 % bootstrap interval."""
     numbers = values.cpu().double().numpy() * (100.0 if values.dtype == torch.bool else 1.0)
-    draws = resample([mean_of(numbers[None])], "interval", rounds=rounds, seed=seed)[0]
-    low, high = quantiles(draws, level) or (math.nan, math.nan)
-    return Interval(float(numbers.mean()), low, high)
+    draws = resample([mean_of(numbers[None])], "interval", rounds)[0]
+    return Interval(float(numbers.mean()), *(quantiles(draws) or (math.nan, math.nan)))
 
 
-def paired_bootstrap(
-    first: Values,
-    second: Values,
-    *,
-    rounds: int = ROUNDS,
-    seed: int = SEED,
-    level: float = LEVEL,
-) -> Interval:
+def paired_bootstrap(first: Values, second: Values, rounds: int = ROUNDS) -> Interval:
     """The difference first - second of two models on the same images, resampled in pairs.
 
     It is much narrower than both intervals suggest, since images are hard for both models. They
     differ beyond chance, at this level, if 0 lies outside.
     """
     scale = 100.0 if first.dtype == torch.bool else 1.0
-    difference = (first.double() - second.double()) * scale
-    return interval(difference, rounds=rounds, seed=seed, level=level)
+    return interval((first.double() - second.double()) * scale, rounds)
 
 
 def find_per_image(*folders: Path) -> dict[str, Path]:
@@ -163,7 +144,7 @@ def find_per_image(*folders: Path) -> dict[str, Path]:
         try:
             with open_tensors(path) as file:
                 row = row_from_json(file.metadata["row"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError):
             continue
         found[_key(row, row.seed)] = path
     return found
@@ -207,13 +188,11 @@ def _per_image(
     return mean_of(stack({"rmse": "rmse"}[metric]))
 
 
-Resample = Callable[[SeedMean], tuple[int, Numbers] | None]
-"""How many images a number is over, and its draws; None without per-image results."""
+Draws = Mapping[str, Numbers]
+"""Resampled numbers by the identity of their rows without the seed."""
 
 
-def resample_all(
-    items: Sequence[SeedMean], folders: Sequence[Path], rounds: int = ROUNDS
-) -> Resample:
+def resample_all(items: Sequence[SeedMean], folders: Sequence[Path], rounds: int = ROUNDS) -> Draws:
     """Resample all numbers that have per-image results, those of one dataset together."""
     files = find_per_image(*folders)
     groups: dict[tuple[str, int], dict[str, PerImage]] = {}
@@ -222,11 +201,10 @@ def resample_all(
         if found is not None:
             data = item.row.data_sha256 or ascii(item.row.data)
             groups.setdefault((data, found.images), {})[item.row.identity("seed")] = found
-    draws: dict[str, tuple[int, Numbers]] = {}
-    for (data, images), group in groups.items():
-        drawn = resample(list(group.values()), data, rounds=rounds)
-        draws |= {key: (images, one) for key, one in zip(group, drawn, strict=True)}
-    return lambda item: draws.get(item.row.identity("seed"))
+    draws: dict[str, Numbers] = {}
+    for (data, _), group in groups.items():
+        draws |= zip(group, resample(list(group.values()), data, rounds), strict=True)
+    return draws
 
 
 Pair = tuple[SeedMean, SeedMean]
@@ -245,7 +223,7 @@ def compare_to_baseline(
     everyone, tables = Section(mean_over_seeds(rows)), sections(rows)
     matched = {key: _match(tables, key) for key in everyone.models if key.role == "baseline"}
     items = [item for pairs, _ in matched.values() for pair in pairs for item in pair]
-    resampled = resample_all(items, [folder], rounds)
+    draws = resample_all(items, [folder], rounds)
     return [
         {
             "baseline": key.model,
@@ -254,7 +232,7 @@ def compare_to_baseline(
             "level": LEVEL,
             "rounds": rounds,
             "seed": SEED,
-            "lines": _lines(pairs, everyone, resampled),
+            "lines": _lines(pairs, everyone, draws),
             "left_out": left_out,
         }
         for key, (pairs, left_out) in matched.items()
@@ -264,60 +242,59 @@ def compare_to_baseline(
 
 def _match(tables: Sequence[Section], baseline: ModelKey) -> tuple[list[Pair], list[str]]:
     """The primary numbers of all models with the baseline's, and sentences on those without."""
-    pairs, left_out, measured = (
-        list[Pair](),
-        Counter[tuple[str, str, str]](),
-        set[tuple[str, str]](),
-    )
-    for table in tables:
-        task, data, metric = table.row.task, table.row.data, table.metrics[0]
-        primary = [item for item in table.means if item.row.metric == metric]
-        candidates = [item for item in primary if ModelKey.of(item.row) == baseline]
-        reason = "the baseline was measured on other images or by another protocol or feature"
-        if candidates:
-            measured.add((task, data))
-            reason = "the baseline has no single number at its resolution, budget and share"
-        for item in primary:
-            own = item.row.model, item.row.weights
-            if item.row.role != "model" or own == (baseline.model, baseline.weights):
+    pairs, left_out = list[Pair](), Counter[str]()
+    primary = [
+        [item for item in table.means if item.row.metric == table.metrics[0]] for table in tables
+    ]
+    measured = {
+        (item.row.task, item.row.data)
+        for items in primary
+        for item in items
+        if ModelKey.of(item.row) == baseline
+    }
+    for items in primary:
+        candidates = [item for item in items if ModelKey.of(item.row) == baseline]
+        reason = "the baseline has no single number at its resolution, budget and share"
+        if not candidates:
+            reason = "the baseline was measured on other images or by another protocol or feature"
+        for item in items:
+            row, reference = item.row, reference_of(item, candidates)
+            itself = (row.model, row.weights) == (baseline.model, baseline.weights)
+            if row.role != "model" or itself or (row.task, row.data) not in measured:
                 continue
-            if (reference := reference_of(item, candidates)) is not None:
+            if reference is not None:
                 pairs.append((item, reference))
             else:
-                left_out[task, data, f"{metric}: {reason}"] += 1
+                left_out[f"{row.task} on {row.data}, {row.metric}: {reason}"] += 1
     return pairs, [
-        f"{task} on {data}, {text} ({count} {'line' if count == 1 else 'lines'})."
-        for (task, data, text), count in left_out.items()
-        if (task, data) in measured
+        f"{text} ({count} {'line' if count == 1 else 'lines'})." for text, count in left_out.items()
     ]
 
 
-def _lines(pairs: Sequence[Pair], everyone: Section, resampled: Resample) -> list[dict[str, Any]]:
+def _lines(pairs: Sequence[Pair], everyone: Section, draws: Draws) -> list[dict[str, Any]]:
     """All numbers of each model, resolution, budget and share, in the order of a table."""
-    groups: dict[tuple[object, ...], list[Pair]] = {}
-    for pair in pairs:
-        row = pair[0].row
-        groups.setdefault((ModelKey.of(row), row.resolution, row.setting), []).append(pair)
+    groups: dict[tuple[float, ...], list[Pair]] = {}
     models, found = everyone.models, []
-    for group in sorted(groups.values(), key=lambda group: table_order(models, group[0][0].row)):
+    for pair in pairs:
+        groups.setdefault(table_order(models, pair[0].row), []).append(pair)
+    for _, group in sorted(groups.items()):
         row = group[0][0].row
         shared = ("weights", "resolution", "budget", "ffn", "patches_per_core")
         classes = [pair for pair in group if pair[0].row.task in CLASS_TASKS]
+        mean = {"numbers": len(classes), **_ratio(classes, draws)} if classes else None
         found.append(
             {
                 "model": row.model,
                 "name": everyone.name(ModelKey.of(row)),
                 **{name: getattr(row, name) for name in shared},
-                "classes": {"numbers": len(classes), **_ratio(classes, resampled)}
-                if classes
-                else None,
-                "numbers": [_number(pair, resampled) for pair in group],
+                "classes": mean,
+                "numbers": [_number(pair, draws) for pair in group],
             }
         )
     return found
 
 
-def _number(pair: Pair, resampled: Resample) -> dict[str, Any]:
+def _number(pair: Pair, draws: Draws) -> dict[str, Any]:
     """One number beside the baseline's."""
     model, baseline = pair
     row = model.row
@@ -331,23 +308,21 @@ def _number(pair: Pair, resampled: Resample) -> dict[str, Any]:
         "baseline_budget": baseline.row.budget,
         "baseline_ffn": baseline.row.ffn,
         "baseline_seeds": list(baseline.seeds),
-        **_ratio([pair], resampled),
+        **_ratio([pair], draws),
     }
 
 
-def _ratio(pairs: Sequence[Pair], resampled: Resample) -> dict[str, Any]:
+def _ratio(pairs: Sequence[Pair], draws: Draws) -> dict[str, Any]:
     """The mean of numbers beside the baseline's, and their ratio with its interval.
 
-    There is no interval unless each pair has per-image results of the same images and the baseline
-    is above 0 in every draw, and no ratio to 0.
+    There is no interval unless all numbers have per-image results and the baseline is above 0 in
+    every draw, and no ratio to 0.
     """
-    model = statistics.fmean(pair[0].mean for pair in pairs)
-    baseline = statistics.fmean(pair[1].mean for pair in pairs)
-    drawn = [(resampled(own), resampled(other)) for own, other in pairs]
-    found = [(own[1], other[1]) for own, other in drawn if own and other and own[0] == other[0]]
+    model, baseline = (statistics.fmean(pair[side].mean for pair in pairs) for side in (0, 1))
+    keys = [[item.row.identity("seed") for item in side] for side in zip(*pairs, strict=True)]
     low = high = None
-    if baseline and len(found) == len(pairs):
-        own, other = (np.mean(draws, axis=0) for draws in zip(*found, strict=True))
+    if baseline and draws.keys() >= {*keys[0], *keys[1]}:
+        own, other = (np.mean([draws[key] for key in side], axis=0) for side in keys)
         with np.errstate(divide="ignore", invalid="ignore"):
             low, high = quantiles(own / other) or (None, None)
     ratio = model / baseline if baseline else None

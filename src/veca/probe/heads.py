@@ -8,15 +8,15 @@ test image, with one of the rows of its result, by which `bootstrap.py` finds it
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from veca.data.listing import absolute
-from veca.probe.rows import TASKS, ProbeResult, Row, Setting, Task
+from veca.probe.rows import ProbeResult, Row, Setting, Task
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.tensors import load_tensors, open_tensors, save_tensors
@@ -27,8 +27,6 @@ SUFFIX = ".safetensors"
 
 FORMAT = 2
 """Rises when the content of a head file changes its meaning."""
-
-MAX_RESOLUTION = 2**14
 
 DENSE_TASKS = ("segmentation", "dense-knn", "depth")
 
@@ -42,50 +40,34 @@ class SavedHead:
     """A head with all that is needed to use it on new images."""
 
     task: Task
-
     data: str
     """The dataset that it was fitted on."""
-
     classes: tuple[str, ...]
     """Class names by index; empty for depth."""
-
     model: str
     """Name of its backbone."""
-
     weights: str | None
     """Hash of the backbone's weights."""
-
     setting: Setting
-
     resolution: int
     """Pixels of the side of a view; of the short side for dense tasks."""
-
     protocol: str
-
     seed: int
-
     precision: ResolvedPrecision = "fp32"
     """Precision of its backbone."""
-
     facts: dict[str, Any] = field(default_factory=dict)
     """What the task needs besides, such as preprocessing or the range of depth."""
-
     metrics: dict[str, float] = field(default_factory=dict)
     """Measured on the test split."""
-
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse what a head cannot be."""
-        if self.task not in TASKS or not 1 <= self.resolution <= MAX_RESOLUTION:
-            raise ValueError(f"it is of {self.task!r} at {self.resolution!r} px")
 
 
 def save_head(head: SavedHead, path: Path) -> None:
     """Write a head; an existing file is replaced."""
-    metadata = {item.name: getattr(head, item.name) for item in fields(head)[:-1]}
+    metadata = {"kind": "head", "format": FORMAT, **vars(head)}
     metadata |= {"setting": head.setting._asdict(), "classes": list(head.classes)}
-    save_tensors(path, head.tensors, {"kind": "head", "format": FORMAT, **metadata})
+    del metadata["tensors"]
+    save_tensors(path, head.tensors, metadata)
 
 
 def load_head(path: Path) -> SavedHead:
@@ -108,11 +90,8 @@ def load_head(path: Path) -> SavedHead:
             f"{path} has head format {found}, but this version of veca reads {FORMAT}; fit it "
             "again."
         )
-    try:
-        own = {"setting": Setting(**metadata["setting"]), "classes": tuple(metadata["classes"])}
-        return SavedHead(**metadata | own, tensors=tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise HeadError(f"{path} is not a usable head ({error}); fit it again.") from error
+    own = {"setting": Setting(**metadata["setting"]), "classes": tuple(metadata["classes"])}
+    return SavedHead(**metadata | own, tensors=tensors)
 
 
 def head_files(folder: Path) -> list[Path]:
@@ -130,14 +109,13 @@ def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -
         feature: as the user gave it; None means the default, which is left out of names.
         out: folder of the report.
     """
-    model = row.model
-    if Path(model).expanduser().exists():
-        model = absolute(model)
+    model = absolute(row.model) if Path(row.model).expanduser().exists() else row.model
     text = f"{row.weights or model}\n{row.data_sha256}"
     owner = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     name = _free_name(_name(row, feature), owner, out / PER_IMAGE_FOLDER)
-    path = out / PER_IMAGE_FOLDER / f"{name}{SUFFIX}"
-    save_per_image(path, result.per_image, row, result.data.eval_classes, owner)
+    classes = result.data.eval_classes
+    metadata = {"row": row.as_json(), "eval_classes": classes and list(classes), "owner": owner}
+    save_tensors(out / PER_IMAGE_FOLDER / name, result.per_image, metadata)
     if not result.tensors:
         return None
     head = SavedHead(
@@ -155,21 +133,8 @@ def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -
         metrics=dict(result.metrics),
         tensors=result.tensors,
     )
-    path = out / HEADS_FOLDER / f"{name}{SUFFIX}"
-    save_head(head, path)
-    return path
-
-
-def save_per_image(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    row: Row,
-    eval_classes: Sequence[int] | None,
-    owner: str = "",
-) -> None:
-    """Write per-image results; `owner` identifies the weights and images of a file name."""
-    classes = None if eval_classes is None else list(eval_classes)
-    save_tensors(path, tensors, {"row": row.as_json(), "eval_classes": classes, "owner": owner})
+    save_head(head, out / HEADS_FOLDER / name)
+    return out / HEADS_FOLDER / name
 
 
 def _name(row: Row, feature: str | None) -> str:
@@ -183,10 +148,10 @@ def _name(row: Row, feature: str | None) -> str:
 
 
 def _free_name(name: str, owner: str, folder: Path) -> str:
-    """The name, with a hash if another model or dataset of the same name has it."""
+    """A name of a file, with a hash if another model or dataset of the same name has it."""
     try:
         with open_tensors(folder / f"{name}{SUFFIX}") as file:
-            taken = file.metadata.get("owner", owner) != owner
+            taken = file.metadata["owner"] != owner
     except OSError:  # none, or damaged
         taken = False
-    return f"{name}-{owner[:8]}" if taken else name
+    return f"{name}-{owner[:8]}{SUFFIX}" if taken else f"{name}{SUFFIX}"

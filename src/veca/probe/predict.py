@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,13 +32,6 @@ UNKNOWN_COLOR = (160, 160, 160)
 
 _MAGMA = ((0, 0, 4), (81, 18, 124), (183, 55, 121), (252, 137, 97), (252, 253, 191))
 """Five colors of matplotlib's `magma`, from dark to light."""
-
-
-class Prediction(NamedTuple):
-    """A class and its score."""
-
-    label: str
-    score: float
 
 
 def load_backbone(
@@ -83,14 +75,14 @@ def decode_side(head: SavedHead, model: FrozenModel) -> int | None:
 
 def predict_labels(
     model: FrozenModel, head: SavedHead, image: DecodedImage, top: int = 5
-) -> list[Prediction]:
-    """The classes of an image with the highest scores, best first."""
+) -> list[tuple[str, float]]:
+    """The classes of an image with the highest scores, and these, best first."""
     side = model.round_down_to_patch(head.resolution)
     view = center_view(image, side, _views(head))
     scores = _scores(head, model.extract(view[None], head.setting))
     best = scores.sort(descending=True, stable=True)  # ties in class order, as in the metrics
     return [
-        Prediction(head.classes[index], score)
+        (head.classes[index], score)
         for score, index in zip(best.values[:top].tolist(), best.indices.tolist(), strict=False)
     ]
 
@@ -105,12 +97,9 @@ def _scores(head: SavedHead, features: FrozenFeatures) -> Tensor:
     tensors, facts = head.tensors, head.facts
     vector = select_feature(features, facts["feature"]).cpu()
     if head.task == "knn":
-        k = facts["neighbors"]
-        votes = knn_votes(
-            tensors["features"], tensors["labels"], vector, len(head.classes),
-            ks=(k,), temperature=float(facts["temperature"]),
-        )  # fmt: skip
-        return votes[k][0]
+        k, temperature = facts["neighbors"], float(facts["temperature"])
+        bank = tensors["features"], tensors["labels"]
+        return knn_votes(*bank, vector, len(head.classes), ks=(k,), temperature=temperature)[k][0]
     return LinearHead(weight=tensors["weight"], bias=tensors["bias"]).probabilities(vector)[0]
 
 
@@ -119,14 +108,13 @@ def predict_classes(
     model: FrozenModel, head: SavedHead, image: DecodedImage
 ) -> UInt8[Tensor, "height width"]:
     """The class index of each pixel, at the image's own size."""
-    inference = _inference(head, ("segmentation", "dense-knn"))
+    inference = InferenceConfig(**head.facts["inference"])
     features, layout = extract_windows(model, image, inference, Variant(head.setting))
     if head.task == "segmentation":
         return argmax_pixels(_dense_head(head, model)(features), layout).cpu()
     bank, shares = (head.tensors[name].to(model.device).float() for name in ("features", "shares"))
-    neighbors, temperature = head.facts["neighbors"], float(head.facts["temperature"])
-    maps = MemoryBank(bank, shares, neighbors, temperature)(features)
-    return argmax_pixels(maps, layout).cpu()
+    votes = MemoryBank(bank, shares, head.facts["neighbors"], float(head.facts["temperature"]))
+    return argmax_pixels(votes(features), layout).cpu()
 
 
 @torch.no_grad()
@@ -137,7 +125,7 @@ def predict_depth(
 
     An image that is too small for the crop is an ImageError.
     """
-    inference, bins = _inference(head, ("depth",)), DepthBins(**head.facts["bins"])
+    inference, bins = InferenceConfig(**head.facts["inference"]), DepthBins(**head.facts["bins"])
     try:
         inference.crop(image)
     except ValueError as error:
@@ -154,13 +142,6 @@ def _dense_head(head: SavedHead, model: FrozenModel) -> DenseHead:
     return DenseHead(weight, bias, head.facts["patch_width"]).to(model.device)
 
 
-def _inference(head: SavedHead, tasks: tuple[str, ...]) -> InferenceConfig:
-    """How images are shown, if the head is for one of the tasks."""
-    if head.task not in tasks:
-        raise HeadError(f"the head is for {head.task}; use one for {' or '.join(tasks)}.")
-    return InferenceConfig(**head.facts["inference"])
-
-
 def class_palette() -> UInt8[ndarray, "256 3"]:
     """The color map of PASCAL VOC: bits of the class index, spread over the three channels."""
     index, colors = np.arange(256), np.zeros((256, 3), np.uint8)
@@ -172,7 +153,7 @@ def class_palette() -> UInt8[ndarray, "256 3"]:
 
 def color_name(index: int) -> str:
     """The color of a class, such as '#800000'."""
-    return "#" + bytes(class_palette()[index].tolist()).hex()
+    return "#" + class_palette()[index].tobytes().hex()
 
 
 def save_mask(classes: UInt8[ndarray, "height width"], path: Path) -> None:

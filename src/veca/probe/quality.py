@@ -4,7 +4,6 @@ It is made from reports of `veca probe`: of the rows with the hash of these weig
 role and under whatever name they were measured. Numbers of single classes stay in the reports.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -47,26 +46,18 @@ class QualityRow:
     metric: str
     unit: str
     resolution: int
-
     budget: int | None
     """None for full attention."""
-
     ffn: float | None
     """None for all hidden units."""
-
     value: float
     """Mean over seeds."""
-
     interval: tuple[float, float] | None
     """95 % over other test images, of the mean over seeds; None without per-image results."""
-
     seeds: tuple[int, ...]
-
     count: int
     """Test images."""
-
     higher_is_better: bool
-
     partial: bool
     """Whether the dataset was incomplete, so that the value must not be compared."""
 
@@ -77,15 +68,11 @@ class Quality:
 
     model: str
     """As it was asked for."""
-
     weights_sha256: str
-
     date: str
     """When the file was written, such as 2026-05-12."""
-
     commands: tuple[str, ...]
     """Commands that measured the numbers."""
-
     rows: tuple[QualityRow, ...]
 
 
@@ -96,10 +83,8 @@ def report_files(paths: Sequence[Path]) -> tuple[list[Row], list[Path]]:
     """
     if not paths:
         raise QualityError(f"no report was given; give at least one {JSON_NAME} of veca probe.")
-    rows: list[Row] = []
     files = [path / JSON_NAME if path.is_dir() else path for path in paths]
-    for path in files:
-        rows = merge_rows(rows, read_rows(path))
+    rows = merge_rows([], [row for path in files for row in read_rows(path)])
     return rows, [path.parent / PER_IMAGE_FOLDER for path in files]
 
 
@@ -121,11 +106,10 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
             f"{', '.join(known) or 'nothing'}; measure it with veca probe, or name one of those."
         )
     measured = mean_over_seeds(merge_rows([], [row for row in own if "/" not in row.metric]))
-    resampled = resample_all(measured, folders, rounds)
+    draws = resample_all(measured, folders, rounds)
     found: dict[tuple[Any, ...], QualityRow] = {}
     for item in measured:
-        row, drawn = item.row, resampled(item)
-        ends = None if drawn is None else quantiles(drawn[1])
+        row = item.row
         keys: dict[str, Any] = {name: getattr(row, name) for name in KEYS}
         place = tuple(math.inf if value is None else value for value in keys.values())
         if place in found:
@@ -134,10 +118,12 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
                 f"{row.resolution} px, budget {row.budget}, on other images or with other values "
                 f"of the protocol {row.protocol}; give reports that measure it once."
             )
+        drawn = draws.get(row.identity("seed"))
+        ends = None if drawn is None else quantiles(drawn)
         found[place] = QualityRow(
             **keys,
             value=round(item.mean, DIGITS),
-            interval=None if ends is None else (round(ends[0], DIGITS), round(ends[1], DIGITS)),
+            interval=ends and (round(ends[0], DIGITS), round(ends[1], DIGITS)),
             seeds=item.seeds,
             count=row.counts["test"],
             higher_is_better=row.more_is_better,
@@ -153,18 +139,13 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
 
 
 def write_quality(quality: Quality, path: Path) -> None:
-    """Write the file atomically."""
-    write_atomic(path, [quality_as_json(quality).encode()])
-
-
-def quality_as_json(quality: Quality) -> str:
-    """The text of the file: equal measurements give equal bytes, a row a line."""
+    """Write the file atomically: equal measurements give equal bytes, a row a line."""
     head = {"format": FORMAT, **vars(quality)}
     del head["rows"]
     lines = [f'"{name}":{_json(value)}' for name, value in head.items()]
-    rows = ",\n".join(_json(dataclasses.asdict(row)) for row in quality.rows)
+    rows = ",\n".join(_json(vars(row)) for row in quality.rows)
     lines.append(f'"rows":[\n{rows}\n]')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    write_atomic(path, [("{\n" + ",\n".join(lines) + "\n}\n").encode()])
 
 
 def _json(value: object) -> str:

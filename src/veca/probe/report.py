@@ -130,37 +130,26 @@ def published_rows(rows: Sequence[Row]) -> list[Row]:
     """The paper's numbers for the tasks and datasets of these rows; doubtful ones are marked."""
     content = json.loads(PUBLISHED.read_text("utf-8"))
     measured = {(row.task, row.data, row.metric) for row in rows if not row.partial}
-    doubtful = [note for note in content["notes"] if note.get("doubtful")]
-    numbers = [
-        (table["table"], line, column, value)
+    return [
+        Row(
+            **{name: column[name] for name in ("task", "data", "metric")},
+            **{name: line[name] for name in ("budget", "resolution")},
+            model=line["model"] + (" (?)" if column["name"] in line.get("doubtful", ()) else ""),
+            value=float(value),
+            unit="m" if column["task"] == "depth" else "%",
+            role="published",
+            split="as published",
+            counts={},
+            protocol=f"of Table {table['table']}",
+            feature="as published",
+            data_facts={"source": content["source"]},
+            version="",
+        )
         for table in content["tables"]
         for line in table["lines"]
         for column, value in zip(table["columns"], line["values"], strict=True)
         if (column["task"], column["data"], column["metric"]) in measured
     ]
-    found = []
-    for table, line, column, value in numbers:
-        facts = {**line, "table": table, "column": column["name"]}
-        mark = any(  # what a note leaves open fits every number
-            all(note.get(name) in (None, fact) for name, fact in facts.items()) for note in doubtful
-        )
-        found.append(
-            Row(
-                **{name: column[name] for name in ("task", "data", "metric")},
-                **{name: line[name] for name in ("budget", "resolution")},
-                model=line["model"] + (" (?)" if mark else ""),
-                value=float(value),
-                unit="m" if column["task"] == "depth" else "%",
-                role="published",
-                split="as published",
-                counts={},
-                protocol=f"of Table {table}",
-                feature="as published",
-                data_facts={"source": content["source"]},
-                version="",
-            )
-        )
-    return found
 
 
 def report_markdown(

@@ -5,7 +5,6 @@ rows. Rows that differ in their seed only become one `SeedMean`; those of one ta
 protocol and feature form a `Section`, a table of the report.
 """
 
-import dataclasses
 import json
 import math
 import statistics
@@ -24,7 +23,6 @@ class Setting(NamedTuple):
     """Cores and share of the hidden units; None for a model without that choice."""
 
     budget: int | None = None
-
     ffn: float | None = None
 
     @property
@@ -44,9 +42,6 @@ CLASS_TASKS: tuple[Task, ...] = ("knn", "logistic", "linear")
 Role = Literal["model", "teacher", "baseline", "published"]
 """A baseline is a full-attention model of the same size; published numbers are those of a paper."""
 
-FORMER_ROLES = {"control": "baseline"}
-"""Roles by the names that reports of older versions have."""
-
 Unit = Literal["%", "m", ""]
 """Percent of correct predictions, where higher is better; anything else is an error, where lower is
 better: meters, or a bare number."""
@@ -57,7 +52,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "unit": get_args(Unit),
     "precision": get_args(ResolvedPrecision),
 }
-"""What some fields of a row may be."""
 
 MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command",
             "date")  # fmt: skip
@@ -97,82 +91,52 @@ class Row:
     """One metric of one model, at one budget and resolution, with one seed."""
 
     task: Task
-
     model: str
     """As it was asked for."""
-
     data: str
-    """Name of the dataset."""
-
     budget: int | None = None
-    """Cores that were used; None for a model without this choice."""
-
+    """Cores; None for a model without this choice."""
     resolution: int
-    """Pixels of the side or the short side of what the model saw."""
-
+    """Side or short side of what the model saw, in pixels."""
     metric: str
     """Such as top1_k20, miou, rmse."""
-
     value: float
-
     unit: Unit
-
     seed: int = 0
-
     role: Role = "model"
-
     weights: str | None = None
     """SHA-256 of the weights; None where unknown."""
-
     trained: bool = True
     """False for random weights."""
-
     ffn: float | None = None
     """Share of the hidden units; None for all of them, and for a model without this choice."""
-
     precision: ResolvedPrecision = "fp32"
     """Precision of the backbone; older rows were all fp32."""
-
     split: str
-    """The split that the number was measured on."""
-
     counts: Mapping[str, int]
-    """Images of each split that was used, by 'train' and 'test'; for classes 'fitted' is the number
-    of images that the head was fitted on, less than 'train' where some were held out."""
-
+    """Images that were used, by 'train' and 'test'; for classes 'fitted' is the number of images
+    that the head was fitted on, less than 'train' where some were held out."""
     data_sha256: str | None = None
     """Over names and sizes of those images."""
-
     data_facts: Mapping[str, Any] = field(default_factory=dict)
     """More about the dataset: which list was used, which classes are evaluated."""
-
     protocol: str
-
     protocol_sha256: str | None = None
     """Over every number of the protocol: a name may have other values in another version."""
-
     feature: str
     """Which output of the model the head sees."""
-
     partial: Sequence[str] = ()
     """Sentences on what the dataset lacks; if any, the number must not be compared."""
-
     chosen: Mapping[str, Any] = field(default_factory=dict)
     """What was selected, such as a learning rate, and 'on' which images: selecting on the reported
     split is slightly optimistic."""
-
     patches_per_core: float | None = None
-
     milliseconds: float | None = None
     """Of one image through the backbone, with batch size 1."""
-
     gflops: float | None = None
     """Of one image through the backbone."""
-
     command: str = ""
-
     version: str = VERSION
-
     date: str = ""
     """When it was measured, in ISO 8601 (UTC); empty in rows of older versions."""
 
@@ -200,28 +164,23 @@ class Row:
         Fields in `ignored` are left out too, such as the seed to find rows to average.
         """
         left_out = {*MEASURED, *ignored}
-        found = {name: value for name, value in self.as_json().items() if name not in left_out}
-        if "counts" in found:  # `fitted` follows from protocol and splits; older rows lack it
-            found["counts"].pop("fitted", None)
+        found = {name: value for name, value in vars(self).items() if name not in left_out}
+        # `fitted` follows from protocol and splits, and older rows lack it.
+        found["counts"] = {name: self.counts[name] for name in self.counts if name != "fitted"}
         return json.dumps(found, sort_keys=True)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as plain values, its fields in this order."""
-        found = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for name in ("counts", "chosen", "data_facts"):
-            found[name] = dict(found[name])
-        return found | {"partial": list(self.partial)}
+        """The row as plain values."""
+        return {**vars(self), "partial": list(self.partial)}
 
 
 def row_from_json(value: object) -> Row:
-    """The row of `Row.as_json`, of this version or an older one."""
+    """The row of a JSON object, of this version or an older one."""
     if not isinstance(value, dict):
         raise RowError(f"it is {type(value).__name__}; it must be an object with named fields.")
     found = {**value, "partial": tuple(value.get("partial", ()))}
-    found["role"] = FORMER_ROLES.get(found.get("role", "model"), found.get("role", "model"))
-    for name in ("value", "ffn"):  # JSON may write 1.0 as 1
-        if isinstance(found.get(name), int):
-            found[name] = float(found[name])
+    if found.get("role") == "control":  # in reports of older versions
+        found["role"] = "baseline"
     for name, allowed in CHOICES.items():
         if found.get(name, allowed[0]) not in allowed:
             raise RowError(
@@ -239,9 +198,7 @@ def row_from_json(value: object) -> Row:
 
 def merge_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     """Old rows, each replaced if a new one has its identity, then the remaining new ones."""
-    found = {row.identity(): row for row in old}
-    found.update((row.identity(), row) for row in new)
-    return list(found.values())
+    return list({row.identity(): row for row in (*old, *new)}.values())
 
 
 def primary_metric(metrics: Sequence[str]) -> str:
@@ -254,14 +211,10 @@ class SeedMean(NamedTuple):
 
     row: Row
     """That of the first seed; its value is not the mean."""
-
     mean: float
-
     std: float | None
     """Standard deviation of a sample, over n - 1; None for one seed."""
-
     seeds: tuple[int, ...]
-
     milliseconds: float | None
     """Median over the seeds that were timed."""
 
@@ -294,10 +247,9 @@ def reference_of(item: SeedMean, candidates: Sequence[SeedMean]) -> SeedMean | N
     was measured with these: a baseline with shares but without budgets is compared at the same
     share, and a reference that was measured in one way only is used for all. None if ambiguous.
     """
-    row = item.row
-    found = [other for other in candidates if other.row.metric == row.metric]
+    found = [other for other in candidates if other.row.metric == item.row.metric]
     for name in ("precision", "resolution", "setting", "budget", "ffn"):
-        own = getattr(row, name)
+        own = getattr(item.row, name)
         found = [other for other in found if getattr(other.row, name) == own] or found
     return found[0] if len(found) == 1 else None
 
@@ -378,6 +330,6 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def table_order(models: Sequence[ModelKey], row: Row) -> tuple[int, int, float, float]:
     """Sort key of a line: by model, resolution, budget and share; the whole model comes last."""
-    budget = math.inf if row.budget is None else float(row.budget)
+    budget = math.inf if row.budget is None else row.budget
     ffn = math.inf if row.ffn is None else row.ffn
     return models.index(ModelKey.of(row)), row.resolution, budget, ffn

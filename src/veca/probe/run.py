@@ -18,7 +18,7 @@ from veca.data.sets.registry import SETS, read_set
 from veca.probe.feature_cache import RunContext
 from veca.probe.heads import save_result
 from veca.probe.metrics import UNITS
-from veca.probe.models import FrozenModel, find_model, time_models
+from veca.probe.models import FrozenModel, ProbeError, find_model, time_models
 from veca.probe.protocols import Protocol, adapt, find_protocol, training_split
 from veca.probe.rows import ProbeResult, Role, Row, Setting, Task, Unit
 from veca.runtime import VERSION
@@ -62,37 +62,24 @@ SAMPLED_TARGETS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One probe, as `veca probe TASK DATA ...` would run it."""
+    """One probe, as `veca probe TASK DATA ...` would run it; None means the command's default."""
 
     task: Task
-
     data: str
     """As the command takes it: a folder, or NAME=FOLDER."""
-
     model: str
-
     teacher: str | None = None
-
     baseline: tuple[str, ...] = ()
     """Full-attention models to measure as well, in the order of tables."""
-
     budgets: tuple[int, ...] | None = None
-    """Rising; None means the command's default, here and below."""
-
     ffn: tuple[float, ...] | None = None
-    """Shares of the hidden units, rising."""
-
+    """Shares of the hidden units."""
     resolution: int | None = None
-    """Pixels."""
-
     protocol: str | None = None
     feature: str | None = None
-
     also: tuple[str, ...] = ()
     """More datasets to evaluate the same heads on, such as ImageNetV2 for ImageNet-1K."""
-
     seed: int = 0
-
     allow_partial: bool = False
 
     @property
@@ -185,13 +172,11 @@ class Evaluator:
 
     def _datasets(self, job: Job) -> list[LabeledDataset]:
         """The dataset of a job, then those of --also; each is read once."""
-        found = []
         for text in (job.data, *job.also):
-            key = text, job.allow_partial
-            if key not in self.datasets:
-                self.datasets[key] = read_set(text, allow_partial=job.allow_partial)
-            found.append(self.datasets[key])
-        data, *also = found
+            if (text, job.allow_partial) not in self.datasets:
+                found = read_set(text, allow_partial=job.allow_partial)
+                self.datasets[text, job.allow_partial] = found
+        data, *also = (self.datasets[text, job.allow_partial] for text in (job.data, *job.also))
         kind = TASK_SPECS[job.task].kind
         if data.kind != kind:
             suited = ", ".join(task for task, spec in TASK_SPECS.items() if spec.kind == data.kind)
@@ -206,7 +191,7 @@ class Evaluator:
         training_split(data)
         for other in also:
             check_same_classes(other, data)
-        return found
+        return [data, *also]
 
     def _model(self, name: str) -> FrozenModel:
         """A model; the ones used last stay in memory."""
@@ -221,17 +206,18 @@ class Evaluator:
 
     def _probes(self, job: Job, data: LabeledDataset) -> list[Probe]:
         """The models of a job with their protocols."""
-        asked: list[tuple[Role, str | None]] = [("model", job.model), ("teacher", job.teacher)]
+        if job.resolution is not None and job.resolution < 1:
+            raise ProbeError(f"resolution is {job.resolution}; it must be >= 1.")
+        asked: list[tuple[Role, str]] = [("model", job.model)]
+        asked += [] if job.teacher is None else [("teacher", job.teacher)]
         asked += [("baseline", name) for name in job.baseline]
         named = job.protocol or default_protocol(job.task, job.data)
         protocol, found = find_protocol(job.task, named, data), []
-        sha256 = protocol.sha256()
         for role, name in asked:
-            if name is not None:
-                model = self._model(name)
-                settings = model.settings(job.budgets, job.ffn)
-                adapted = adapt(protocol, model, job.resolution, job.feature)
-                found.append(Probe(role, name, model, settings, adapted, sha256))
+            model = self._model(name)
+            settings = model.settings(job.budgets, job.ffn)
+            adapted = adapt(protocol, model, job.resolution, job.feature)
+            found.append(Probe(role, name, model, settings, adapted, protocol.sha256()))
         return found
 
     def _identity(
@@ -292,7 +278,7 @@ def with_costs(rows: Sequence[Row], probes: Sequence[Probe], rounds: int) -> lis
 
     Models that were asked for at one resolution are timed in turns; 0 rounds leave times out.
     """
-    costs: dict[tuple[str, Setting], tuple[float | None, float | None]] = {}
+    costs: dict[tuple[str, Setting], dict[str, Any]] = {}
     for resolution in dict.fromkeys(probe.protocol.resolution or 0 for probe in probes):
         timed = {
             (probe.name, setting): probe
@@ -305,13 +291,9 @@ def with_costs(rows: Sequence[Row], probes: Sequence[Probe], rounds: int) -> lis
             pairs = [(probe.model, setting) for (_, setting), probe in timed.items()]
             times = time_models(pairs, (resolution, resolution), rounds)
         for ((name, setting), probe), time in zip(timed.items(), times, strict=True):
-            sides = (probe.resolution, probe.resolution)
-            costs[name, setting] = time, probe.model.gflops(sides, setting)
-    found = []
-    for row in rows:
-        milliseconds, gflops = costs[row.model, row.setting]
-        found.append(replace(row, milliseconds=milliseconds, gflops=gflops))
-    return found
+            gflops = probe.model.gflops((probe.resolution, probe.resolution), setting)
+            costs[name, setting] = {"milliseconds": time, "gflops": gflops}
+    return [replace(row, **costs[row.model, row.setting]) for row in rows]
 
 
 def default_protocol(task: Task, data: str) -> str:

@@ -11,13 +11,13 @@
     resolution = 128
     seeds = [0, 1, 2]
 
-A field of a job that `LISTS` names may be a list; every combination is then a job. A job that
+A field of a job that `PRODUCT` names may be a list; every combination is then a job. A job that
 cannot be run, for example because its dataset is missing, does not stop the others.
 """
 
 import itertools
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,53 +26,39 @@ from veca.probe.rows import TASKS, Row
 from veca.probe.run import Evaluator, Job
 from veca.runtime import VecaError
 
-LISTS = ("task", "data", "model", "protocol", "resolution", "seed")
+FIELDS: Mapping[str, type] = {
+    "task": str,
+    "data": str,
+    "model": str,
+    "teacher": str,
+    "protocol": str,
+    "feature": str,
+    "resolution": int,
+    "seed": int,
+    "allow_partial": bool,
+    "baseline": str,
+    "also": str,
+    "budgets": int,
+    "ffn": float,
+}
+"""The fields of a job."""
+
+REQUIRED = ("task", "data", "model")
+
+PRODUCT = ("task", "data", "model", "protocol", "resolution", "seed")
 """Fields of which a list means several jobs."""
+
+LISTS = ("baseline", "also", "budgets", "ffn")
+"""Fields with a list within one job."""
 
 ALIASES = {"resolutions": "resolution", "seeds": "seed"}
 """Fields by the names of the command's flags."""
 
-NUMBERS = ("budgets", "ffn")
-"""Fields with a list of numbers within one job, whose heads are fitted together."""
-
-TEXTS = ("baseline", "also")
-"""Fields with a list of texts within one job; a single baseline needs no list."""
-
-REQUIRED = ("task", "data", "model")
+KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 class SuiteError(VecaError, ValueError):
     """A suite that cannot be run."""
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_int(value: object, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
-
-
-RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "task": (TASKS.__contains__, f"one of {', '.join(TASKS)}, or a list of them"),
-    "data": (_is_text, "a folder or NAME=FOLDER, or a list of them"),
-    "model": (_is_text, "the name of a model, or a list of them"),
-    "teacher": (_is_text, "the name of a model"),
-    "baseline": (_is_text, "the name of a model, or a list of them"),
-    "budgets": (_is_int, "a list of whole numbers above 0, such as [8, 64]"),
-    "ffn": (_is_share, "a list of shares up to 1, such as [0.25, 1.0]"),
-    "resolution": (_is_int, "a whole number of pixels above 0, or a list of them"),
-    "protocol": (_is_text, "the name of a protocol, or a list of them"),
-    "feature": (_is_text, "the name of a feature"),
-    "also": (_is_text, "a list of datasets, each NAME=FOLDER"),
-    "seed": (lambda value: _is_int(value, 0), "a whole number >= 0, or a list of them"),
-    "allow_partial": (lambda value: isinstance(value, bool), "true or false"),
-}
-"""The fields of a job: which values each may have, and a description."""
 
 
 def read_suite(path: Path) -> list[Job]:
@@ -104,9 +90,9 @@ def _fields(entry: object, where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in entry.items():
         own = ALIASES.get(name, name.replace("-", "_"))
-        if own not in RULES or own in found:
+        if own not in FIELDS or own in found:
             problem = "twice" if own in found else f"as the unknown field {name!r}"
-            raise SuiteError(f"{where} has {own} {problem}; the fields are {', '.join(RULES)}.")
+            raise SuiteError(f"{where} has {own} {problem}; the fields are {', '.join(FIELDS)}.")
         found[own] = value
     return found
 
@@ -116,25 +102,29 @@ def _expand(fields: Mapping[str, Any], where: str) -> Iterator[Job]:
     for name in REQUIRED:
         if name not in fields:
             raise SuiteError(f"{where} has no {name}; add it there or to [defaults].")
-    listed = [
-        value if isinstance(value, list) and value and name in LISTS else [value]
+    choices = [
+        value if isinstance(value, list) and value and name in PRODUCT else [value]
         for name, value in fields.items()
     ]
-    for values in itertools.product(*listed):
+    for values in itertools.product(*choices):
         given = zip(fields, values, strict=True)
         yield Job(**{name: _checked(name, value, where) for name, value in given})
 
 
 def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - whatever the file has
-    """A valid value of a field; numbers of a list are sorted."""
-    fits, allowed = RULES[name]
-    single = name not in (*NUMBERS, *TEXTS) or (name == "baseline" and isinstance(value, str))
-    values = [value] if single else value
-    if not isinstance(values, list) or not values or not all(map(fits, values)):
-        raise SuiteError(f"{where}: {name} is {value!r}; it must be {allowed}.")
-    if name in NUMBERS:
-        return tuple(sorted({float(item) if name == "ffn" else item for item in values}))
-    return tuple(dict.fromkeys(values)) if name in TEXTS else value
+    """A valid value of a field; texts of a list stay in their order, numbers are sorted."""
+    kind = FIELDS[name]
+    values = value if name in LISTS and isinstance(value, list) else [value]
+    allowed = (int, float) if kind is float else (kind,)
+    if not values or "" in values or any(type(one) not in allowed for one in values):
+        several = ", or a list of them" if name in (*PRODUCT, *LISTS) else ""
+        raise SuiteError(f"{where}: {name} is {value!r}; it must be {KINDS[kind]}{several}.")
+    if name == "task" and value not in TASKS:
+        raise SuiteError(f"{where}: task is {value!r}; it must be one of {', '.join(TASKS)}.")
+    if name not in LISTS:
+        return value
+    found = dict.fromkeys(map(kind, values))
+    return tuple(found) if kind is str else tuple(sorted(found))
 
 
 class Outcome(NamedTuple):
@@ -174,14 +164,6 @@ def run_suite(jobs: Sequence[Job], folder: Path, evaluator: Evaluator) -> Outcom
     return outcome
 
 
-def is_done(expected: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> bool:
-    """Whether a report has all rows of a job."""
-    return all(
-        any(all(getattr(row, name) == value for name, value in one.items()) for row in rows)
-        for one in expected
-    )
-
-
 def _states(
     jobs: Sequence[Job], folder: Path, evaluator: Evaluator
 ) -> list[tuple[bool, str | None]]:
@@ -195,3 +177,11 @@ def _states(
             evaluator.ctx.log(f"{job.name}: cannot be run: {error}")
             found.append((False, str(error)))
     return found
+
+
+def is_done(expected: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> bool:
+    """Whether a report has all rows of a job."""
+    return all(
+        any(all(getattr(row, name) == value for name, value in one.items()) for row in rows)
+        for one in expected
+    )
