@@ -5,13 +5,13 @@ PYTHON ?= python3.11 python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed
+DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed,docs
 AT_ONCE := -n auto --maxprocesses 8 --dist worksteal
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick bench test check format slow kills clean
+.PHONY: help demo quick bench docs test check format slow kills clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ quick: $(VENV)/.ready-samples,teachers ## A student from scratch in about five m
 bench: $(DEV) ## VECA beside its rivals, as in docs/results: about 40 minutes
 	$(BIN)/veca bench --model small --resolutions 256,512,1024,2048 --budgets 8,16,32,64 \
 	    --ffn 0.25,1.0 --batch 1 --threads 2 --rounds 9 --seconds 5 --max-seconds 600 --out build/bench
+
+docs: $(VENV)/.ready-docs ## The site: build/docs/index.html
+	$(BIN)/sphinx-build -W --keep-going -q -d build/doctrees docs build/docs
 
 # One thread for each of the processes that test.
 test: export OMP_NUM_THREADS = 1
