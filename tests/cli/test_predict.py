@@ -24,7 +24,7 @@ from veca.cli.main import main
 from veca.data.images import decode
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import Split
-from veca.probe.features import CropConfig, extract_image_features
+from veca.probe.features import extract_image_features
 from veca.probe.heads import SavedHead, load_head, save_head
 from veca.probe.linear import LinearHead
 from veca.probe.models import PixelModel
@@ -92,8 +92,8 @@ def test_a_large_photograph_is_preprocessed_as_test_images_were(
     table.add_file(str(path), path.stat().st_size)
     split = Split(name="test", images=table.table(), keys=("large.jpg",))
     model = PixelModel(torch.device("cpu"))
-    plan = CropConfig(resolution=16, resize_ratio=1.0)
-    found = extract_image_features(model, (Setting(),), split, plan, context_in(folder / "cache"))
+    ctx = context_in(folder / "cache")
+    found = extract_image_features(model, (Setting(),), split, ctx, resolution=16, resize_ratio=1.0)
     shares = LinearHead(**tensors).probabilities(found[Setting()])[0].tolist()
     assert {one["label"]: one["score"] for one in labels} == dict(
         zip(head.classes, shares, strict=True)

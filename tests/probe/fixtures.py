@@ -23,10 +23,10 @@ from tests.data.pictures import write_pictures
 from tests.weights.models import trained_model
 from veca.data.listing import TableBuilder
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset, Split
-from veca.probe import features, protocols
+from veca.probe import protocols
 from veca.probe import protocols as dense_protocols
-from veca.probe.feature_cache import RunContext
-from veca.probe.features import CropConfig, InferenceConfig, Variant
+from veca.probe.feature_cache import RunContext, Variant
+from veca.probe.features import InferenceConfig
 from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.protocols import (
     DenseKnnProtocol,
@@ -188,7 +188,6 @@ def by_setting(found: Iterable[ProbeResult]) -> dict[tuple[Setting, int], ProbeR
 
 
 SIDE = 16
-CENTER = CropConfig(resolution=SIDE)
 SETTINGS = (Setting(2), Setting(4, 0.5), Setting(8))
 WHOLE_IMAGES = InferenceConfig(short_side=SIDE, stride=4)
 VARIANTS = (Variant(SETTINGS[0]),)
@@ -249,11 +248,6 @@ def image_split(folder: Path, count: int = 11) -> Split:
         keys=tuple(path.name for path in paths),
         labels=np.arange(count) % 3,
     )
-
-
-def use_small_chunks() -> None:
-    """Chunks of 4 images in this process, so that few images make several."""
-    features.IMAGE_CHUNK = features.MAP_CHUNK = 4
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

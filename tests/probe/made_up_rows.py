@@ -12,10 +12,8 @@ from veca.probe.bootstrap import compare_to_baseline
 from veca.probe.metrics import (
     PER_IMAGE,
     depth_metrics,
-    intersections,
     segmentation_metrics,
     top1,
-    unions,
 )
 from veca.probe.rows import Row
 from veca.runtime.tensors import save_tensors
@@ -117,6 +115,12 @@ def class_row(folder: Path, right: Tensor, **changes: Any) -> Row:
     return found
 
 
+def pixel_counts_of(confusion: Tensor) -> Tensor:
+    """The counts (..., 3, K) of `pixel_counts`, from confusion matrices."""
+    correct, true = confusion.diagonal(dim1=-2, dim2=-1), confusion.sum(-1)
+    return torch.stack((correct, true + confusion.sum(-2) - correct, true), -2)
+
+
 def mask_row(folder: Path, counts: Tensor, **changes: Any) -> Row:
     """A row of segmentation with these counts of pixels in each image, and its per-image file."""
     known: dict[str, Any] = {
@@ -124,9 +128,10 @@ def mask_row(folder: Path, counts: Tensor, **changes: Any) -> Row:
         "counts": {"train": 9, "test": len(counts)}, "data_sha256": "6" * 64,
         "data_facts": {"scored": [CLASSES[number] for number in SCORED]},
     }  # fmt: skip
-    metrics = segmentation_metrics(counts.sum(0), CLASSES, SCORED)
+    metrics = segmentation_metrics(pixel_counts_of(counts.sum(0)), CLASSES, SCORED)
     found = row(metric="miou", value=metrics["miou"], **known | changes)
-    tensors = {"intersections": intersections(counts), "unions": unions(counts)}
+    correct, union, _ = pixel_counts_of(counts).unbind(-2)
+    tensors = {"intersections": correct.contiguous(), "unions": union}
     write_per_image(folder, found, tensors, SCORED)
     return found
 
@@ -137,7 +142,8 @@ def depth_row(folder: Path, errors: np.ndarray, **changes: Any) -> Row:
         "task": "depth", "data": "rooms", "protocol": "small", "feature": "patches", "unit": "m",
         "counts": {"train": 9, "test": len(errors)}, "data_sha256": "7" * 64,
     }  # fmt: skip
-    found = row(metric="rmse", value=depth_metrics(errors)["rmse"], **known | changes)
+    rmse = depth_metrics(torch.from_numpy(errors))["rmse"]
+    found = row(metric="rmse", value=rmse, **known | changes)
     tensors = {name: torch.from_numpy(errors[:, at].copy()) for at, name in enumerate(PER_IMAGE)}
     write_per_image(folder, found, tensors)
     return found

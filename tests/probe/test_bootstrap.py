@@ -27,6 +27,7 @@ from tests.probe.made_up_rows import (
     errors_of,
     every_task,
     mask_row,
+    pixel_counts_of,
     row,
     write_per_image,
 )
@@ -45,9 +46,7 @@ from veca.probe.bootstrap import (
 from veca.probe.metrics import (
     PER_IMAGE,
     depth_metrics,
-    intersections,
     segmentation_metrics,
-    unions,
 )
 from veca.probe.report import comparison_lines
 from veca.probe.rows import CLASS_TASKS, Row, mean_over_seeds
@@ -85,7 +84,7 @@ def test_paired_images_show_a_difference_that_lies_within_both_intervals() -> No
 
 def iou(counts: torch.Tensor, chosen: list[int]) -> PerImage:
     """The mean over some classes, from confusion matrices (seeds, images, K, K)."""
-    inside, around = intersections(counts), unions(counts)
+    inside, around, _ = pixel_counts_of(counts).unbind(-2)
     return PerImage(
         100 * inside.double().numpy()[..., chosen], around.double().numpy()[..., chosen]
     )
@@ -126,7 +125,7 @@ def test_a_mean_is_that_of_the_images_that_were_drawn(
     if without[places].all():
         assert math.isnan(found)
     else:
-        expected = [depth_metrics(one[places])["rmse"] for one in errors]
+        expected = [depth_metrics(torch.from_numpy(one[places]))["rmse"] for one in errors]
         assert found == pytest.approx(np.mean(expected), rel=1e-12)
 
 
@@ -144,7 +143,9 @@ def test_mean_iou_is_that_of_the_images_that_were_drawn(
     drawn = [image for image, often in enumerate(times) for _ in range(often)]
     expected = miou_by_definition(counts, drawn, chosen)
     assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
-    reported = segmentation_metrics(counts[0].sum(0), NAMES, chosen).get("miou", math.nan)
+    reported = segmentation_metrics(pixel_counts_of(counts[0].sum(0)), NAMES, chosen).get(
+        "miou", math.nan
+    )
     assert iou(counts[:1], chosen).value == pytest.approx(reported, rel=1e-12, nan_ok=True)
 
 

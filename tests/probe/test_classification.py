@@ -23,8 +23,8 @@ from veca.probe.classification import (
     evaluate_logistic,
     labels_of,
 )
-from veca.probe.feature_cache import FeatureCache, RunContext
-from veca.probe.features import CachedFeatures, CropConfig, extract_image_features
+from veca.probe.feature_cache import RunContext
+from veca.probe.features import CachedFeatures, extract_image_features
 from veca.probe.linear import LinearHead
 from veca.probe.metrics import classification_metrics, mean_average_precision
 from veca.probe.protocols import (
@@ -36,6 +36,7 @@ from veca.probe.protocols import (
     ProtocolError,
 )
 from veca.probe.rows import ProbeResult, Setting
+from veca.runtime.shards import ShardStore
 
 SETTINGS = (Setting(2), Setting(8))
 NEAR = KnnProtocol(name="k", resolution=16, ks=(3, 10, 200))
@@ -97,8 +98,8 @@ def features_of(
     split: Split, ctx: RunContext, protocol: Protocols, feature: Any = "image"
 ) -> CachedFeatures:
     """The center crops of a split."""
-    crops = CropConfig(resolution=16, resize_ratio=protocol.resize_ratio)
-    return extract_image_features(CellModel(), SETTINGS, split, crops, ctx).select(feature)
+    shown = {"resolution": 16, "resize_ratio": protocol.resize_ratio, "feature": feature}
+    return extract_image_features(CellModel(), SETTINGS, split, ctx, **shown)
 
 
 def brute_votes(train: Tensor, labels: Tensor, test: Tensor, k: int) -> Tensor:
@@ -197,7 +198,7 @@ def test_each_split_has_the_features_of_one_setting_in_memory(
     read, alive = list[weakref.ref[Tensor]](), list[int]()
     reads = CachedFeatures._read
 
-    def watched(self: CachedFeatures, cache: FeatureCache) -> Tensor:
+    def watched(self: CachedFeatures, cache: ShardStore) -> Tensor:
         found = reads(self, cache)
         read.append(weakref.ref(found))
         gc.collect()

@@ -34,6 +34,7 @@ from veca.probe.dense import (
     Candidate,
     DenseHead,
     NormalizedHead,
+    Scores,
     SyncedBatchNorm,
     beta1_at,
     drop_channels,
@@ -56,7 +57,7 @@ from veca.probe.protocols import (
     SegmentationProtocol,
 )
 from veca.probe.rows import ProbeResult, Setting
-from veca.probe.segmentation import SegmentationScores, SegmentationTask, evaluate_segmentation
+from veca.probe.segmentation import SegmentationTask, evaluate_segmentation
 from veca.runtime.device import seed_for
 from veca.runtime.distributed import VARIABLES, Ranks
 
@@ -98,7 +99,8 @@ def fitted(
 ) -> dict[Candidate, DenseHead]:
     """Heads on made-up features."""
     task = SegmentationTask(data, protocol)
-    return fit_heads(task, ColorModel(), (FEW, ALL), stream(), seed, ctx)
+    batches = itertools.islice(stream(), protocol.steps)
+    return fit_heads(task, ColorModel(), (FEW, ALL), batches, seed, ctx)
 
 
 def joined(features: FrozenFeatures, append: bool) -> Tensor:
@@ -230,36 +232,29 @@ def test_dropout_keeps_the_mean_and_follows_from_the_seed() -> None:
     assert not torch.equal(mask, drop_channels(200, 300, 0.1, seed=1))
 
 
-def test_initial_weights_are_small_and_follow_from_the_seed() -> None:
-    head = NormalizedHead(200, 300, 300, seed=4)
-    assert float(head.weight.detach().std()) == pytest.approx(0.01, rel=0.02)
-    assert not head.bias.any()
-    assert torch.equal(head.weight, NormalizedHead(200, 300, 300, seed=4).weight)
+PAPER, DINOV3 = SEGMENTATION_PAPER, SEGMENTATION_DINOV3
 
 
-def test_the_polynomial_schedule_falls_to_its_end() -> None:
-    paper = SEGMENTATION_PAPER
-    assert lr_at(paper, 0.01, 0) == pytest.approx(0.01)
-    assert lr_at(paper, 0.01, paper.steps // 2) == pytest.approx(1e-4 + 0.0099 * 0.5**0.9)
-    assert lr_at(paper, 0.01, paper.steps) == pytest.approx(1e-4)
-    assert lr_at(paper, 1e-5, 0) == pytest.approx(1e-5)  # below the end
-
-
-def test_the_cosine_of_dinov3_continues_slightly_below_the_peak() -> None:
-    dinov3 = SEGMENTATION_DINOV3
-    assert lr_at(dinov3, 1e-3, 0) == 0
-    warm = 1e-3 * 1_499 / 1_500 * (1 - 1_499 / 40_000)
-    assert lr_at(dinov3, 1e-3, 1_499) == pytest.approx(warm)
-    after = 0.5e-3 * (1 + math.cos(math.pi * 1_501 / 40_000))
-    assert lr_at(dinov3, 1e-3, 1_500) == pytest.approx(after)
-    assert lr_at(dinov3, 1e-3, 39_999) == pytest.approx(0, abs=1e-12)
-
-
-def test_one_cycle_starts_at_a_thousandth_and_ends_at_a_25000th() -> None:
-    assert lr_at(DEPTH_DINOV3, 3e-4, 0) == pytest.approx(3e-7)
-    warm = 3e-7 + 0.5 * 3e-4 * (1 + math.cos(math.pi / 6)) * 0.5
-    assert lr_at(DEPTH_DINOV3, 3e-4, 6_400) == pytest.approx(warm)
-    assert lr_at(DEPTH_DINOV3, 3e-4, 38_400) == pytest.approx(3e-4 / 25_000)
+@pytest.mark.parametrize(
+    ("protocol", "peak", "step", "expected"),
+    [
+        (PAPER, 0.01, 0, 0.01),
+        (PAPER, 0.01, PAPER.steps // 2, 1e-4 + 0.0099 * 0.5**0.9),
+        (PAPER, 0.01, PAPER.steps, 1e-4),
+        (PAPER, 1e-5, 0, 1e-5),  # below the end
+        (DINOV3, 1e-3, 0, 0),
+        (DINOV3, 1e-3, 1_499, 1e-3 * 1_499 / 1_500 * (1 - 1_499 / 40_000)),
+        (DINOV3, 1e-3, 1_500, 0.5e-3 * (1 + math.cos(math.pi * 1_501 / 40_000))),
+        (DINOV3, 1e-3, 39_999, 0),
+        (DEPTH_DINOV3, 3e-4, 0, 3e-7),
+        (DEPTH_DINOV3, 3e-4, 6_400, 3e-7 + 0.5 * 3e-4 * (1 + math.cos(math.pi / 6)) * 0.5),
+        (DEPTH_DINOV3, 3e-4, 38_400, 3e-4 / 25_000),
+    ],
+)
+def test_learning_rates_follow_the_formulas_of_their_sources(
+    protocol: DenseProtocol, peak: float, step: int, expected: float
+) -> None:
+    assert lr_at(protocol, peak, step) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -285,18 +280,12 @@ class FavoriteTask(SegmentationTask):
     def __init__(self, data: LabeledDataset, protocol: SegmentationProtocol, favorite: int) -> None:
         super().__init__(data, protocol)
         self.favorite = favorite
-        self.evaluated: list[int] = []
-        """Sizes of the splits of all scores."""
+        self.validated: list[int] = []
+        """Sizes of the splits that heads were chosen on."""
 
-    def scores(self, num_images: int) -> SegmentationScores:
-        favorite, number = self.favorite, len(self.evaluated)
-
-        class Scores(SegmentationScores):
-            def selection_metric(self) -> float:
-                return float(number % 4 == favorite)
-
-        self.evaluated.append(num_images)
-        return Scores(num_images, self.data)
+    def selection_metric(self, scores: Scores) -> float:
+        self.validated.append(len(scores["pixels"]))
+        return float(len(self.validated) - 1 == self.favorite)
 
 
 CHOICE = replace(
@@ -318,7 +307,7 @@ def test_the_paper_chooses_the_step_on_the_test_split(
 ) -> None:
     task = FavoriteTask(data, replace(CHOICE, selection="test-best-step"), favorite)
     found = chosen(task, ctx)[ALL, 0]
-    assert task.evaluated == [5] * 4
+    assert task.validated == [5] * 4
     assert found.chosen == {"rate": rate, "step": step}
     assert found.counts["train"] == 9
 
@@ -328,7 +317,7 @@ def test_learning_rates_are_chosen_on_training_images_that_the_head_never_sees(
 ) -> None:
     task = FavoriteTask(data, replace(CHOICE, held_out_share=0.3), 3)
     found = chosen(task, ctx)[ALL, 0]
-    assert task.evaluated == [3] * 4 + [5]
+    assert task.validated == [3] * 4
     assert found.chosen == {"rate": 0.1, "step": 6}
     assert found.counts["train"] == 6
 
@@ -339,7 +328,7 @@ def test_a_validation_split_is_chosen_on_if_there_is_one(
     val: Split = dense_split(tmp_path / "pictures", "dev", "masks", range(80, 82))
     task = FavoriteTask(replace(data, val=val), CHOICE, 0)
     assert chosen(task, ctx)[ALL, 0].counts["train"] == 9
-    assert task.evaluated == [2] * 4 + [5]
+    assert task.validated == [2] * 4
 
 
 def test_without_a_selection_the_last_step_is_reported(
@@ -347,7 +336,7 @@ def test_without_a_selection_the_last_step_is_reported(
 ) -> None:
     task = FavoriteTask(data, replace(SMALL, steps=6, num_validations=2), 0)
     found = chosen(task, ctx, (0, 1))
-    assert task.evaluated == [5, 5]
+    assert not task.validated
     assert {one.chosen["step"] for one in found.values()} == {6}
 
 

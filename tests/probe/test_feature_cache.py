@@ -6,9 +6,11 @@ How chunks are written, verified and locked is proved in `tests/runtime/test_sha
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.data.pictures import encoded, write_shard
+from tests.data.pictures import encoded, small_model, write_shard
 from tests.probe.fixtures import (
-    CENTER,
+    CPU,
     SETTINGS,
+    SIDE,
     VARIANTS,
     WHOLE_IMAGES,
     CellModel,
@@ -33,72 +36,69 @@ from tests.probe.fixtures import (
 from veca.data.images import DataError
 from veca.data.listing import RAW_SUFFIX, TableBuilder
 from veca.data.sets.dataset import Split
+from veca.probe import feature_cache as module
 from veca.probe import features
 from veca.probe.feature_cache import (
     SAMPLED_FILES,
-    FeatureCache,
-    Group,
+    Variant,
     cache_key,
     fill_cache,
-    item_name,
+    map_settings,
+    read_in_workers,
 )
 from veca.probe.features import extract_image_features, extract_patch_features
-from veca.probe.models import ProbeError
-from veca.runtime.distributed import VARIABLES
+from veca.probe.models import ProbeError, VecaModel
+from veca.probe.rows import Setting
+from veca.runtime.distributed import VARIABLES, Ranks
+from veca.runtime.shards import ShardStore
 
 ROOT = Path(__file__).parents[2]
-COUNT, CHUNK = 11, 4
 
 
-class Squares:
-    """Computes the square of each item, times 10 for the second cache."""
+def fill_squares(folder: Path, *names: str) -> tuple[list[ShardStore], list[range]]:
+    """Caches of the squares of 11 items, times 10 for the second one, and what was computed."""
+    caches = [ShardStore(folder, {"name": n}, count=11, chunk_size=4) for n in names]
+    variants = [Variant(setting) for setting in SETTINGS]
+    computed: list[range] = []
 
-    def __init__(self) -> None:
-        self.groups: list[Group] = []
+    def forward(items: range, squares: list[int], variant: Variant) -> dict[str, Tensor]:
+        computed.append(items)
+        scale = 10 ** variants.index(variant)
+        maps = {f"{item}/map": torch.ones(item, 2) for item in items}
+        return {"square": scale * torch.tensor(squares)[:, None], **maps}
 
-    def __call__(self, groups: Sequence[Group]) -> Generator[list[dict[str, Tensor]], None, None]:
-        self.groups = list(groups)
-        for items, caches in groups:
-            rows = torch.tensor([[float(item**2)] for item in items])
-            maps = {item_name(item, "map"): torch.ones(item, 2) for item in items}
-            yield [{"square": rows * 10**number, **maps} for number in caches]
-
-
-def caches_in(folder: Path, *names: str) -> list[FeatureCache]:
-    return [FeatureCache(folder, {"name": n}, count=COUNT, chunk_size=CHUNK) for n in names]
+    fill_cache(
+        CellModel(),
+        dict(zip(variants, caches, strict=False)),
+        3,
+        lambda items: [item**2 for item in items],
+        forward,
+        context_in(folder),
+    )
+    return caches, computed
 
 
 def test_caches_are_filled_in_one_pass_and_groups_do_not_depend_on_what_is_there(
     tmp_path: Path,
 ) -> None:
-    first, later = Squares(), Squares()
-    fill_cache(caches_in(tmp_path, "one"), 3, first, context_in(tmp_path))
-    assert [group.items for group in first.groups] == [
-        range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 11),
-    ]  # fmt: skip
-    one, two = caches_in(tmp_path, "one", "two")
-    two_files = [two.path(chunk) for chunk in range(3)]
-    fill_cache([one, two], 3, later, context_in(tmp_path))
-    assert {group.caches for group in later.groups} == {(1,)}
-    assert one.stack("square").flatten().tolist() == [item**2 for item in range(COUNT)]
-    assert two.stack("square").flatten().tolist() == [10 * item**2 for item in range(COUNT)]
-    assert two.item(5, ["map"])[0].shape == (5, 2)
+    groups = [range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 11)]
+    assert fill_squares(tmp_path, "one")[1] == groups
+    (one, two), computed = fill_squares(tmp_path, "one", "two")
+    assert computed == groups
+    assert one.rows("square", np.arange(11)).flatten().tolist() == [item**2 for item in range(11)]
     assert two.rows("square", np.array([9, 0, 9])).flatten().tolist() == [810, 0, 810]
-    assert two.nbytes() == sum(path.stat().st_size for path in two_files)
+    with two.open(1) as file:
+        assert file.read("5/map").shape == (5, 2)
 
 
 def test_a_damaged_chunk_is_computed_again_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (cache,) = caches_in(tmp_path, "one")
-    fill_cache([cache], 2, Squares(), context_in(tmp_path))
-    before = files_in(tmp_path)
+    ((cache,), _), before = fill_squares(tmp_path, "one"), files_in(tmp_path)
     content = bytearray(cache.path(1).read_bytes())
     content[-1] ^= 4
     cache.path(1).write_bytes(content)
-    squares = Squares()
-    fill_cache(caches_in(tmp_path, "one"), 2, squares, context_in(tmp_path))
-    assert [group.items for group in squares.groups] == [range(4, 6), range(6, 8)]
+    assert fill_squares(tmp_path, "one")[1] == [range(4, 7), range(7, 8)]
     assert "chunk-00001.safetensors is computed again" in caplog.text
     assert files_in(tmp_path) == before
 
@@ -134,8 +134,8 @@ def test_a_key_depends_on_the_images_and_not_on_their_folder(tmp_path: Path) -> 
     other = moved(split, tmp_path / "here", tmp_path / "there")
     assert cache_key("x", other, model) == key
     assert cache_key("x", image_split(tmp_path / "few", 3), model) != key
-    turned = dataclasses.replace(split, keys=tuple(reversed(split.keys)))
-    assert cache_key("x", turned, model) != key
+    reordered = dataclasses.replace(split, keys=tuple(reversed(split.keys)))
+    assert cache_key("x", reordered, model) != key
     for name in other.keys:  # equal names and sizes, other content
         path = tmp_path / "there" / name
         path.write_bytes(path.read_bytes()[::-1])
@@ -188,25 +188,101 @@ def test_a_context_needs_a_batch(tmp_path: Path, wrong: dict[str, Any]) -> None:
         context_in(tmp_path, **wrong)
 
 
+def tripled(number: int) -> int:
+    if number == 7:
+        raise ValueError("seven cannot be tripled")
+    if number == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 3 * number
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_come_in_order_and_errors_in_their_own_words(num_workers: int) -> None:
+    assert list(read_in_workers(tripled, [1, 2, 3, 4], num_workers)) == [3, 6, 9, 12]
+    with pytest.raises(DataError, match=r"^seven cannot be tripled$"):
+        list(read_in_workers(tripled, [1, 7], num_workers))
+    if num_workers:
+        with pytest.raises(DataError, match=r"was killed .*run the same command again with fewer"):
+            list(read_in_workers(tripled, [1, 9], num_workers))
+
+
+@pytest.fixture
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "usable_processors", lambda: 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_results_come_in_order_and_the_slowest_setting_starts_first() -> None:
+    started: list[Setting] = []
+
+    def work(variant: Variant) -> str:
+        started.append(variant.setting)
+        return variant.setting.label
+
+    model = CellModel()
+    model.kind = "teacher"  # one after the other
+    with map_settings(model, 4, 0) as run:
+        variants = [Variant(setting) for setting in (*SETTINGS, Setting())]
+        assert run(work, variants) == ["c2", "c4-f0.5", "c8", "whole"]
+    assert started == [SETTINGS[2], SETTINGS[1], SETTINGS[0], Setting()]
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_settings_of_our_models_run_in_parallel_and_share_the_threads() -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def work(_: object) -> int:
+        both.wait()  # one alone would wait forever
+        return torch.get_num_threads()
+
+    with map_settings(CellModel(), 2, 0) as run:
+        assert run(work, [Variant(setting) for setting in SETTINGS[:2]]) == [1, 1]
+    assert torch.get_num_threads() == 2
+    with map_settings(CellModel(), 2, 0) as run, pytest.raises(ZeroDivisionError):
+        run(lambda _: 1 // 0, [Variant(setting) for setting in SETTINGS[:2]])
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_a_model_gives_the_same_bits_alone_and_in_parallel() -> None:
+    model = VecaModel(small_model(), CPU, name="small", digest=None)
+    images, settings = torch.randint(0, 256, (4, 3, 32, 32)).byte(), model.settings(None, None)
+    torch.set_num_threads(1)
+    wanted = [model.extract(images, setting) for setting in settings]
+    torch.set_num_threads(2)
+    variants = [Variant(setting) for setting in settings]
+    with map_settings(model, 2, 0) as run:
+        for _ in range(10):
+            found = run(lambda variant: model.extract(images, variant.setting), variants)
+            for one, other in zip(found, wanted, strict=True):
+                assert torch.equal(one.patches, other.patches)
+                assert torch.equal(one.image, other.image)
+
+
 FILL = """
-import sys
+import os, sys
 from pathlib import Path
-from tests.probe.fixtures import *
-from veca.probe.features import extract_image_features, extract_patch_features
+from tests.probe.test_feature_cache import fill
 from veca.runtime.distributed import init_distributed
 
-use_small_chunks()
-folder, die_at = Path(sys.argv[1]), int(sys.argv[2])
 with init_distributed("cpu") as ranks:
+    views, total = fill(Path(sys.argv[1]), ranks, int(sys.argv[2]))
+    os.write(1, f"rank {ranks.rank} views {views} sum {total}\\n".encode())  # in one piece
+"""
+
+
+def fill(folder: Path, ranks: Ranks, die_at: int = 0) -> tuple[int, float]:
+    """Fill the caches of a folder; return the views that were computed and the sum of vectors."""
+    features.IMAGE_CHUNK = features.MAP_CHUNK = 4
     split, model = image_split(folder / "pictures", 16), CellModel(die_at=die_at)
     ranks.barrier()
     ctx = context_in(folder / "cache", ranks, num_workers=1)
-    found = extract_image_features(model, SETTINGS, split, CENTER, ctx)
+    found = extract_image_features(model, SETTINGS, split, ctx, resolution=SIDE)
     extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
-    total = sum(found[setting].sum().item() for setting in SETTINGS)
-    line = f"rank {ranks.rank} views {sum(model.asked.values())} sum {total}\\n"
-    print(line, end="", flush=True)  # in one piece: two write
-"""
+    return sum(model.asked.values()), sum(found[setting].sum().item() for setting in SETTINGS)
 
 
 def run(folder: Path, *start: str, die_at: int = 0) -> "subprocess.CompletedProcess[str]":
@@ -231,42 +307,25 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "MAP_CHUNK", 4)
 
 
-def undisturbed(folder: Path) -> tuple[dict[str, bytes], float]:
-    """The caches as one process fills them, and the sum of their vectors."""
-    split, model, ctx = (
-        image_split(folder / "pictures", 16),
-        CellModel(),
-        context_in(folder / "cache"),
-    )
-    found = extract_image_features(model, SETTINGS, split, CENTER, ctx)
-    extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
-    return files_in(folder / "cache"), sum(found[key].sum().item() for key in SETTINGS)
-
-
 @pytest.mark.usefixtures("small_chunks")
 def test_a_killed_run_continues_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    wanted, _ = undisturbed(tmp_path / "undisturbed")
+    alone = Ranks(device=CPU)
+    assert fill(tmp_path / "undisturbed", alone)[0] == 16 * (len(SETTINGS) + 1)
     killed = run(tmp_path / "killed", die_at=8)
     assert killed.returncode == -9, killed.stderr
     left = [name for name in files_in(tmp_path / "killed" / "cache") if "chunk" in name]
     assert len(left) == 2 * len(SETTINGS)  # the third chunk of each was under way
-
-    split, model = image_split(tmp_path / "killed" / "pictures", 16), CellModel()
-    ctx = context_in(tmp_path / "killed" / "cache")
-    extract_image_features(model, SETTINGS, split, CENTER, ctx)
-    assert model.asked == dict.fromkeys(SETTINGS, 8)
-    extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
-    assert files_in(tmp_path / "killed" / "cache") == wanted
+    assert fill(tmp_path / "killed", alone)[0] == 8 * len(SETTINGS) + 16
+    assert files_in(tmp_path / "killed" / "cache") == files_in(tmp_path / "undisturbed" / "cache")
 
 
 @pytest.mark.workers
 @pytest.mark.usefixtures("small_chunks")
 def test_two_ranks_see_each_image_once_and_write_what_one_does(tmp_path: Path) -> None:
-    wanted, total = undisturbed(tmp_path / "one")
+    views, total = fill(tmp_path / "one", Ranks(device=CPU))
     options = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = run(tmp_path / "two", *options)
     assert done.returncode == 0, done.stderr
-    views = 16 * (len(SETTINGS) + 1) // 2
     lines = sorted(done.stdout.splitlines())
-    assert lines == [f"rank {rank} views {views} sum {total}" for rank in range(2)]
-    assert files_in(tmp_path / "two" / "cache") == wanted
+    assert lines == [f"rank {rank} views {views // 2} sum {total}" for rank in range(2)]
+    assert files_in(tmp_path / "two" / "cache") == files_in(tmp_path / "one" / "cache")

@@ -1,12 +1,9 @@
 """Features are those of the crops, computed once, whatever the batch, workers or earlier runs."""
 
 import itertools
-import os
 import random
-import signal
 import tarfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +16,11 @@ from PIL import Image
 from torch import Tensor
 
 from tests.data.corpus import photo
-from tests.data.pictures import saved_model, small_model
+from tests.data.pictures import saved_model
 from tests.probe.fixtures import (
     ALL,
     ALONE,
     AUGMENT,
-    CENTER,
     CPU,
     FEW,
     SETTINGS,
@@ -42,35 +38,28 @@ from veca.data.images import DataError, decode, image_from_array
 from veca.data.listing import TableBuilder, members
 from veca.data.sets.dataset import Split
 from veca.probe import features
-from veca.probe.feature_cache import RunContext, load_target
+from veca.probe.feature_cache import RunContext, Variant
 from veca.probe.features import (
     CROP_AREA,
     FEATURES,
-    CachedCrops,
-    CropConfig,
-    CropSource,
-    CropTransform,
+    CachedFeatures,
     DenseBatch,
     InferenceConfig,
-    Pair,
-    Variant,
+    TrainingCrops,
     extract_image_features,
     extract_patch_features,
     extract_windows,
-    fresh_crops,
     load_image,
-    load_pair,
-    map_settings,
-    read_in_workers,
     select_feature,
     share_of_batch,
 )
-from veca.probe.models import FrozenFeatures, ProbeError, VecaModel, find_model
+from veca.probe.models import FrozenFeatures, FrozenModel, ProbeError, find_model
 from veca.probe.rows import Setting
-from veca.probe.transforms import DenseCrop, segmentation_crop
+from veca.probe.transforms import segmentation_crop
 from veca.runtime.distributed import Ranks
 
-RANDOM = CropConfig(resolution=SIDE, num_crops=3)
+CENTER: dict[str, Any] = {"resolution": SIDE}
+RANDOM: dict[str, Any] = {"resolution": SIDE, "num_crops": 3}
 EVERY = np.arange(6)
 SIDE_OF_CROPS = 32
 WHOLE = InferenceConfig(short_side=32, stride=8)
@@ -98,6 +87,17 @@ def ctx(tmp_path: Path) -> RunContext:
     return context_in(tmp_path / "cache")
 
 
+def vectors_of(
+    split: Split,
+    ctx: RunContext,
+    model: FrozenModel | None = None,
+    settings: Sequence[Setting] = SETTINGS,
+    **crops: Any,
+) -> CachedFeatures:
+    """Image features, by default of center crops at all settings."""
+    return extract_image_features(model or CellModel(), settings, split, ctx, **CENTER | crops)
+
+
 def one_by_one(views: list[Tensor], setting: Setting) -> FrozenFeatures:
     """Features of views that go through the model alone."""
     found = [CellModel().extract(view[None], setting) for view in views]
@@ -107,20 +107,19 @@ def one_by_one(views: list[Tensor], setting: Setting) -> FrozenFeatures:
 def test_vectors_are_those_of_the_center_crops_at_each_setting(
     split: Split, ctx: RunContext
 ) -> None:
-    found = extract_image_features(CellModel(), SETTINGS, split, CENTER, ctx)
     views = [
         center_view(decode(split.image(index).name), SIDE, ViewConfig()) for index in range(11)
     ]
-    for setting in SETTINGS:
-        wanted = one_by_one(views, setting)
-        for feature in FEATURES:
-            vectors = found.select(feature)[setting]
-            torch.testing.assert_close(vectors, select_feature(wanted, feature))
+    for feature in FEATURES:
+        found = vectors_of(split, ctx, feature=feature)
+        for setting in SETTINGS:
+            wanted = one_by_one(views, setting)
+            torch.testing.assert_close(found[setting], select_feature(wanted, feature))
 
 
 def test_vectors_of_random_crops_are_ordered_crop_by_crop(split: Split, ctx: RunContext) -> None:
     setting = SETTINGS[0]
-    found = extract_image_features(CellModel(), [setting], split, RANDOM, ctx)
+    found = vectors_of(split, ctx, **RANDOM, feature="image+patch-mean")
     config = ViewConfig(crop="random-resized", area=CROP_AREA, trivial_augment=False)
     views = [
         training_view(
@@ -130,11 +129,11 @@ def test_vectors_of_random_crops_are_ordered_crop_by_crop(split: Split, ctx: Run
         for index in range(len(split))
     ]
     wanted = select_feature(one_by_one(views, setting), "image+patch-mean")
-    torch.testing.assert_close(found.select("image+patch-mean")[setting], wanted)
+    torch.testing.assert_close(found[setting], wanted)
 
 
 def test_the_vectors_of_the_last_setting_stay_in_memory(split: Split, ctx: RunContext) -> None:
-    found = extract_image_features(CellModel(), SETTINGS, split, CENTER, ctx)
+    found = vectors_of(split, ctx)
     vectors = found[SETTINGS[0]]
     assert found[SETTINGS[0]] is vectors
     assert found[SETTINGS[1]] is not vectors
@@ -152,16 +151,16 @@ def test_each_image_is_decoded_once_for_all_settings(
 
     monkeypatch.setattr(features, "decode", counting)
     model, eight = CellModel(), image_split(tmp_path / "pictures", 8)
-    extract_image_features(model, SETTINGS, eight, CENTER, ctx)
+    vectors_of(eight, ctx, model)
     assert sorted(decoded) == [eight.image(index).name for index in range(8)]
     assert model.asked == dict.fromkeys(SETTINGS, 8)
 
 
 def test_a_new_setting_computes_only_itself(split: Split, ctx: RunContext) -> None:
     model = CellModel()
-    before = extract_image_features(model, SETTINGS[:2], split, CENTER, ctx)
+    before = vectors_of(split, ctx, model, SETTINGS[:2])
     model.asked.clear()
-    again = extract_image_features(model, [*SETTINGS, SETTINGS[0]], split, CENTER, ctx)
+    again = vectors_of(split, ctx, model, [*SETTINGS, SETTINGS[0]])
     assert set(model.asked) == {SETTINGS[2]}
     for setting in SETTINGS[:2]:
         assert torch.equal(again[setting], before[setting])
@@ -170,19 +169,19 @@ def test_a_new_setting_computes_only_itself(split: Split, ctx: RunContext) -> No
 @pytest.mark.parametrize(
     ("crops", "shared"),
     [
-        (replace(CENTER, resolution=SIDE + 3), True),
-        (replace(CENTER, resize_ratio=1.0), False),
-        (replace(CENTER, resolution=SIDE + 4), False),
-        (replace(CENTER, num_crops=1), False),
+        ({"resolution": SIDE + 3}, True),
+        ({"resize_ratio": 1.0}, False),
+        ({"resolution": SIDE + 4}, False),
+        ({"num_crops": 1}, False),
     ],
 )
 def test_features_are_shared_by_equal_crops_only(
-    split: Split, ctx: RunContext, crops: CropConfig, shared: bool
+    split: Split, ctx: RunContext, crops: dict[str, Any], shared: bool
 ) -> None:
     model = CellModel()
-    extract_image_features(model, SETTINGS[:1], split, CENTER, ctx)
+    vectors_of(split, ctx, model, SETTINGS[:1])
     model.asked.clear()
-    extract_image_features(model, SETTINGS[:1], split, crops, ctx)
+    vectors_of(split, ctx, model, SETTINGS[:1], **crops)
     assert (not model.asked) == shared
 
 
@@ -191,12 +190,12 @@ def test_features_are_shared_by_equal_crops_only(
     [(CENTER, 1, 1), (CENTER, 3, 2), (CENTER, 99, 4), (RANDOM, 2, 2), (RANDOM, 7, 6)],
 )
 def test_features_depend_on_neither_batch_nor_workers(
-    split: Split, tmp_path: Path, crops: CropConfig, batch: int, group: int
+    split: Split, tmp_path: Path, crops: dict[str, Any], batch: int, group: int
 ) -> None:
     model = CellModel()
-    wanted = extract_image_features(CellModel(), SETTINGS, split, crops, context_in(tmp_path / "a"))
+    wanted = vectors_of(split, context_in(tmp_path / "a"), **crops)
     ctx = context_in(tmp_path / "b", batch=batch, num_workers=batch % 2)
-    found = extract_image_features(model, SETTINGS, split, crops, ctx)
+    found = vectors_of(split, ctx, model, **crops)
     for setting in SETTINGS:
         torch.testing.assert_close(found[setting], wanted[setting], atol=1e-6, rtol=0)
     assert model.lots == {group}  # also that of the last images
@@ -204,11 +203,9 @@ def test_features_depend_on_neither_batch_nor_workers(
 
 def test_a_small_veca_gives_the_same_features_in_any_batches(split: Split, tmp_path: Path) -> None:
     model = find_model(str(saved_model(tmp_path / "model")), CPU)
-    settings, crops = model.settings((2, 4), (0.5, 1.0)), CropConfig(resolution=40)
+    settings = model.settings((2, 4), (0.5, 1.0))
     one, other = (
-        extract_image_features(
-            model, settings, split, crops, context_in(tmp_path / str(n), batch=n)
-        )
+        vectors_of(split, context_in(tmp_path / str(n), batch=n), model, settings, resolution=40)
         for n in (2, 4)
     )
     views = [center_view(decode(split.image(index).name), 32, ViewConfig()) for index in range(11)]
@@ -226,7 +223,7 @@ def test_an_image_that_cannot_be_read_is_an_error_that_names_it(
     damaged.write_bytes(damaged.read_bytes()[:60])
     ctx = context_in(tmp_path, num_workers=num_workers)
     with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
-        extract_image_features(CellModel(), SETTINGS, split, CENTER, ctx)
+        vectors_of(split, ctx)
     with pytest.raises(DataError, match=r"0006.png cannot be read .*take it out of the set"):
         extract_patch_features(CellModel(), [Variant(SETTINGS[0])], split, WHOLE_IMAGES, ctx)
 
@@ -245,53 +242,9 @@ def test_features_that_are_not_finite_are_an_error_that_names_the_image(
 
     message = r"the features of .*{}\.png by cells are not finite"
     with pytest.raises(ProbeError, match=message.format("0007")):
-        extract_image_features(Broken(), SETTINGS[:1], split, CENTER, ctx)
+        vectors_of(split, ctx, Broken(), SETTINGS[:1])
     with pytest.raises(ProbeError, match=message.format("0001")):
         extract_patch_features(Broken(), [Variant(SETTINGS[0])], split, WHOLE_IMAGES, ctx)
-
-
-@pytest.mark.parametrize("wrong", [{"resolution": 0}, {"num_crops": -1}])
-def test_invalid_crops_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ProbeError, match="resolution must be >= 1, num_crops >= 0"):
-        CropConfig(**{"resolution": SIDE} | wrong)
-
-
-# Reading
-
-
-def tripled(number: int) -> int:
-    if number == 7:
-        raise ValueError("seven cannot be tripled")
-    if number == 9:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return 3 * number
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_samples_come_in_order_and_errors_in_their_own_words(num_workers: int) -> None:
-    assert list(read_in_workers(tripled, [1, 2, 3, 4], num_workers)) == [3, 6, 9, 12]
-    with pytest.raises(DataError, match=r"^seven cannot be tripled$"):
-        list(read_in_workers(tripled, [1, 7], num_workers))
-
-
-def test_a_killed_worker_is_reported_with_what_to_do() -> None:
-    with pytest.raises(
-        DataError, match=r"was killed .*run the same command again with fewer workers"
-    ):
-        list(read_in_workers(tripled, [1, 9], 1))
-
-
-def test_a_pair_is_an_image_and_its_target(scenes: Split) -> None:
-    pixels, mask = scene(2)
-    picture, target = load_pair(scenes, 2)
-    np.testing.assert_array_equal(picture.pixels().permute(1, 2, 0).numpy(), pixels)
-    np.testing.assert_array_equal(target, mask)
-    np.save(scenes.targets[1], np.zeros((3, 4), np.uint8))
-    with pytest.raises(DataError, match=r"masks-1\.npy has 3 x 4 pixels, but its image has 48"):
-        load_pair(scenes, 1)
-    Path(scenes.targets[0]).unlink()
-    with pytest.raises(DataError, match=r"masks-0\.npy cannot be read"):
-        load_target(scenes, 0)
 
 
 def test_a_subset_has_those_images_and_targets(scenes: Split) -> None:
@@ -323,13 +276,29 @@ def test_a_subset_may_lie_in_a_tar_shard(tmp_path: Path) -> None:
 # Training crops
 
 
-def crop(side: int, pair: Pair, draw: random.Random) -> DenseCrop:
-    return segmentation_crop(pair.picture, pair.target, side, draw, AUGMENT)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda target: np.save(target, np.zeros((3, 4), np.uint8)),
+         r"masks-0\.npy has 3 x 4 pixels, but its image has 40 x 56"),
+        (lambda target: target.unlink(), r"masks-0\.npy cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_target_that_does_not_fit_its_image_is_named(
+    spoil: Callable[[Path], None], message: str, scenes: Split, ctx: RunContext
+) -> None:
+    crops = crops_of(scenes, ctx, None)
+    spoil(Path(scenes.targets[0]))
+    with pytest.raises(DataError, match=message):
+        next(crops.batches(EVERY, 6, 0, 1))
 
 
-def source_of(split: Split, ctx: RunContext, model: ColorModel | None = None) -> CropSource:
-    transform = CropTransform({"side": SIDE_OF_CROPS}, partial(crop, SIDE_OF_CROPS))
-    return CropSource(model or ColorModel(), (FEW, ALL), split, transform, ctx)
+def crops_of(
+    split: Split, ctx: RunContext, num_crops: int | None, model: ColorModel | None = None
+) -> TrainingCrops:
+    draw = partial(segmentation_crop, side=SIDE_OF_CROPS, augment=AUGMENT)
+    facts = {"side": SIDE_OF_CROPS}
+    return TrainingCrops(model or ColorModel(), (FEW, ALL), split, draw, facts, num_crops, ctx)
 
 
 def assert_equal(one: DenseBatch, other: DenseBatch) -> None:
@@ -343,9 +312,9 @@ def test_cached_features_are_those_of_the_crops_of_their_targets(
     scenes: Split, ctx: RunContext
 ) -> None:
     model = ColorModel()
-    cached = CachedCrops(source_of(scenes, ctx, model), 3)
+    cached = crops_of(scenes, ctx, 3, model)
     assert model.asked == {FEW: 32, ALL: 32}  # 18, padded to groups of 16
-    batch = next(cached.batches(EVERY, 5, seed=1))
+    batch = next(cached.batches(EVERY, 5, 1, 1))
     assert batch.targets.shape == (5, SIDE_OF_CROPS, SIDE_OF_CROPS)
     assert batch.part == slice(0, 5)
     # Patches that are mostly barn are the reddest.
@@ -358,38 +327,37 @@ def test_cached_features_are_those_of_the_crops_of_their_targets(
 def test_a_second_run_computes_no_crops_and_memory_or_disk_give_equal_batches(
     scenes: Split, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = CachedCrops(source_of(scenes, ctx), 2)
+    first = crops_of(scenes, ctx, 2)
     monkeypatch.setattr(features, "MAX_HELD_BYTES", 0)
     model = ColorModel()
-    again = CachedCrops(source_of(scenes, ctx, model), 2)
+    again = crops_of(scenes, ctx, 2, model)
     assert not model.asked
     assert first._held
     assert not again._held
-    pairs = zip(first.batches(EVERY, 4, 0), again.batches(EVERY, 4, 0), strict=False)
-    for one, other in itertools.islice(pairs, 4):
+    pairs = zip(first.batches(EVERY, 4, 0, 4), again.batches(EVERY, 4, 0, 4), strict=True)
+    for one, other in pairs:
         assert_equal(one, other)
 
 
 def test_every_crop_of_the_chosen_images_comes_once_per_epoch(
     scenes: Split, ctx: RunContext
 ) -> None:
-    cached, chosen = CachedCrops(source_of(scenes, ctx), 2), np.array([1, 4, 5])
-    first, second, third = itertools.islice(cached.batches(chosen, 3, seed=0), 3)
+    cached, chosen = crops_of(scenes, ctx, 2), np.array([1, 4, 5])
+    first, second, third = cached.batches(chosen, 3, 0, 3)
     seen = {target.numpy().tobytes() for batch in (first, second) for target in batch.targets}
     assert len(seen) == 6
     assert {target.numpy().tobytes() for target in third.targets} <= seen
-    other = next(cached.batches(chosen, 3, seed=1))
+    other = next(cached.batches(chosen, 3, 1, 1))
     assert not torch.equal(other.targets, first.targets)
 
 
 def test_fresh_crops_are_new_in_every_epoch_and_follow_from_the_seed(
     scenes: Split, tmp_path: Path
 ) -> None:
-    source = source_of(scenes, context_in(tmp_path))
-    first, second = fresh_crops(source, EVERY, 6, 3, 2)
+    first, second = crops_of(scenes, context_in(tmp_path), None).batches(EVERY, 6, 3, 2)
     assert not torch.equal(first.targets.sort(0)[0], second.targets.sort(0)[0])
-    workers = source_of(scenes, context_in(tmp_path, num_workers=2))
-    for one, other in zip((first, second), fresh_crops(workers, EVERY, 6, 3, 2), strict=True):
+    workers = crops_of(scenes, context_in(tmp_path, num_workers=2), None)
+    for one, other in zip((first, second), workers.batches(EVERY, 6, 3, 2), strict=True):
         assert_equal(one, other)
 
 
@@ -467,65 +435,3 @@ def test_images_of_kitti_are_cropped_first() -> None:
     inference = replace(WHOLE, kb_crop=True)
     _, grid = extract_windows(ColorModel(), picture, inference, Variant(ALL))
     assert grid.original == (352, 1216)
-
-
-# Settings in parallel
-
-
-@pytest.fixture
-def two_processors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(features, "usable_processors", lambda: 2)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("two_processors")
-def test_results_come_in_order_and_the_slowest_setting_starts_first() -> None:
-    started: list[Setting] = []
-
-    def work(variant: Variant) -> str:
-        started.append(variant.setting)
-        return variant.setting.label
-
-    model = CellModel()
-    model.kind = "teacher"  # one after the other
-    with map_settings(model, 4, 0) as run:
-        variants = [Variant(setting) for setting in (*SETTINGS, Setting())]
-        assert run(work, variants) == ["c2", "c4-f0.5", "c8", "whole"]
-    assert started == [SETTINGS[2], SETTINGS[1], SETTINGS[0], Setting()]
-
-
-@pytest.mark.usefixtures("two_processors")
-def test_settings_of_our_models_run_in_parallel_and_share_the_threads() -> None:
-    both = threading.Barrier(2, timeout=20)
-
-    def work(_: object) -> int:
-        both.wait()  # one alone would wait forever
-        return torch.get_num_threads()
-
-    with map_settings(CellModel(), 2, 0) as run:
-        assert run(work, [Variant(setting) for setting in SETTINGS[:2]]) == [1, 1]
-    assert torch.get_num_threads() == 2
-    with (
-        map_settings(CellModel(), 2, 0) as run,
-        pytest.raises(ZeroDivisionError),
-    ):
-        run(lambda _: 1 // 0, [Variant(setting) for setting in SETTINGS[:2]])
-
-
-@pytest.mark.usefixtures("two_processors")
-def test_a_model_gives_the_same_bits_alone_and_in_parallel() -> None:
-    model = VecaModel(small_model(), CPU, name="small", digest=None)
-    images, settings = torch.randint(0, 256, (4, 3, 32, 32)).byte(), model.settings(None, None)
-    torch.set_num_threads(1)
-    wanted = [model.extract(images, setting) for setting in settings]
-    torch.set_num_threads(2)
-    variants = [Variant(setting) for setting in settings]
-    with map_settings(model, 2, 0) as run:
-        for _ in range(20):
-            found = run(lambda variant: model.extract(images, variant.setting), variants)
-            for one, other in zip(found, wanted, strict=True):
-                assert torch.equal(one.patches, other.patches)
-                assert torch.equal(one.image, other.image)

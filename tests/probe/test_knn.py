@@ -28,8 +28,8 @@ from tests.probe.fixtures import (
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
 from veca.probe import knn as knn_module
-from veca.probe.feature_cache import RunContext
-from veca.probe.features import InferenceConfig, PatchFeatures, Variant, extract_patch_features
+from veca.probe.feature_cache import RunContext, Variant
+from veca.probe.features import InferenceConfig, PatchFeatures, extract_patch_features
 from veca.probe.knn import (
     MemoryBank,
     build_memory_bank,
@@ -38,7 +38,7 @@ from veca.probe.knn import (
     knn_votes,
     nearest,
 )
-from veca.probe.metrics import mean_iou
+from veca.probe.metrics import mean_ratio
 from veca.probe.models import FrozenFeatures
 from veca.probe.protocols import DenseKnnProtocol
 from veca.probe.rows import ProbeResult, Setting
@@ -207,14 +207,6 @@ def test_half_precision_and_no_test_pictures_are_fine() -> None:
     assert nearest(train.half(), train.half(), 1).rows.flatten().tolist() == list(range(50))
 
 
-def test_progress_is_told_in_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knn_module, "TEST_ROWS", 4)
-    train, labels = random_set(20)
-    heard: list[int] = []
-    knn_votes(train, labels, train[:10], NUM_CLASSES, ks=(5,), advance=heard.append)
-    assert heard == [4, 4, 2]
-
-
 VARIANT = Variant(ALL)
 NEAR = DenseKnnProtocol(name="near", resolution=32, k=5)
 
@@ -347,7 +339,7 @@ def test_patches_of_similar_colors_have_the_same_class(tmp_path: Path, ctx: RunC
     patches = len(every.tensors["features"])
     assert every.counts == {"train": 9, "test": 5, "patches": patches}
     hits, union = (every.per_image[name].sum(0) for name in ("intersections", "unions"))
-    assert every.metrics["miou"] == float(mean_iou(hits, union))
+    assert every.metrics["miou"] == mean_ratio(hits, union)
 
 
 def test_the_seed_draws_the_bank_and_nothing_else(tmp_path: Path, ctx: RunContext) -> None:

@@ -1,7 +1,7 @@
 """Image classification: kNN, logistic regression and linear classifiers on one vector per image."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,14 +9,13 @@ from torch import Tensor
 from veca.data.images import DataError
 from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.feature_cache import RunContext
-from veca.probe.features import CachedFeatures, CropConfig, extract_image_features
+from veca.probe.features import CachedFeatures, extract_image_features
 from veca.probe.knn import knn_votes
 from veca.probe.linear import LinearHead, train_linear_classifiers
 from veca.probe.logistic import sweep_c
 from veca.probe.metrics import classification_metrics, correct, top1
 from veca.probe.models import FrozenModel
 from veca.probe.protocols import (
-    Feature,
     KnnProtocol,
     LinearProtocol,
     LogisticProtocol,
@@ -56,13 +55,16 @@ class ClassificationProbe:
 
     def features(self, split: Split, num_crops: int = 0) -> CachedFeatures:
         """Vectors of every image, or of random crops of it, by setting."""
-        crops = CropConfig(
+        return extract_image_features(
+            self.model,
+            self.settings,
+            split,
+            self.ctx,
             resolution=self.protocol.resolution or self.model.default_resolution,
             resize_ratio=self.protocol.resize_ratio,
             num_crops=num_crops,
+            feature=self.protocol.feature,
         )
-        found = extract_image_features(self.model, self.settings, split, crops, self.ctx)
-        return found.select(cast(Feature, self.protocol.feature))
 
     def result(
         self,

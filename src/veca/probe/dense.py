@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,22 +22,18 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 from torch.optim import AdamW
 
-from veca.data.images import DataError
 from veca.data.sets.dataset import LabeledDataset, Split
-from veca.probe.feature_cache import RunContext
+from veca.probe.feature_cache import RunContext, Variant
 from veca.probe.features import (
-    CachedCrops,
-    CropSource,
-    CropTransform,
     DenseBatch,
+    DrawCrop,
     InferenceConfig,
     PatchFeatures,
-    Variant,
+    TrainingCrops,
     extract_patch_features,
-    fresh_crops,
 )
 from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.protocols import DenseProtocol, train_val_split, training_split
@@ -74,6 +70,9 @@ Backward = Callable[[Predict], None]
 View = tuple[FrozenFeatures, WindowGrid]
 """The features of the windows of a test image, and where these lie."""
 
+Scores = Mapping[str, Tensor]
+"""Tables with one or more rows for each image, in the order of the images."""
+
 
 class Candidate(NamedTuple):
     """One of the heads of a fit."""
@@ -84,53 +83,38 @@ class Candidate(NamedTuple):
     """Number of steps after which it was taken."""
 
 
-class DenseScores(ABC):
-    """What a head predicted on the images of a split."""
-
-    @abstractmethod
-    def update(
-        self,
-        index: int,
-        head: Callable[..., Tensor],
-        views: Sequence[View],
-        target: Any,  # noqa: ANN401
-    ) -> None:
-        """Add an image."""
-
-    @abstractmethod
-    def reduce(self, ranks: Ranks) -> None:
-        """Add the images of all ranks."""
-
-    @abstractmethod
-    def metrics(self) -> dict[str, float]:
-        """By the names that reports use."""
-
-    @abstractmethod
-    def selection_metric(self) -> float:
-        """By which heads are chosen; higher is better."""
-
-    @abstractmethod
-    def per_image(self) -> dict[str, Tensor]:
-        """Results of single images, for paired tests."""
-
-    def counts(self) -> dict[str, int]:
-        """Counts to report besides those of the splits."""
-        return {}
-
-
 class DenseScorer(ABC):
     """Compares the predictions on test images with their targets."""
 
     flips: tuple[bool, ...] = (False,)
     """Whether test images are seen as they are, mirrored, or both."""
+    no_scores: Scores
+    """Those of no image."""
 
     @abstractmethod
     def target(self, split: Split, index: int, sides: Sides, device: torch.device) -> Any:  # noqa: ANN401
         """What the predictions on an image are compared with; its size must be `sides`."""
 
     @abstractmethod
-    def scores(self, num_images: int) -> DenseScores:
-        """Empty scores."""
+    def score(self, head: Callable[..., Tensor], views: Sequence[View], target: Any) -> Scores:  # noqa: ANN401
+        """The scores of a head on one image."""
+
+    @abstractmethod
+    def metrics(self, scores: Scores) -> dict[str, float]:
+        """By the names that reports use."""
+
+    @abstractmethod
+    def selection_metric(self, scores: Scores) -> float:
+        """By which heads are chosen; higher is better."""
+
+    @abstractmethod
+    def per_image(self, scores: Scores) -> dict[str, Tensor]:
+        """Results of single images, for paired tests."""
+
+    def counts(self, scores: Scores) -> dict[str, int]:
+        """Counts to report besides those of the splits."""
+        del scores
+        return {}
 
 
 class DenseTask(DenseScorer):
@@ -142,18 +126,19 @@ class DenseTask(DenseScorer):
     """Channels of the output K."""
     kb_crop: bool = False
     """Whether images are cropped as KITTI's benchmark does."""
+    head_facts: Mapping[str, Any]
+    """Plain values that `veca predict` needs besides the tensors of a head."""
 
     @abstractmethod
-    def transform(self, short_side: int, multiple: int) -> CropTransform:
-        """Random training crops, given the short side of test images and the size of patches."""
+    def transform(self, short_side: int, multiple: int) -> tuple[DrawCrop, dict[str, Any]]:
+        """Random training crops and all that they depend on, as plain JSON.
+
+        Given the short side of test images and the size of patches.
+        """
 
     @abstractmethod
     def loss(self, batch: DenseBatch, step: int, seed: int, ranks: Ranks) -> Backward:
         """The loss of a training step."""
-
-    def head_facts(self) -> dict[str, Any]:
-        """Plain values that `veca predict` needs besides the tensors of a head."""
-        return {}
 
 
 def fit_and_evaluate(
@@ -166,48 +151,41 @@ def fit_and_evaluate(
     """Fit heads for every setting and seed on the same crops, choose one of each, evaluate it."""
     data, protocol, settings = task.data, task.protocol, list(dict.fromkeys(settings))
     inference = inference_config(model, protocol, task.kb_crop)
-    train_images, val = selection_split(data, protocol)
-    transform = task.transform(inference.short_side, model.stride)
-    source = CropSource(model, settings, training_split(data), transform, ctx)
-    cached = CachedCrops(source, protocol.num_crops) if protocol.num_crops else None
+    variants = [Variant(setting, flip) for setting in settings for flip in task.flips]
+    train, (fit_on, val) = training_split(data), selection_split(data, protocol)
+    draw, facts = task.transform(inference.short_side, model.stride)
+    crops = TrainingCrops(model, settings, train, draw, facts, protocol.num_crops, ctx)
 
-    def evaluate_on(split: Split, heads: Mapping[Candidate, DenseHead]) -> Scores:
-        variants = [Variant(setting, flip) for setting in settings for flip in task.flips]
+    def evaluate_on(split: Split, heads: Mapping[Candidate, DenseHead]) -> dict[Candidate, Scores]:
         features = extract_patch_features(model, variants, split, inference, ctx)
         return evaluate(task, heads, split, features, ctx.ranks)
 
     for seed in dict.fromkeys(seeds):
-        if cached is None:
-            batches = fresh_crops(source, train_images, protocol.batch, seed, protocol.steps)
-        else:
-            batches = cached.batches(train_images, protocol.batch, seed)
+        batches = crops.batches(fit_on, protocol.batch, seed, protocol.steps)
         heads = fit_heads(task, model, settings, batches, seed, ctx)
         if val is None:
-            heads = {one: head for one, head in heads.items() if one.step == protocol.steps}
-            scores = evaluate_on(data.test, heads)
+            best = [one for one in heads if one.step == protocol.steps]
         else:
-            scores = select_heads(evaluate_on(val, heads))
-            if val is not data.test:
-                scores = evaluate_on(data.test, {one: heads[one] for one in scores})
-        for one, found in scores.items():
+            scores = evaluate_on(val, heads)
+            best = select_heads(task, scores)
+        if val is not data.test:
+            scores = evaluate_on(data.test, {one: heads[one] for one in best})
+        for one in best:
             yield ProbeResult(
                 data=data,
                 setting=one.setting,
                 seed=seed,
-                metrics=found.metrics(),
-                counts={"train": len(train_images), "test": len(data.test), **found.counts()},
+                metrics=task.metrics(scores[one]),
+                counts={"train": len(fit_on), "test": len(data.test)} | task.counts(scores[one]),
                 chosen={"rate": one.learning_rate, "step": one.step},
-                tensors=heads[one].tensors(),
+                tensors={key: value.cpu() for key, value in heads[one].state_dict().items()},
                 facts={
-                    **task.head_facts(),
+                    **task.head_facts,
                     "patch_width": model.patch_width,
                     "inference": asdict(inference),
                 },
-                per_image=found.per_image(),
+                per_image=task.per_image(scores[one]),
             )
-
-
-Scores = dict[Candidate, DenseScores]
 
 
 def evaluate(
@@ -216,9 +194,9 @@ def evaluate(
     split: Split,
     features: PatchFeatures,
     ranks: Ranks,
-) -> Scores:
+) -> dict[Candidate, Scores]:
     """The scores of all heads on a split; each rank predicts every n-th image."""
-    scores = {one: scorer.scores(len(split)) for one in heads}
+    own: dict[Candidate, dict[int, Scores]] = {one: {} for one in heads}
     for index in range(ranks.rank, len(split), ranks.world_size):
         views = {
             setting: [features(index, Variant(setting, flip)) for flip in scorer.flips]
@@ -227,20 +205,36 @@ def evaluate(
         sides = next(iter(views.values()))[0][1].original
         target = scorer.target(split, index, sides, ranks.device)
         for one, head in heads.items():
-            scores[one].update(index, head, views[one.setting], target)
-    for found in scores.values():
-        found.reduce(ranks)
-    return scores
+            own[one][index] = scorer.score(head, views[one.setting], target)
+    return {
+        one: {
+            name: _all_rows({i: scores[name] for i, scores in found.items()}, empty, split, ranks)
+            for name, empty in scorer.no_scores.items()
+        }
+        for one, found in own.items()
+    }
 
 
-def select_heads(scores: Scores) -> Scores:
+def _all_rows(own: Mapping[int, Tensor], empty: Tensor, split: Split, ranks: Ranks) -> Tensor:
+    """The rows of all images, of which each rank has some; a sum, so that none counts twice."""
+    lengths = torch.zeros(len(split), dtype=torch.int64)
+    for index, rows in own.items():
+        lengths[index] = len(rows)
+    ends = ranks.all_reduce(lengths).cumsum(0).tolist()
+    found = empty.new_zeros(ends[-1], *empty.shape[1:])
+    for index, rows in own.items():
+        found[ends[index] - len(rows) : ends[index]] = rows
+    return ranks.all_reduce(found)
+
+
+def select_heads(scorer: DenseScorer, scores: Mapping[Candidate, Scores]) -> list[Candidate]:
     """The best head of each setting; of equals the first."""
-    best: dict[Setting, Candidate] = {}
+    best: dict[Setting, tuple[float, Candidate]] = {}
     for one, found in scores.items():
-        kept = best.get(one.setting)
-        if kept is None or found.selection_metric() > scores[kept].selection_metric():
-            best[one.setting] = one
-    return {one: scores[one] for one in best.values()}
+        value = scorer.selection_metric(found)
+        if one.setting not in best or value > best[one.setting][0]:
+            best[one.setting] = value, one
+    return [one for _, one in best.values()]
 
 
 def selection_split(
@@ -248,15 +242,11 @@ def selection_split(
 ) -> tuple[NDArray[np.int64], Split | None]:
     """Training images to fit on, and the split to choose a head on; None if nothing is chosen."""
     train = training_split(data)
-    if protocol.selection == "none":
-        return np.arange(len(train)), None
-    if protocol.selection == "test-best-step":
-        return np.arange(len(train)), data.test
-    if data.val is not None:
-        return np.arange(len(train)), data.val
-    indices = train_val_split(len(train), protocol.held_out_share, VAL_SEED)
-    val = train.subset(indices.val.numpy(), f"held out of {train.name}")
-    return indices.train.numpy(), val
+    if protocol.selection == "held-out" and data.val is None:
+        fit_on, held_out = train_val_split(len(train), protocol.held_out_share, VAL_SEED)
+        return fit_on.numpy(), train.subset(held_out.numpy(), f"held out of {train.name}")
+    val = {"none": None, "held-out": data.val}.get(protocol.selection, data.test)
+    return np.arange(len(train)), val
 
 
 def inference_config(
@@ -264,23 +254,14 @@ def inference_config(
 ) -> InferenceConfig:
     """How a protocol shows test images to a model."""
     side = model.round_down_to_patch(protocol.resolution)
+    stride = max(1, round(side * (1 - protocol.overlap)))
     return InferenceConfig(
         short_side=side,
         mode=protocol.inference,
-        window_stride=protocol.window_stride(side) if protocol.inference == "slide" else 0,
+        window_stride=stride if protocol.inference == "slide" else 0,
         stride=model.stride,
         kb_crop=kb_crop,
     )
-
-
-def check_size(split: Split, index: int, found: Sides, sides: Sides) -> None:
-    """Require that a target has the size of its image."""
-    if found != sides:
-        raise DataError(
-            f"{split.targets[index]} has {found[0]} x {found[1]} pixels, but its image has "
-            f"{sides[0]} x {sides[1]} (height x width, upright); restore both, or take them out of "
-            "the dataset."
-        )
 
 
 class DenseHead(nn.Module):
@@ -297,26 +278,20 @@ class DenseHead(nn.Module):
         """The outputs for each patch."""
         return _linear(features, self.weight, self.bias, self.patch_width)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What a file holds, besides `patch_width`."""
-        return {name: value.detach().cpu() for name, value in self.state_dict().items()}
 
-
-class NormalizedHead(nn.Module):
+class NormalizedHead(DenseHead):
     """A head in training, on normalized features: BatchNorm's affine parameters and weights."""
 
     def __init__(self, outputs: int, width: int, patch_width: int, seed: int) -> None:
-        super().__init__()
         generator = torch.Generator().manual_seed(seed)
         weight = torch.randn(outputs, width, generator=generator).mul_(INIT_STD)
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(torch.zeros(outputs))
+        super().__init__(weight, torch.zeros(outputs), patch_width)
         self.gain, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-        self.patch_width = patch_width
 
-    def forward(self, normalized: FrozenFeatures) -> Float[Tensor, "b K rows columns"]:
+    def forward(self, features: FrozenFeatures) -> Float[Tensor, "b K rows columns"]:
         """W (gain * x + shift) + bias, with gain and shift folded into the weights."""
         weight, bias = self.weight * self.gain, self.bias + self.weight @ self.shift
-        return _linear(normalized, weight, bias, self.patch_width)
+        return _linear(features, weight, bias, self.patch_width)
 
     @torch.no_grad()
     def folded(self, norm: "SyncedBatchNorm") -> DenseHead:
@@ -363,14 +338,12 @@ def fit_heads(  # noqa: PLR0913, PLR0917
     ctx: RunContext,
 ) -> dict[Candidate, DenseHead]:
     """Train a head for every setting and learning rate; return them as of each validation step."""
-    protocol, ranks = task.protocol, ctx.ranks
+    protocol, ranks, device = task.protocol, ctx.ranks, ctx.ranks.device
     width = model.patch_width + (model.image_width if protocol.append_image_feature else 0)
     norms = {setting: SyncedBatchNorm(width, ranks) for setting in settings}
     first = seed_for(seed, 0, "dense head")
     heads = {
-        (setting, rate): NormalizedHead(task.outputs, width, model.patch_width, first).to(
-            ranks.device
-        )
+        (setting, rate): NormalizedHead(task.outputs, width, model.patch_width, first).to(device)
         for setting in settings
         for rate in protocol.learning_rates
     }
@@ -382,14 +355,13 @@ def fit_heads(  # noqa: PLR0913, PLR0917
     found: dict[Candidate, DenseHead] = {}
     shown = ctx.show_progress and ranks.is_main
     with progress(protocol.steps, "steps", shown=shown) as tracker:
-        for step, batch in zip(range(protocol.steps), batches, strict=False):
+        for step, batch in enumerate(batches):
             backward = task.loss(batch, step, seed, ranks)
             for setting, features in batch.features.items():
                 normalized = norms[setting](_inputs(features, protocol, batch.part, seed, step))
                 for rate in protocol.learning_rates:
-                    head = heads[setting, rate]
-                    backward(lambda images, head=head, x=normalized: head(_slice(x, images)))  # type: ignore[misc]
-            _sum_gradients(list(heads.values()), ranks)
+                    backward(partial(_outputs, heads[setting, rate], normalized))
+            _sum_gradients(heads.values(), ranks)
             for group, head in zip(optimizer.param_groups, heads.values(), strict=True):
                 if protocol.clip is not None:
                     clip_grad_norm_(head.parameters(), protocol.clip)
@@ -498,21 +470,16 @@ def drop_channels(
     return remains.float() / (1 - share)
 
 
-def _slice(features: FrozenFeatures, images: slice) -> FrozenFeatures:
-    return FrozenFeatures(features.image[images], features.patches[images])
+def _outputs(head: nn.Module, features: FrozenFeatures, images: slice) -> Tensor:
+    found: Tensor = head(FrozenFeatures(features.image[images], features.patches[images]))
+    return found
 
 
-def _sum_gradients(heads: Sequence[nn.Module], ranks: Ranks) -> None:
+def _sum_gradients(heads: Iterable[nn.Module], ranks: Ranks) -> None:
     """Gradients over all ranks, in one message."""
     parameters = [parameter for head in heads for parameter in head.parameters()]
-    gradients = [
-        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for parameter in parameters
-    ]
-    total = ranks.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]))
-    pieces = total.split([gradient.numel() for gradient in gradients])
-    for parameter, piece in zip(parameters, pieces, strict=True):
-        parameter.grad = piece.view_as(parameter)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    vector_to_parameters(ranks.all_reduce(parameters_to_vector(gradients)), gradients)
 
 
 def _half_cosine(done: float) -> float:

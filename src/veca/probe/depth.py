@@ -1,7 +1,6 @@
 """Monocular depth by a linear head, evaluated at the original size of the images."""
 
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -10,28 +9,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.sets.dataset import DepthRange, LabeledDataset, Split
 from veca.probe.dense import (
     Backward,
-    DenseScores,
     DenseTask,
     Predict,
     SampledPixels,
+    Scores,
     View,
-    check_size,
     fit_and_evaluate,
 )
 from veca.probe.feature_cache import RunContext, load_target
-from veca.probe.features import CropTransform, DenseBatch, Pair, prefix_errors
+from veca.probe.features import DenseBatch, DrawCrop, check_size, prefix_errors
 from veca.probe.metrics import PER_IMAGE, depth_metrics, eval_mask, image_errors
 from veca.probe.models import FrozenModel
-from veca.probe.protocols import DepthAugment, DepthProtocol
+from veca.probe.protocols import DepthProtocol
 from veca.probe.rows import ProbeResult, Setting
 from veca.probe.sliding_window import Sides, bilinear, merge_windows
-from veca.probe.transforms import DenseCrop, crop_target, depth_crop, kitti_benchmark_crop
+from veca.probe.transforms import crop_target, depth_crop, kitti_benchmark_crop
 from veca.runtime.distributed import Ranks
 
 MIN_WEIGHT = 0.1
@@ -104,72 +101,43 @@ class DepthTarget(NamedTuple):
     mask: Bool[Tensor, "height width"]
 
 
-class DepthScores(DenseScores):
-    """Errors of each image."""
-
-    def __init__(self, num_images: int, bins: DepthBins) -> None:
-        self._bins = bins
-        self.errors: NDArray[np.float64] = np.zeros((num_images, len(PER_IMAGE) + 2))
-        """One row of `image_errors` for each image."""
-
-    def update(
-        self, index: int, head: Callable[..., Tensor], views: Sequence[View], target: DepthTarget
-    ) -> None:
-        """Add the errors of an image."""
-        predicted = predict_depth_map(head, self._bins, views)
-        self.errors[index] = image_errors(predicted, target.depth, target.mask)
-
-    def reduce(self, ranks: Ranks) -> None:
-        """Each rank has the errors of other images."""
-        self.errors = ranks.all_reduce(torch.from_numpy(self.errors)).numpy()
-
-    def metrics(self) -> dict[str, float]:
-        """By the names of `metrics.UNITS`."""
-        return depth_metrics(self.errors)
-
-    def selection_metric(self) -> float:
-        """The negative RMSE."""
-        return -self.metrics()["rmse"]
-
-    def per_image(self) -> dict[str, Tensor]:
-        """Errors of each image; NaN where no pixel counts."""
-        columns = torch.from_numpy(self.errors).unbind(1)
-        return {name: column.contiguous() for name, column in zip(PER_IMAGE, columns, strict=False)}
-
-    def counts(self) -> dict[str, int]:
-        """Images in which no pixel counts."""
-        return {"without_depth": int((self.errors[:, -1] == 0).sum())}
-
-
 class DepthTask(DenseTask):
-    """Crops, loss and scores of depth."""
+    """Crops, loss and scores of depth; `errors` has a row of `image_errors` for each image."""
 
     flips = FLIPS
 
     def __init__(self, data: LabeledDataset, protocol: DepthProtocol) -> None:
-        self._facts = data.depth or DepthRange()
+        self._range = data.depth or DepthRange()
         self.data, self.protocol, self._depth_protocol = data, protocol, protocol
-        self.outputs = protocol.bins
-        self.kb_crop = self._facts.kb_crop
+        self.outputs, self.kb_crop = protocol.bins, self._range.kb_crop
         self.bins = DepthBins(
-            min_depth=self._facts.min_depth,
-            max_depth=self._facts.max_depth,
+            min_depth=self._range.min_depth,
+            max_depth=self._range.max_depth,
             bins=protocol.bins,
             upsample=protocol.upsample,
         )
+        self.head_facts = {"bins": asdict(self.bins)}
+        self.no_scores = {"errors": torch.zeros(0, len(PER_IMAGE) + 2, dtype=torch.float64)}
 
-    def transform(self, short_side: int, multiple: int) -> CropTransform:
+    def transform(self, short_side: int, multiple: int) -> tuple[DrawCrop, dict[str, Any]]:
         """Parts of images at the scale of test images."""
         augment = self._depth_protocol.augment
+        draw = partial(
+            depth_crop,
+            short_side=short_side,
+            multiple=multiple,
+            augment=augment,
+            facts=self._range,
+        )
         facts = {
             "task": "depth",
             "short_side": short_side,
             "multiple": multiple,
-            "kb_crop": self._facts.kb_crop,
-            "nyu_crop": self._facts.nyu_crop,
+            "kb_crop": self._range.kb_crop,
+            "nyu_crop": self._range.nyu_crop,
             **asdict(augment),
         }
-        return CropTransform(facts, partial(_crop, short_side, multiple, augment, self._facts))
+        return draw, facts
 
     def loss(self, batch: DenseBatch, step: int, seed: int, ranks: Ranks) -> Backward:
         """SigLoss of the pixels of known depth."""
@@ -192,21 +160,38 @@ class DepthTask(DenseTask):
 
     def target(self, split: Split, index: int, sides: Sides, device: torch.device) -> DepthTarget:
         """The depth of an image, cropped as the image is."""
-        depth = load_target(split, index).astype(np.float32, copy=False)
+        depth = load_target(split, index).astype(np.float32)
         with prefix_errors(split.targets[index]):
-            depth = crop_target(depth, kitti_benchmark_crop(depth.shape, self._facts))
-        check_size(split, index, depth.shape, sides)
-        found = torch.from_numpy(np.array(depth)).to(device)
+            height, width = depth.shape
+            depth = crop_target(depth, kitti_benchmark_crop((height, width), self._range))
+        check_size(split, index, depth, sides)
+        found = torch.from_numpy(depth).to(device)
         with prefix_errors(split.targets[index]):
-            return DepthTarget(found, eval_mask(found, self._facts))
+            return DepthTarget(found, eval_mask(found, self._range))
 
-    def scores(self, num_images: int) -> DepthScores:
-        """Without images."""
-        return DepthScores(num_images, self.bins)
+    def score(
+        self, head: Callable[..., Tensor], views: Sequence[View], target: DepthTarget
+    ) -> Scores:
+        """The errors of an image."""
+        predicted = predict_depth_map(head, self.bins, views)
+        return {"errors": image_errors(predicted, target.depth, target.mask)[None]}
 
-    def head_facts(self) -> dict[str, Any]:
-        """The bins."""
-        return {"bins": asdict(self.bins)}
+    def metrics(self, scores: Scores) -> dict[str, float]:
+        """By the names of `metrics.UNITS`."""
+        return depth_metrics(scores["errors"])
+
+    def selection_metric(self, scores: Scores) -> float:
+        """The negative RMSE."""
+        return -self.metrics(scores)["rmse"]
+
+    def per_image(self, scores: Scores) -> dict[str, Tensor]:
+        """Errors of each image; NaN where no pixel counts."""
+        columns = scores["errors"].unbind(1)
+        return {name: column.contiguous() for name, column in zip(PER_IMAGE, columns, strict=False)}
+
+    def counts(self, scores: Scores) -> dict[str, int]:
+        """Images in which no pixel counts."""
+        return {"without_depth": int((scores["errors"][:, -1] == 0).sum())}
 
 
 def sig_loss_gradient(
@@ -228,22 +213,3 @@ def sig_loss_gradient(
     variance = max(0.0, squares - count * mean**2) / degrees
     loss = max(math.sqrt(variance + mean_weight * mean**2), 1e-12)
     return ((errors - mean) / degrees + mean_weight * mean / count) / loss
-
-
-def _crop(  # noqa: PLR0913, PLR0917
-    short_side: int,
-    multiple: int,
-    augment: DepthAugment,
-    facts: DepthRange,
-    pair: Pair,
-    draw: random.Random,
-) -> DenseCrop:
-    return depth_crop(
-        pair.picture,
-        pair.target.astype(np.float32, copy=False),
-        draw,
-        short_side=short_side,
-        multiple=multiple,
-        augment=augment,
-        facts=facts,
-    )

@@ -1,52 +1,45 @@
 """Extract features of a frozen model: vectors of images, training crops, and patch maps.
 
-Every model sees the same crops by the same code. Worker processes decode an image once for all
-settings that lack it; settings are computed in parallel threads; `fill_cache` stores the results.
-Crops go through the model in groups of fixed size, so that features depend neither on what was
-cached before nor on the number of ranks. Another batch, device or number of threads may change
-their last bits.
+Every model sees the same crops by the same code. Crops go through the model in groups of fixed
+size, so that features depend neither on what was cached before nor on the number of ranks. Another
+batch, device or number of threads may change their last bits.
 """
 
-import itertools
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from veca.data.augment import ViewConfig, center_view, min_side, training_view
 from veca.data.images import DataError, DecodedImage, decode
 from veca.data.listing import one_line, open_image
-from veca.data.loader import sample_order, worker_loader
+from veca.data.loader import sample_order
 from veca.data.sets.dataset import DepthRange, Split, Target
 from veca.probe.feature_cache import (
-    FeatureCache,
-    Group,
     RunContext,
+    Variant,
     cache_key,
     fill_cache,
-    item_name,
     load_target,
+    map_settings,
+    read_in_workers,
     unreadable,
 )
 from veca.probe.models import FrozenFeatures, FrozenModel, ProbeError
-from veca.probe.protocols import Feature, Inference
+from veca.probe.protocols import Inference
 from veca.probe.rows import Setting
 from veca.probe.sliding_window import Sides, WindowGrid, cut_windows, slide, whole_image
-from veca.probe.transforms import DenseCrop, crop_image, kitti_benchmark_crop
-from veca.runtime.device import seed_for, usable_processors
-
-MAX_PARALLEL = 4
-"""Settings that are computed at the same time; each of them takes memory of its own."""
+from veca.probe.transforms import crop_image, kitti_benchmark_crop
+from veca.runtime.device import seed_for
+from veca.runtime.shards import ShardStore
 
 IMAGE_CHUNK = 128
 """Images of a chunk of vectors."""
@@ -75,80 +68,18 @@ WINDOW_GROUP = 8
 MAX_HALF = 65504.0
 """The largest number in half precision; larger features are clamped to it."""
 
-FEATURES: Mapping[Feature, tuple[str, ...]] = {
+FEATURES: Mapping[str, tuple[str, ...]] = {
     "image": ("image",),
     "patch-mean": ("patch_mean",),
     "image+patch-mean": ("image", "patch_mean"),
 }
-"""Names of the cached vectors that a head sees side by side."""
+"""Names of the cached vectors that a classification head sees side by side."""
 
-Sample = TypeVar("Sample")
-
-
-class Variant(NamedTuple):
-    """One of the features of an image."""
-
-    setting: Setting
-    flipped: bool = False
-    """Whether they are of its mirror image."""
-
-
-@contextmanager
-def map_settings(
-    model: FrozenModel, count: int, num_workers: int
-) -> Iterator[Callable[..., list[Any]]]:
-    """A function that maps work over variants, on the CPU in parallel threads.
-
-    Threads that share a matrix product wait for the slowest of them, which a data loader easily
-    slows down. With a setting per thread, two processors computed 76 instead of 37 crops per second
-    at three budgets of tiny.
-    """
-    threads, parallel = torch.get_num_threads(), 1
-    if model.kind == "veca" and model.device.type == "cpu":  # others may not be thread-safe
-        parallel = max(1, min(count, MAX_PARALLEL, threads, usable_processors()))
-    torch.set_num_threads(max(1, min(threads, (usable_processors() - num_workers) // parallel)))
-
-    def cost(variant: Variant | None) -> int:
-        return variant.setting.budget or 0 if variant else 0
-
-    def run(work: Callable[[Variant | None], Any], variants: Sequence[Variant | None]) -> list[Any]:
-        slowest_first = sorted(variants, key=cost, reverse=True)
-        futures = {variant: pool.submit(work, variant) for variant in slowest_first}
-        return [futures[variant].result() for variant in variants]
-
-    try:
-        with ThreadPoolExecutor(parallel) as pool:
-            yield run
-    finally:
-        torch.set_num_threads(threads)
-
-
-def read_in_workers(
-    load: Callable[[Any], Sample], tasks: Iterable[Any], num_workers: int
-) -> Generator[Sample, None, None]:
-    """The sample of each task, in order, loaded by worker processes; errors are raised here.
-
-    Samples hold numpy arrays: these go through a pipe, while tensors would need shared memory, of
-    which containers often have little.
-    """
-    with closing(worker_loader(_Loader(load), tasks, num_workers)) as answers:
-        for sample, problem in answers:
-            if problem is not None:
-                raise DataError(problem)
-            yield sample
-
-
-class _Loader(Dataset[tuple[Any, str | None]]):
-    """Loads samples in a worker process; errors come back as messages."""
-
-    def __init__(self, load: Callable[[Any], Any]) -> None:
-        self._load = load
-
-    def __getitem__(self, task: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - as `load` takes it
-        try:
-            return self._load(task), None
-        except (OSError, ValueError) as error:
-            return None, one_line(error)
+DrawCrop = Callable[
+    [DecodedImage, Target, random.Random], tuple[NDArray[np.uint8], NDArray[np.generic]]
+]
+"""Draws a training crop (3, height, width) and its target (height, width); a partial of a function
+of a module, for worker processes."""
 
 
 @contextmanager
@@ -158,13 +89,6 @@ def prefix_errors(name: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise DataError(f"{name}: {error}") from error
-
-
-class Pair(NamedTuple):
-    """An image and its target."""
-
-    picture: DecodedImage
-    target: Target
 
 
 def load_image(split: Split, index: int, smallest: int | None = None) -> DecodedImage:
@@ -177,16 +101,14 @@ def load_image(split: Split, index: int, smallest: int | None = None) -> Decoded
         raise unreadable(source, one_line(error)) from error
 
 
-def load_pair(split: Split, index: int) -> Pair:
-    """An image and its target, which must have its size."""
-    picture, target = load_image(split, index), load_target(split, index)
-    if target.shape != picture.sides:
+def check_size(split: Split, index: int, target: Target | Tensor, sides: Sides) -> None:
+    """Require that a target has the size of its image."""
+    if tuple(target.shape) != sides:
         raise DataError(
-            f"{split.targets[index]} has {' x '.join(map(str, target.shape))} pixels, but its "
-            f"image has {' x '.join(map(str, picture.sides))} (height x width, upright); restore "
-            "both, or take them out of the set."
+            f"{split.targets[index]} has {target.shape[0]} x {target.shape[1]} pixels, but its "
+            f"image has {sides[0]} x {sides[1]} (height x width, upright); restore both, or take "
+            "them out of the dataset."
         )
-    return Pair(picture, target)
 
 
 def extract_in_groups(
@@ -214,40 +136,9 @@ def extract_in_groups(
     return FrozenFeatures(image, patches)
 
 
-def _fill(  # noqa: PLR0913, PLR0917 - the one pass that all features share
-    model: FrozenModel,
-    caches: Mapping[Any, FeatureCache],
-    group_size: int,
-    load: Callable[[range], Sample],
-    forward: Callable[[range, Sample, Any], dict[str, Tensor]],
-    ctx: RunContext,
-) -> None:
-    """Compute what caches lack.
-
-    Args:
-        model: sees the images.
-        caches: one for each variant; None is the targets, which no model sees.
-        group_size: items that are loaded and computed together.
-        load: loads items in a worker process, so a partial of a function of this module.
-        forward: the tensors to cache for loaded items at a variant.
-        ctx: of the run.
-    """
-    variants = list(caches)
-
-    def compute(groups: Sequence[Group]) -> Generator[list[dict[str, Tensor]], None, None]:
-        samples = read_in_workers(load, (group.items for group in groups), ctx.num_workers)
-        mapper = map_settings(model, len(variants), ctx.num_workers)
-        with mapper as run, closing(samples):
-            for (items, numbers), sample in zip(groups, samples, strict=True):
-                work = partial(forward, items, sample)
-                yield run(work, [variants[number] for number in numbers])
-
-    fill_cache(list(caches.values()), group_size, compute, ctx)
-
-
 def _half(values: Tensor) -> Tensor:
-    """Features in half precision on the CPU."""
-    return values.clamp(-MAX_HALF, MAX_HALF).half().cpu()
+    """Features in half precision."""
+    return values.clamp(-MAX_HALF, MAX_HALF).half()
 
 
 def _even(total: int, most: int) -> int:
@@ -255,45 +146,12 @@ def _even(total: int, most: int) -> int:
     return -(-total // -(-total // most))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CropConfig:
-    """Which crops of each image a classification probe sees."""
-
-    resolution: int
-    """Sides in pixels, rounded down to the model's stride."""
-    resize_ratio: float = 1.125
-    """Short side of the image before the center crop, in sides of the crop."""
-    num_crops: int = 0
-    """Random crops of each image, of varied scale, half of them mirrored; 0 is the center crop."""
-
-    def __post_init__(self) -> None:
-        """Validate the numbers."""
-        if self.resolution < 1 or self.num_crops < 0:
-            raise ProbeError(
-                f"resolution={self.resolution} with num_crops={self.num_crops} is invalid: "
-                "resolution must be >= 1, num_crops >= 0."
-            )
-
-    def view(self) -> ViewConfig:
-        """How crops are made."""
-        return ViewConfig(
-            crop="random-resized" if self.num_crops else "resized",
-            margin=float(self.resize_ratio),
-            area=CROP_AREA,
-            trivial_augment=False,
-        )
-
-
 class CachedFeatures:
     """The vectors of a split by setting: read when asked for; the last ones stay in memory."""
 
-    def __init__(self, caches: Mapping[Setting, FeatureCache], feature: Feature = "image") -> None:
-        self._caches, self._feature = caches, feature
+    def __init__(self, caches: Mapping[Setting, ShardStore], feature: str) -> None:
+        self._caches, self._names = caches, FEATURES[feature]
         self._held: dict[Setting, Tensor] = {}
-
-    def select(self, feature: Feature) -> "CachedFeatures":
-        """The same crops with another feature."""
-        return CachedFeatures(self._caches, feature)
 
     def __getitem__(self, setting: Setting) -> Float[Tensor, "R D"]:
         """Vectors of R crops; crop v of image i of N is row v * N + i."""
@@ -302,34 +160,47 @@ class CachedFeatures:
             self._held[setting] = self._read(self._caches[setting])
         return self._held[setting]
 
-    def _read(self, cache: FeatureCache) -> Float[Tensor, "R D"]:
+    def _read(self, cache: ShardStore) -> Float[Tensor, "R D"]:
         """Vectors are stored image by image and returned crop by crop."""
-        names, found = FEATURES[self._feature], None
+        found = torch.empty(0, cache.count, 0)
         for chunk in range(cache.num_chunks):
-            items, parts = cache.items(chunk), cache.read(chunk, names)
-            rows = torch.cat([parts[name] for name in names], dim=2).transpose(0, 1)
-            found = (
-                rows.new_empty(len(rows), cache.count, rows.shape[2]) if found is None else found
-            )
+            items, parts = cache.items(chunk), cache.read(chunk, self._names)
+            rows = torch.cat([parts[name] for name in self._names], dim=2).transpose(0, 1)
+            if not chunk:
+                found = rows.new_empty(len(rows), cache.count, rows.shape[2])
             found[:, items.start : items.stop] = rows
-        return torch.empty(0) if found is None else found.flatten(0, 1)
+        return found.flatten(0, 1)
 
 
-def extract_image_features(
+def extract_image_features(  # noqa: PLR0913
     model: FrozenModel,
     settings: Sequence[Setting],
     split: Split,
-    crops: CropConfig,
     ctx: RunContext,
+    *,
+    resolution: int,
+    resize_ratio: float = 1.125,
+    num_crops: int = 0,
+    feature: str = "image",
 ) -> CachedFeatures:
-    """The image feature of every crop and the mean of its patch features, in fp32.
+    """One of `FEATURES` of every crop, in fp32.
 
-    What is not cached is computed now, for all settings in one pass.
+    What is not cached is computed now, all features for all settings in one pass.
+
+    Args:
+        model: the network.
+        settings: of the model.
+        split: the images.
+        ctx: of the run.
+        resolution: side of a crop, rounded down to the model's stride.
+        resize_ratio: short side of an image before its center crop, in sides of the crop.
+        num_crops: random crops of each image, half of them mirrored; 0 is the center crop.
+        feature: what is returned.
     """
-    side, per_image = model.round_down_to_patch(crops.resolution), max(1, crops.num_crops)
-    shown = {"side": side, "resize_ratio": float(crops.resize_ratio), "crops": crops.num_crops}
+    side, per_image = model.round_down_to_patch(resolution), max(1, num_crops)
+    shown = {"side": side, "resize_ratio": float(resize_ratio), "crops": num_crops}
     caches = {
-        setting: FeatureCache(
+        setting: ShardStore(
             ctx.cache,
             cache_key("vectors", split, model, setting=setting._asdict(), crops=shown),
             count=len(split),
@@ -341,27 +212,36 @@ def extract_image_features(
     images = _even(IMAGE_CHUNK, max(1, min(IMAGE_CHUNK, ctx.batch // per_image)))
     group = _even(images * per_image, ctx.batch)
 
-    def forward(items: range, views: NDArray[np.uint8], variant: Variant) -> dict[str, Tensor]:
+    def forward(items: range, crops: NDArray[np.uint8], variant: Variant) -> dict[str, Tensor]:
         names = [split.image(item).name for item in items for _ in range(per_image)]
-        found = extract_in_groups(model, views, variant.setting, group, names)
+        found = extract_in_groups(model, crops, variant.setting, group, names)
         vectors = {"image": found.image, "patch_mean": mean_patch(found)}
         return {name: rows.unflatten(0, (-1, per_image)) for name, rows in vectors.items()}
 
+    view = ViewConfig(
+        crop="random-resized" if num_crops else "resized",
+        margin=float(resize_ratio),
+        area=CROP_AREA,
+        trivial_augment=False,
+    )
+    load = partial(_load_views, split, side, view, num_crops)
     by_variant = {Variant(setting): cache for setting, cache in caches.items()}
-    _fill(model, by_variant, images, partial(_load_crops, split, side, crops), forward, ctx)
-    return CachedFeatures(caches)
+    fill_cache(model, by_variant, images, load, forward, ctx)
+    return CachedFeatures(caches, feature)
 
 
-def _load_crops(split: Split, side: int, crops: CropConfig, items: range) -> NDArray[np.uint8]:
+def _load_views(
+    split: Split, side: int, config: ViewConfig, num_crops: int, items: range
+) -> NDArray[np.uint8]:
     """The crops of images, image by image."""
-    config, found = crops.view(), []
+    found = []
     for index in items:
         picture = load_image(split, index, min_side(side, config))
         with prefix_errors(split.image(index).name):
-            for draw in range(crops.num_crops):
-                number = random.Random(f"view/0/{draw}/{index}")
-                found.append(training_view(picture, side, number, config))
-            if not crops.num_crops:
+            for number in range(num_crops):
+                draw = random.Random(f"view/0/{number}/{index}")
+                found.append(training_view(picture, side, draw, config))
+            if not num_crops:
                 found.append(center_view(picture, side, config))
     return torch.stack(found).numpy()
 
@@ -371,7 +251,7 @@ def mean_patch(features: FrozenFeatures) -> Float[Tensor, "B DP"]:
     return features.patches.flatten(2).mean(2)
 
 
-def select_feature(features: FrozenFeatures, feature: Feature) -> Float[Tensor, "B D"]:
+def select_feature(features: FrozenFeatures, feature: str) -> Float[Tensor, "B D"]:
     """The vectors that a classification head sees."""
     vectors = {"image": features.image, "patch_mean": mean_patch(features)}
     return torch.cat([vectors[name] for name in FEATURES[feature]], dim=1)
@@ -386,25 +266,6 @@ class DenseBatch(NamedTuple):
     """Which crops of the whole batch they are."""
 
 
-class CropTransform(NamedTuple):
-    """How training crops of a dense task are drawn."""
-
-    facts: Mapping[str, Any]
-    """All that they depend on, as plain JSON."""
-    make: Callable[[Pair, random.Random], DenseCrop]
-    """Draws one crop; a partial of a function of a module, for worker processes."""
-
-
-class CropSource(NamedTuple):
-    """Where training crops come from, and the model that sees them."""
-
-    model: FrozenModel
-    settings: Sequence[Setting]
-    split: Split
-    transform: CropTransform
-    ctx: RunContext
-
-
 class Crops(NamedTuple):
     """Some training crops, stacked."""
 
@@ -412,6 +273,130 @@ class Crops(NamedTuple):
     targets: Shaped[np.ndarray, "b h w"]
     names: list[str]
     """Of their images."""
+
+
+class TrainingCrops:
+    """Random crops of a dense task: new ones at every step, or a number drawn once and cached.
+
+    All seeds and later runs share cached crops; seeds differ in initial weights and in the order of
+    crops. Crop v of image i of N is item v * N + i.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        model: FrozenModel,
+        settings: Sequence[Setting],
+        split: Split,
+        draw: DrawCrop,
+        facts: Mapping[str, Any],
+        num_crops: int | None,
+        ctx: RunContext,
+    ) -> None:
+        """Compute what is not cached.
+
+        Args:
+            model: sees the crops.
+            settings: of the model.
+            split: the training images.
+            draw: draws a crop.
+            facts: all that crops depend on, as plain JSON.
+            num_crops: of each image; None draws new ones at every step.
+            ctx: of the run.
+        """
+        self._model, self._split, self._draw, self._ctx = model, split, draw, ctx
+        self._variants = [Variant(setting) for setting in settings]
+        self._num_crops = num_crops
+        self._held: dict[tuple[Variant | None, str], Tensor] = {}
+        if num_crops is not None:
+            self._fill(num_crops, {"count": num_crops, **facts})
+
+    def batches(
+        self, images: NDArray[np.int64], size: int, seed: int, steps: int
+    ) -> Iterator[DenseBatch]:
+        """Batches of crops of these images; every image or cached crop comes once per epoch."""
+        part = share_of_batch(size, self._ctx)
+        return (self._cached if self._num_crops else self._fresh)(images, size, seed, steps, part)
+
+    def _fresh(
+        self, images: NDArray[np.int64], size: int, seed: int, steps: int, part: slice
+    ) -> Iterator[DenseBatch]:
+        """New crops at every step."""
+        split, num_workers, device = self._split, self._ctx.num_workers, self._ctx.ranks.device
+
+        def tasks() -> Iterator[list[tuple[int, int]]]:
+            for step in range(steps):
+                places, epochs = sample_order(len(images), size, step, seed)
+                drawn = zip(images[places][part].tolist(), epochs[part].tolist(), strict=True)
+                yield [
+                    (index, seed_for(seed, epoch * len(split) + index, "view"))
+                    for index, epoch in drawn
+                ]
+
+        samples = read_in_workers(partial(_draw_crops, split, self._draw), tasks(), num_workers)
+        mapper = map_settings(self._model, len(self._variants), num_workers)
+        with mapper as run, closing(samples):
+            for crops in samples:
+                found = run(partial(self._extract, crops, len(crops.images)), self._variants)
+                features = {v.setting: one for v, one in zip(self._variants, found, strict=True)}
+                yield DenseBatch(features, torch.from_numpy(crops.targets).to(device), part)
+
+    def _cached(
+        self, images: NDArray[np.int64], size: int, seed: int, steps: int, part: slice
+    ) -> Iterator[DenseBatch]:
+        """Cached crops in random order."""
+        items = (np.arange(self._num_crops or 0)[:, None] * len(self._split) + images).reshape(-1)
+        for step in range(steps):
+            places, _ = sample_order(len(items), size, step, seed)
+            rows = items[places][part]
+            features = {
+                variant.setting: FrozenFeatures(
+                    *(self._rows(variant, name, rows) for name in FrozenFeatures._fields)
+                )
+                for variant in self._variants
+            }
+            yield DenseBatch(features, self._rows(None, "targets", rows), part)
+
+    def _fill(self, num_crops: int, facts: Mapping[str, Any]) -> None:
+        """Compute what is not cached, and read all of it if it is not large."""
+        model, split, ctx = self._model, self._split, self._ctx
+        keys: dict[Variant | None, dict[str, Any]] = {
+            one: cache_key("crops", split, model, crops=facts, setting=one.setting._asdict())
+            for one in self._variants
+        }
+        keys[None] = cache_key("targets of crops", split, None, crops=facts)
+        self._caches = {
+            variant: ShardStore(
+                ctx.cache,
+                key,
+                count=num_crops * len(split),
+                chunk_size=CROP_CHUNK,
+                name=f"{model.name}-{split.name}" if variant else split.name,
+            )
+            for variant, key in keys.items()
+        }
+
+        def forward(_: range, crops: Crops, variant: Variant | None) -> dict[str, Tensor]:
+            if variant is None:
+                return {"targets": torch.from_numpy(crops.targets)}
+            found = self._extract(crops, CROP_GROUP, variant)
+            return {"patches": _half(found.patches), "image": found.image}
+
+        load = partial(_draw_numbered_crops, split, self._draw)
+        fill_cache(model, self._caches, CROP_GROUP, load, forward, ctx)
+        files = [c.path(chunk) for c in self._caches.values() for chunk in range(c.num_chunks)]
+        if sum(file.stat().st_size for file in files) <= MAX_HELD_BYTES:
+            for variant, cache in self._caches.items():
+                for name in FrozenFeatures._fields if variant else ("targets",):
+                    self._held[variant, name] = cache.rows(name, np.arange(cache.count))
+
+    def _rows(self, variant: Variant | None, name: str, items: NDArray[np.int64]) -> Tensor:
+        """Tensors of some items of a cache."""
+        held = self._held.get((variant, name))
+        rows = self._caches[variant].rows(name, items) if held is None else held[items]
+        return rows.to(self._ctx.ranks.device)
+
+    def _extract(self, crops: Crops, group: int, variant: Variant) -> FrozenFeatures:
+        return extract_in_groups(self._model, crops.images, variant.setting, group, crops.names)
 
 
 def share_of_batch(size: int, ctx: RunContext) -> slice:
@@ -422,125 +407,22 @@ def share_of_batch(size: int, ctx: RunContext) -> slice:
     return slice(rank * size // world_size, (rank + 1) * size // world_size)
 
 
-def fresh_crops(
-    source: CropSource, images: NDArray[np.int64], size: int, seed: int, steps: int
-) -> Iterator[DenseBatch]:
-    """Batches of new crops of these images, each seen at every setting."""
-    model, settings, split, _, ctx = source
-    part = share_of_batch(size, ctx)
-    variants = [Variant(setting) for setting in dict.fromkeys(settings)]
-
-    def tasks() -> Iterator[list[tuple[int, int]]]:
-        for step in range(steps):
-            places, epochs = sample_order(len(images), size, step, seed)
-            drawn = zip(images[places][part].tolist(), epochs[part].tolist(), strict=True)
-            yield [
-                (index, seed_for(seed, epoch * len(split) + index, "view"))
-                for index, epoch in drawn
-            ]
-
-    draw = partial(_draw_crops, split, source.transform.make)
-    samples = read_in_workers(draw, tasks(), ctx.num_workers)
-    with map_settings(model, len(variants), ctx.num_workers) as run, closing(samples):
-        for crops in samples:
-            found = run(partial(_extract_crops, model, crops, len(crops.images)), variants)
-            features = {v.setting: one for v, one in zip(variants, found, strict=True)}
-            yield DenseBatch(features, torch.from_numpy(crops.targets).to(ctx.ranks.device), part)
-
-
-class CachedCrops:
-    """Training crops drawn once, with cached features: crop v of image i of N is item v * N + i.
-
-    All seeds and later runs share them; seeds differ in initial weights and the order of crops.
-    """
-
-    def __init__(self, source: CropSource, num_crops: int) -> None:
-        """Compute what is not cached."""
-        model, settings, split, transform, ctx = source
-        self._source, self._num_crops = source, num_crops
-        crops = {"count": num_crops, **transform.facts}
-        keys: dict[Variant | None, dict[str, Any]] = {
-            Variant(one): cache_key("crops", split, model, crops=crops, setting=one._asdict())
-            for one in settings
-        }
-        keys[None] = cache_key("targets of crops", split, None, crops=crops)
-        self._caches = {
-            variant: FeatureCache(
-                ctx.cache,
-                key,
-                count=num_crops * len(split),
-                chunk_size=CROP_CHUNK,
-                name=f"{model.name}-{split.name}" if variant else split.name,
-            )
-            for variant, key in keys.items()
-        }
-        load = partial(_draw_numbered_crops, split, transform.make)
-        _fill(model, self._caches, CROP_GROUP, load, self._forward, ctx)
-        self._held: dict[tuple[Variant | None, str], Tensor] = {}
-        if sum(cache.nbytes() for cache in self._caches.values()) <= MAX_HELD_BYTES:
-            for variant, cache in self._caches.items():
-                names = FrozenFeatures._fields if variant else ("targets",)
-                self._held |= {(variant, name): cache.stack(name) for name in names}
-
-    def batches(self, images: NDArray[np.int64], size: int, seed: int) -> Iterator[DenseBatch]:
-        """Endless batches of the crops of these images; every crop comes once per epoch."""
-        part = share_of_batch(size, self._source.ctx)
-        starts = np.arange(self._num_crops)[:, None] * len(self._source.split)
-        items = (starts + images).reshape(-1)
-        for step in itertools.count():
-            places, _ = sample_order(len(items), size, step, seed)
-            rows = items[places][part]
-            features = {
-                variant.setting: FrozenFeatures(
-                    *(self._rows(variant, name, rows) for name in FrozenFeatures._fields)
-                )
-                for variant in self._caches
-                if variant
-            }
-            yield DenseBatch(features, self._rows(None, "targets", rows), part)
-
-    def _rows(self, variant: Variant | None, name: str, items: NDArray[np.int64]) -> Tensor:
-        """Tensors of some items of a cache."""
-        held = self._held.get((variant, name))
-        rows = self._caches[variant].rows(name, items) if held is None else held[items]
-        return rows.to(self._source.ctx.ranks.device)
-
-    def _forward(self, items: range, crops: Crops, variant: Variant | None) -> dict[str, Tensor]:
-        """What is cached of some crops."""
-        del items
-        if variant is None:
-            return {"targets": torch.from_numpy(crops.targets)}
-        found = _extract_crops(self._source.model, crops, CROP_GROUP, variant)
-        return {"patches": _half(found.patches), "image": found.image}
-
-
-def _extract_crops(
-    model: FrozenModel, crops: Crops, group: int, variant: Variant
-) -> FrozenFeatures:
-    """Features of crops, in groups."""
-    return extract_in_groups(model, crops.images, variant.setting, group, crops.names)
-
-
-def _draw_numbered_crops(
-    split: Split, make: Callable[[Pair, random.Random], DenseCrop], items: range
-) -> Crops:
+def _draw_numbered_crops(split: Split, draw: DrawCrop, items: range) -> Crops:
     """The crops that are cached as these items."""
-    count = len(split)
-    return _draw_crops(split, make, [(i % count, seed_for(0, i, "kept view")) for i in items])
+    return _draw_crops(
+        split, draw, [(item % len(split), seed_for(0, item, "kept view")) for item in items]
+    )
 
 
-def _draw_crops(
-    split: Split,
-    make: Callable[[Pair, random.Random], DenseCrop],
-    draws: Sequence[tuple[int, int]],
-) -> Crops:
+def _draw_crops(split: Split, draw: DrawCrop, draws: Sequence[tuple[int, int]]) -> Crops:
     """Crops of images by their number and seed."""
     crops, names = [], [split.image(index).name for index, _ in draws]
     for (index, seed), name in zip(draws, names, strict=True):
-        pair = load_pair(split, index)
+        picture, target = load_image(split, index), load_target(split, index)
+        check_size(split, index, target, picture.sides)
         with prefix_errors(name):
-            crops.append(make(pair, random.Random(seed)))
-    images, targets = (torch.stack(parts).numpy() for parts in zip(*crops, strict=True))
+            crops.append(draw(picture, target, random.Random(seed)))
+    images, targets = (np.stack(parts) for parts in zip(*crops, strict=True))
     return Crops(images, targets, names)
 
 
@@ -589,28 +471,20 @@ def _extract_windows(
     return extract_in_groups(model, windows, setting, _even(count, WINDOW_GROUP), [name] * count)
 
 
-class Windows(NamedTuple):
-    """An image as it is shown to a model."""
-
-    sides: Sides
-    """Of the image after its crop."""
-    images: dict[bool, NDArray[np.uint8]]
-    """Its windows (G, 3, h, w), as they are and mirrored, by `Variant.flipped`."""
-
-
 class PatchFeatures(NamedTuple):
     """Features of whole images or their windows, as cached by `extract_patch_features`."""
 
-    caches: Mapping[Variant, FeatureCache]
+    caches: Mapping[Variant, ShardStore]
     inference: InferenceConfig
     device: torch.device
 
     def __call__(self, index: int, variant: Variant) -> tuple[FrozenFeatures, WindowGrid]:
         """The features of an image on the device, and its windows."""
-        names = (*FrozenFeatures._fields, "sides")
-        image, patches, sides = self.caches[variant].item(index, names)
+        cache = self.caches[variant]
+        with cache.open(index // cache.chunk_size) as file:
+            image, patches = (file.read(f"{index}/{name}") for name in FrozenFeatures._fields)
+            height, width = file.read(f"{index}/sides").tolist()
         features = FrozenFeatures(image.to(self.device), patches.to(self.device).float())
-        height, width = sides.tolist()
         return features, self.inference.layout((height, width))
 
 
@@ -626,12 +500,11 @@ def extract_patch_features(
     An image goes through the model alone, with all its windows, since images differ in size.
     """
     map_bytes = 2 * model.patch_width * (inference.short_side // model.stride) ** 2
+    shown = asdict(inference)
     caches = {
-        variant: FeatureCache(
+        variant: ShardStore(
             ctx.cache,
-            cache_key(
-                "patch maps", split, model, inference=asdict(inference), variant=list(variant)
-            ),
+            cache_key("patch maps", split, model, inference=shown, variant=list(variant)),
             count=len(split),
             chunk_size=max(1, min(MAP_CHUNK, MAX_CHUNK_BYTES // map_bytes)),
             name=f"{model.name}-{split.name}",
@@ -639,26 +512,31 @@ def extract_patch_features(
         for variant in variants
     }
 
-    def forward(items: range, windows: Windows, variant: Variant) -> dict[str, Tensor]:
-        name, images = split.image(items[0]).name, windows.images[variant.flipped]
-        found = _extract_windows(model, images, variant.setting, name)
-        tensors = {"image": found.image, "patches": _half(found.patches)}
-        tensors["sides"] = torch.tensor(windows.sides)
-        return {item_name(items[0], key): value for key, value in tensors.items()}
+    def forward(
+        items: range, loaded: tuple[Sides, dict[bool, NDArray[np.uint8]]], variant: Variant
+    ) -> dict[str, Tensor]:
+        (sides, windows), name = loaded, split.image(items[0]).name
+        found = _extract_windows(model, windows[variant.flipped], variant.setting, name)
+        tensors = {
+            "image": found.image,
+            "patches": _half(found.patches),
+            "sides": torch.tensor(sides),
+        }
+        return {f"{items[0]}/{key}": value for key, value in tensors.items()}
 
-    flips = tuple(dict.fromkeys(variant.flipped for variant in variants))
-    _fill(model, caches, 1, partial(_load_windows, split, inference, flips), forward, ctx)
+    flips = {variant.flipped for variant in variants}
+    fill_cache(model, caches, 1, partial(_load_windows, split, inference, flips), forward, ctx)
     return PatchFeatures(caches, inference, ctx.ranks.device)
 
 
 def _load_windows(
-    split: Split, inference: InferenceConfig, flips: Sequence[bool], items: range
-) -> Windows:
-    """The windows of an image."""
+    split: Split, inference: InferenceConfig, flips: set[bool], items: range
+) -> tuple[Sides, dict[bool, NDArray[np.uint8]]]:
+    """Sides of an image after its crop, and its windows (G, 3, h, w) by `Variant.flipped`."""
     picture = load_image(split, items[0])
     with prefix_errors(split.image(items[0]).name):
         picture = inference.crop(picture)
     layout = inference.layout(picture.sides)
-    return Windows(
-        picture.sides, {flipped: cut_windows(picture, layout, flipped).numpy() for flipped in flips}
-    )
+    return picture.sides, {
+        flipped: cut_windows(picture, layout, flipped).numpy() for flipped in flips
+    }

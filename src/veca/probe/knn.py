@@ -23,9 +23,14 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
-from veca.probe.dense import Candidate, check_size, evaluate
-from veca.probe.feature_cache import RunContext, load_target
-from veca.probe.features import InferenceConfig, PatchFeatures, Variant, extract_patch_features
+from veca.probe.dense import Candidate, evaluate
+from veca.probe.feature_cache import RunContext, Variant, load_target
+from veca.probe.features import (
+    InferenceConfig,
+    PatchFeatures,
+    check_size,
+    extract_patch_features,
+)
 from veca.probe.metrics import Labels
 from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.protocols import DenseKnnProtocol, training_split
@@ -206,7 +211,7 @@ def evaluate_dense_knn(  # noqa: PLR0913, PLR0917
                 data=data,
                 setting=variant.setting,
                 seed=seed,
-                metrics=scores.metrics(),
+                metrics=scorer.metrics(scores),
                 counts={"train": len(split), "test": len(data.test), "patches": patches},
                 tensors={
                     "features": bank.features.half().cpu(),
@@ -217,7 +222,7 @@ def evaluate_dense_knn(  # noqa: PLR0913, PLR0917
                     "temperature": bank.temperature,
                     "inference": asdict(inference),
                 },
-                per_image=scores.per_image(),
+                per_image=scorer.per_image(scores),
             )
 
 
@@ -293,7 +298,7 @@ def _image_shares(
     """Class shares of the patches of an image."""
     found, grid = features(index, variant)
     mask = load_target(split, index).astype(np.uint8, copy=False)
-    check_size(split, index, mask.shape, grid.original)
+    check_size(split, index, mask, grid.original)
     rows, columns = found.patches.shape[2:]
     return torch.from_numpy(class_shares(mask, (rows, columns), num_classes))
 

@@ -157,10 +157,10 @@ def classification_metrics(
     return found | {"mean_per_class": mean_per_class(scores, labels)}
 
 
-def confusion_matrix(
+def pixel_counts(
     labels: Shaped[Tensor, "*pixels"], predicted: Shaped[Tensor, "*pixels"], num_classes: int
-) -> Int64[Tensor, "{num_classes} {num_classes}"]:
-    """Pixels of each class (row) that were predicted as each class (column).
+) -> Int64[Tensor, "3 {num_classes}"]:
+    """Pixels of each class that are correct, predicted or true, and true.
 
     Pixels labeled `IGNORE_INDEX` do not count.
     """
@@ -171,61 +171,41 @@ def confusion_matrix(
             f"a mask has class {int(labels.max())}, but the dataset has {num_classes}, from "
             "0 on; check its label map."
         )
-    pairs = torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
-    return pairs.reshape(num_classes, num_classes)
+    correct, found, true = (
+        torch.bincount(pixels, minlength=num_classes)
+        for pixels in (labels[labels == predicted], predicted, labels)
+    )
+    return torch.stack((correct, found + true - correct, true))
 
 
-def intersections(confusion: Int64[Tensor, "*sets K K"]) -> Int64[Tensor, "*sets K"]:
-    """Correctly predicted pixels of each class."""
-    return confusion.diagonal(dim1=-2, dim2=-1)
-
-
-def unions(confusion: Int64[Tensor, "*sets K K"]) -> Int64[Tensor, "*sets K"]:
-    """Pixels that are of each class or were predicted to be."""
-    return confusion.sum(-1) + confusion.sum(-2) - intersections(confusion)
-
-
-def mean_iou(
-    intersection: Int64[Tensor, "*sets K"],
-    union: Int64[Tensor, "*sets K"],
-    eval_classes: Sequence[int] | None = None,
-) -> Float64[Tensor, "*sets"]:
-    """Mean IoU in percent; classes outside `eval_classes` count in the unions of the others."""
-    return 100 * _mean(_ratio(intersection, union), eval_classes)
+def mean_ratio(
+    part: Int64[Tensor, " K"], whole: Int64[Tensor, " K"], eval_classes: Sequence[int] | None = None
+) -> float:
+    """Mean over classes of part / whole in percent; a class without a whole is left out."""
+    ratios = part.double() / whole
+    return 100 * float((ratios if eval_classes is None else ratios[list(eval_classes)]).nanmean())
 
 
 def segmentation_metrics(
-    confusion: Int64[Tensor, "K K"],
-    classes: Sequence[str],
-    eval_classes: Sequence[int] | None = None,
+    pixels: Int64[Tensor, "3 K"], classes: Sequence[str], eval_classes: Sequence[int] | None = None
 ) -> dict[str, float]:
-    """Metrics in percent; those without a value are left out.
+    """Metrics in percent from the `pixel_counts` of all images; those without a value are left out.
 
-    miou        mean over classes of intersection / union
+    miou        mean over classes of intersection / union; classes outside `eval_classes` count in
+                the unions of the others
     macc        mean over classes of the accuracy on their pixels
     aacc        accuracy on all pixels
     iou/NAME    intersection / union of one class
     """
-    hits, area = intersections(confusion), confusion.sum(1)
-    ratios = (100 * _ratio(hits, unions(confusion))).tolist()
+    correct, union, true = pixels
     found = {
-        "miou": float(mean_iou(hits, unions(confusion), eval_classes)),
-        "macc": 100 * float(_mean(_ratio(hits, area), eval_classes)),
-        "aacc": 100 * float(_ratio(hits.sum(), area.sum())),
+        "miou": mean_ratio(correct, union, eval_classes),
+        "macc": mean_ratio(correct, true, eval_classes),
+        "aacc": mean_ratio(correct.sum()[None], true.sum()[None]),
     }
-    shown = range(len(classes)) if eval_classes is None else eval_classes
-    found |= {f"iou/{classes[index]}": ratios[index] for index in shown}
+    for index in range(len(classes)) if eval_classes is None else eval_classes:
+        found[f"iou/{classes[index]}"] = mean_ratio(correct, union, [index])
     return {name: value for name, value in found.items() if not math.isnan(value)}
-
-
-def _ratio(part: Int64[Tensor, "*any"], whole: Int64[Tensor, "*any"]) -> Float64[Tensor, "*any"]:
-    return part.double() / whole.double()
-
-
-def _mean(
-    ratios: Float64[Tensor, "*sets K"], eval_classes: Sequence[int] | None
-) -> Float64[Tensor, "*sets"]:
-    return (ratios if eval_classes is None else ratios[..., list(eval_classes)]).nanmean(-1)
 
 
 MIN_OBJECT_SHARE = 1e-3
@@ -239,23 +219,23 @@ BACKGROUND = "background"
 
 
 class MaskObjects:
-    """The connected components of a mask that count as objects."""
+    """The connected components of the mask of an image that count as objects."""
 
-    def __init__(self, labels: Shaped[Tensor, "H W"]) -> None:
-        self._labels = labels.cpu().numpy()
-        self._components = connected_components(self._labels).reshape(-1)
+    def __init__(self, mask: NDArray[np.uint8], image: int = 0) -> None:
+        self._mask, self._image = mask, image
+        self._components = connected_components(mask).reshape(-1)
         self._areas = np.bincount(self._components)
         self._classes = np.empty_like(self._areas)
-        self._classes[self._components] = self._labels.reshape(-1)
-        large = self._areas >= MIN_OBJECT_SHARE * self._labels.size
+        self._classes[self._components] = mask.reshape(-1)
+        large = self._areas >= MIN_OBJECT_SHARE * mask.size
         self._counted = large & (self._classes != IGNORE_INDEX)
 
-    def recalled(self, predicted: Shaped[Tensor, "H W"]) -> Int64[Tensor, "O 4"]:
-        """Class, pixels, correct pixels and pixels of the image, for each object."""
-        right = (predicted.cpu().numpy() == self._labels).reshape(-1)
+    def recalled(self, predicted: Shaped[Tensor, "H W"]) -> Int64[Tensor, "O 5"]:
+        """Image, class, pixels, correct pixels and pixels of the image, for each object."""
+        right = (predicted.cpu().numpy() == self._mask).reshape(-1)
         hits = np.bincount(self._components[right], minlength=len(self._areas))
-        whole = np.full_like(self._areas, self._labels.size)
-        columns = np.stack((self._classes, self._areas, hits, whole), 1)
+        image, size = (np.full_like(hits, value) for value in (self._image, self._mask.size))
+        columns = np.stack((image, self._classes, self._areas, hits, size), 1)
         return torch.from_numpy(columns[self._counted].astype(np.int64))
 
 
@@ -357,16 +337,13 @@ def image_errors(
     predicted: Float[Tensor, "height width"],
     depth: Float[Tensor, "height width"],
     mask: Bool[Tensor, "height width"],
-) -> NDArray[np.float64]:
+) -> Float64[Tensor, " errors"]:
     """Errors of one image in the order of `PER_IMAGE`, then its sum of squares and its pixels.
 
     Without a pixel in `mask`, errors are NaN and the sums are 0.
     """
     found, true = predicted[mask].double(), depth[mask].double()
-    if not len(true):
-        return np.array([np.nan] * len(PER_IMAGE) + [0.0, 0.0])
-    squares = (found - true).square()
-    log = found.log() - true.log()
+    squares, log = (found - true).square(), found.log() - true.log()
     ratio = torch.maximum(found / true, true / found)
     values = {
         "rmse": squares.mean().sqrt(),
@@ -378,18 +355,18 @@ def image_errors(
         "silog": 100 * (log.square().mean() - log.mean().square()).clamp(min=0).sqrt(),
         **{f"delta{n}": 100 * (ratio < 1.25**n).double().mean() for n in (1, 2, 3)},
     }
-    errors = [float(values[name]) for name in PER_IMAGE]
-    return np.array([*errors, float(squares.sum()), float(len(true))])
+    pixels = squares.new_tensor(len(true))
+    return torch.stack([*(values[name] for name in PER_IMAGE), squares.sum(), pixels]).cpu()
 
 
-def depth_metrics(errors: NDArray[np.float64]) -> dict[str, float]:
-    """All metrics from the `image_errors` of all images (N, ...)."""
+def depth_metrics(errors: Float64[Tensor, "N errors"]) -> dict[str, float]:
+    """All metrics from the `image_errors` of all images."""
     valid = errors[errors[:, -1] > 0]
     if not len(valid):
         raise ValueError(
             "no test image has a pixel of known depth in range; check the unit of the depth files "
             "and the depth range of the dataset."
         )
-    found = dict(zip(PER_IMAGE, valid[:, : len(PER_IMAGE)].mean(0).tolist(), strict=True))
+    found = dict(zip(PER_IMAGE, valid.mean(0).tolist(), strict=False))
     squares, pixels = valid[:, -2:].sum(0).tolist()
-    return found | {"rmse_pooled": float(np.sqrt(squares / pixels))}
+    return found | {"rmse_pooled": math.sqrt(squares / pixels)}

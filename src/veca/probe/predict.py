@@ -15,7 +15,8 @@ from veca.data.images import DecodedImage, ImageError
 from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe.dense import DenseHead
 from veca.probe.depth import FLIPS, DepthBins, predict_depth_map
-from veca.probe.features import InferenceConfig, Variant, extract_windows, select_feature
+from veca.probe.feature_cache import Variant
+from veca.probe.features import InferenceConfig, extract_windows, select_feature
 from veca.probe.heads import DENSE_TASKS, HeadError, SavedHead
 from veca.probe.knn import MemoryBank, knn_votes
 from veca.probe.linear import LinearHead

@@ -6,14 +6,11 @@ depths must not be mixed at edges.
 """
 
 import random
-from typing import NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Float32, UInt8
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from veca.data.images import Box, DecodedImage
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, Target
@@ -38,21 +35,14 @@ NYU_FRAME: Cut = (43, 45, 608, 472)
 """What is inside the white border of an NYU image."""
 
 
-class DenseCrop(NamedTuple):
-    """A training crop."""
-
-    image: UInt8[Tensor, "3 height width"]
-    target: Shaped[Tensor, "height width"]
-    """Classes (uint8) or meters (float32)."""
-
-
 def segmentation_crop(
     picture: DecodedImage,
-    mask: NDArray[np.uint8],
-    side: int,
+    mask: Target,
     draw: random.Random,
+    *,
+    side: int,
     augment: SegmentationAugment,
-) -> DenseCrop:
+) -> tuple[UInt8[np.ndarray, "3 {side} {side}"], UInt8[np.ndarray, "{side} {side}"]]:
     """A square crop at a random scale, flipped and distorted; padded at the right and bottom."""
     short = side * _uniform(augment.scales, draw)
     scaled = _scaled(picture.sides, short / min(picture.sides))
@@ -62,14 +52,11 @@ def segmentation_crop(
     image = Image.fromarray(eight_bit(shown).permute(1, 2, 0).numpy())
     if draw.random() < augment.flip:
         image, part = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), part[:, ::-1]
-    pixels = np.empty((side, side, 3), np.uint8)
-    pixels[:] = PADDING
+    pixels = np.full((side, side, 3), PADDING, np.uint8)
     pixels[:height, :width] = np.asarray(photometric_distortion(image, draw, augment))
     target = np.full((side, side), IGNORE_INDEX, np.uint8)
     target[:height, :width] = part
-    return DenseCrop(
-        torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), torch.from_numpy(target)
-    )
+    return pixels.transpose(2, 0, 1), target
 
 
 def photometric_distortion(
@@ -101,20 +88,20 @@ def photometric_distortion(
 
 def depth_crop(  # noqa: PLR0913
     picture: DecodedImage,
-    depth: NDArray[np.float32],
+    depth: Target,
     draw: random.Random,
     *,
     short_side: int,
     multiple: int,
     augment: DepthAugment,
     facts: DepthRange,
-) -> DenseCrop:
+) -> tuple[UInt8[np.ndarray, "3 height width"], Float32[np.ndarray, "height width"]]:
     """A crop at the scale of test images or larger, rotated, flipped and colored."""
     left, top, right, bottom = kitti_benchmark_crop(picture.sides, facts)
     scale = short_side / min(bottom - top, right - left)
     cut = nyu_border_crop(picture.sides, facts)
     image, meters = _rotate_and_flip(
-        crop_image(picture, cut), crop_target(depth, cut), draw, augment
+        crop_image(picture, cut), crop_target(depth.astype(np.float32), cut), draw, augment
     )
     down, across = (max(1, round(side * short_side / multiple)) * multiple for side in augment.crop)
     scale = max(scale, down / meters.shape[0], across / meters.shape[1])
@@ -122,8 +109,7 @@ def depth_crop(  # noqa: PLR0913
     corner = _random_corner(scaled, (down, across), draw)
     target = nearest_part(meters, scaled, corner, (down, across))
     shown = image.resampled((down, across), _source_box(image.sides, scaled, corner, target))
-    pixels = _color(eight_bit(shown).numpy(), draw, augment)
-    return DenseCrop(torch.from_numpy(pixels), torch.from_numpy(np.array(target, np.float32)))
+    return _color(eight_bit(shown).numpy(), draw, augment), target
 
 
 def kitti_benchmark_crop(sides: Sides, facts: DepthRange) -> Cut:
@@ -200,7 +186,7 @@ def _random_corner(scaled: Sides, part: Sides, draw: random.Random) -> Sides:
 
 
 def _balanced_part(
-    mask: NDArray[np.uint8],
+    mask: Target,
     scaled: Sides,
     side: int,
     draw: random.Random,
