@@ -22,7 +22,7 @@ from tests.probe.fixtures import (
 )
 from veca.cli.main import main
 from veca.data.images import decode
-from veca.data.listing import TableBuilder
+from veca.data.listing import ImageEntry, TableBuilder
 from veca.data.sets.dataset import Split
 from veca.probe.features import extract_image_features
 from veca.probe.heads import SavedHead, load_head, save_head
@@ -89,7 +89,7 @@ def test_a_large_photograph_is_preprocessed_as_test_images_were(
     assert main(["predict", file, "large.jpg", "--json"]) == 0
     labels = json.loads(capsys.readouterr().out)["labels"]
     table = TableBuilder()
-    table.add_file(str(path), path.stat().st_size)
+    table.add(ImageEntry(str(path), path.stat().st_size))
     split = Split(name="test", images=table.table(), keys=("large.jpg",))
     model = PixelModel(torch.device("cpu"))
     ctx = context_in(folder / "cache")

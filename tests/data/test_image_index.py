@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from tests.data.pictures import encoded, write_pictures, write_shard
 from veca.data.images import DataError
-from veca.data.listing import ImageIndex, TableBuilder, list_images, open_image, split_train_val
+from veca.data.listing import (
+    ImageEntry,
+    ImageIndex,
+    TableBuilder,
+    list_images,
+    open_image,
+    split_train_val,
+)
 
 
 def names(index: ImageIndex) -> list[str]:
@@ -31,7 +38,7 @@ def indexed(table_names: list[str]) -> ImageIndex:
     """An index of names that lie directly below what was given."""
     builder = TableBuilder()
     for name in table_names:
-        builder.add_file(name)
+        builder.add(ImageEntry(name))
     table = builder.table()
     return ImageIndex(table, np.arange(len(table)), table.keys)
 

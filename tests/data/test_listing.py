@@ -236,15 +236,15 @@ def test_thousands_of_nested_folders_are_walked(tmp_path: Path) -> None:
 def table_of(*names: str) -> ImageTable:
     builder = TableBuilder()
     for name in names:
-        builder.add_file(name)
+        builder.add(ImageEntry(name))
     return builder.table()
 
 
 def test_inputs_come_back_as_they_were_added() -> None:
     builder = TableBuilder()
-    builder.add_file("/photos/\u6d77.jpg", 5)
-    builder.add_member("/s.tar", "in/b#c.jpg", 7, 512)
-    builder.add_file("", 0)
+    builder.add(ImageEntry("/photos/\u6d77.jpg", 5))
+    builder.add(ImageEntry("/s.tar#in/b#c.jpg", 7, "/s.tar", 512))
+    builder.add(ImageEntry("", 0))
     table = builder.table()
     assert len(builder) == len(table) == 3
     assert table[0] == ImageEntry("/photos/\u6d77.jpg", 5, None, UNKNOWN)
@@ -260,14 +260,6 @@ def test_a_member_knows_its_name_in_the_shard() -> None:
 def test_names_that_are_no_text_come_back_byte_for_byte() -> None:
     name = os.fsdecode(b"/photos/\xff\xfe.jpg")
     assert table_of(name)[0].name == name
-
-
-def test_a_name_counts_at_its_first_place_only() -> None:
-    assert table_of("c", "a", "c", "b", "a").first_of_each().tolist() == [0, 1, 3]
-
-
-def test_a_table_without_rows_has_a_length() -> None:
-    assert len(table_of()) == len(table_of().first_of_each()) == 0
 
 
 def test_a_table_takes_some_bytes_for_each_name_and_travels_to_other_processes() -> None:
@@ -364,9 +356,8 @@ def records(path: Path) -> NDArray[np.uint8]:
 
 def test_an_input_of_that_name_is_opened_as_a_picture(tmp_path: Path) -> None:
     numbers = records(tmp_path / "all.bin")
-    builder = TableBuilder()
-    builder.add_member(str(tmp_path / "all.bin"), f"1{RAW_SUFFIX}", 3 * SIDE * SIDE, 77)
-    with open_image(builder.table()[0]) as file:
+    name = f"{tmp_path}/all.bin#1{RAW_SUFFIX}"
+    with open_image(ImageEntry(name, 3 * SIDE * SIDE, f"{tmp_path}/all.bin", 77)) as file:
         np.testing.assert_array_equal(decode(file).pixels(), numbers[1])
 
 
@@ -383,63 +374,39 @@ def test_a_record_that_is_cut_short_or_no_square_is_refused(
 CONTENTS = [(f"folder/{number}.jpg", bytes([number]) * (700 * number + 1)) for number in range(5)]
 
 
-def test_members_come_in_order_with_the_place_of_their_bytes(tmp_path: Path) -> None:
+def test_members_are_listed_in_order_with_the_position_of_their_bytes(tmp_path: Path) -> None:
     path = write_shard(tmp_path / "s.tar", CONTENTS)
-    found = list(members(str(path)))
-    assert [member.name for member in found] == [name for name, _ in CONTENTS]
-    whole = path.read_bytes()
-    for member, (_, content) in zip(found, CONTENTS, strict=True):
-        assert whole[member.start : member.start + member.num_bytes] == content
+    content = path.read_bytes()
+    for member, (name, expected) in zip(members(str(path)), CONTENTS, strict=True):
+        assert (member.member, member.name) == (name, f"{path}#{name}")
+        assert content[member.start : member.start + member.num_bytes] == expected
 
 
-def test_long_names_links_and_folders_do_not_disturb(tmp_path: Path) -> None:
-    path = tmp_path / "s.tar"
+def test_long_names_are_read_and_links_and_folders_skipped(tmp_path: Path) -> None:
+    path, name = tmp_path / "s.tar", "\u6d77" * 150 + ".jpg"
     with tarfile.open(path, "w") as shard:
-        folder = tarfile.TarInfo("folder")
-        folder.type = tarfile.DIRTYPE
-        shard.addfile(folder)
-        link = tarfile.TarInfo("link.jpg")
-        link.type, link.linkname = tarfile.SYMTYPE, "folder"
-        shard.addfile(link)
-        picture = tarfile.TarInfo("\u6d77" * 150 + ".jpg")
-        picture.size = 3
-        shard.addfile(picture, io.BytesIO(b"abc"))
+        for other, kind in (("folder", tarfile.DIRTYPE), ("link.jpg", tarfile.SYMTYPE)):
+            info = tarfile.TarInfo(other)
+            info.type, info.linkname = kind, "folder"
+            shard.addfile(info)
+        info = tarfile.TarInfo(name)
+        info.size = 3
+        shard.addfile(info, io.BytesIO(b"abc"))
     (found,) = members(str(path))
-    assert found.name == "\u6d77" * 150 + ".jpg"
-    with open_image(ImageEntry(f"{path}#x.png", found.num_bytes, str(path), found.start)) as file:
+    assert found.member == name
+    with open_image(found) as file:
         assert not isinstance(file, str)
         assert file.read() == b"abc"
 
 
-def test_a_member_is_a_file_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"before0123456789after")
-    with open_image(ImageEntry(f"{path}#x.png", 10, str(path), 6)) as file:
-        assert isinstance(file, io.BufferedReader)
-        assert file.read() == b"0123456789"
-        assert file.seek(-3, io.SEEK_END) == 7
-        assert file.read(100) == b"789"
-        assert file.seek(2) == 2
-        file.read(1)
-        assert file.seek(1, io.SEEK_CUR) == 4
-        assert file.read(2) == b"45"
-        assert file.seek(50) == 50
-        assert file.read() == b""
-        assert file.readable()
-        with pytest.raises(ValueError, match="before the start"):
-            file.seek(-1)
-        raw = file.raw
-    assert raw.closed
-
-
-def test_a_damaged_header_gives_what_lies_before_it_and_then_an_error(tmp_path: Path) -> None:
+def test_a_damaged_header_is_an_error_after_the_members_before_it(tmp_path: Path) -> None:
     path = write_shard(tmp_path / "s.tar", CONTENTS)
     third = list(members(str(path)))[2]
     content = bytearray(path.read_bytes())
     content[third.start - 512 : third.start - 500] = b"\xff" * 12
     path.write_bytes(content)
     found = members(str(path))
-    assert [next(found).name, next(found).name] == ["folder/0.jpg", "folder/1.jpg"]
+    assert [next(found).member, next(found).member] == ["folder/0.jpg", "folder/1.jpg"]
     with pytest.raises(DataError, match="cannot be read to its end"):
         next(found)
 

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 import veca
 from tests.data import oracles
 from tests.data.corpus import PHOTO, encoded, exif, photo
-from veca.backbone.rope import patch_centers
 from veca.data.images import ImageError
 from veca.data.transforms import (
     IMAGENET,
@@ -234,10 +233,8 @@ def test_row_and_column_numbers_land_on_the_pixels_that_their_patches_show(
         column = oracles.patch_under(geometry.width, x)
         if row is None or column is None:
             assert across[y, x] == down[y, x] == -1
-            assert geometry.patch_of(x, y) is None
         else:
             assert (int(down[y, x]), int(across[y, x])) == (row, column)
-            assert geometry.patch_of(x, y) == (row, column)
 
 
 def test_leading_dimensions_are_kept() -> None:
@@ -291,27 +288,6 @@ def test_padding_is_cut_away() -> None:
     assert image.shape == (9, 64)
     assert image[:8].eq(0).all()
     assert image[8:].eq(1).all()
-
-
-@pytest.mark.parametrize("fit", FITS)
-def test_points_of_patch_centers_lie_on_pixels_of_their_patches(fit: str) -> None:
-    geometry = fitted((90, 130), 64, fit, SMALL_PATCH)
-    _, columns = geometry.grid
-    points = geometry.to_pixels(patch_centers(geometry.grid, torch.device("cpu")))
-    for number, (x, y) in enumerate(points.tolist()):
-        if x < geometry.original[1] and y < geometry.original[0]:  # not in the padding
-            assert geometry.patch_of(int(x), int(y)) == divmod(number, columns)
-    corners = geometry.to_pixels(torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
-    (top, _), (left, _) = geometry.height.box(), geometry.width.box()
-    torch.testing.assert_close(corners[0], torch.tensor([left, top]))
-    if fit == "resize":
-        assert corners[1].tolist() == [130, 90]
-
-
-@pytest.mark.parametrize(("x", "y"), [(-1, 0), (0, -1), (130, 0), (0, 90)])
-def test_a_pixel_outside_the_picture_is_refused(x: int, y: int) -> None:
-    with pytest.raises(ValueError, match="130 wide and 90 high"):
-        fitted((90, 130), 64, "resize", SMALL_PATCH).patch_of(x, y)
 
 
 @pytest.mark.parametrize("shape", [(8, 12), (12, 8), (3, 12, 7)])
@@ -427,7 +403,6 @@ def test_a_model_takes_what_comes_out_and_its_map_goes_back() -> None:
         features = model(pixels[None])
     assert features.grid == geometry.grid
     assert geometry.to_image(features.patch_map, "bilinear").shape == (1, 32, *PHOTO.shape[:2])
-    assert geometry.to_pixels(features.core_points).shape == (1, 2, 2)
 
 
 def test_another_normalization_takes_the_place_of_ours() -> None:

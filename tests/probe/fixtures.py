@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import veca
 from tests.data.pictures import write_pictures
 from tests.weights.models import trained_model
-from veca.data.listing import TableBuilder
+from veca.data.listing import ImageEntry, TableBuilder
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset, Split
 from veca.probe import protocols
 from veca.probe import protocols as dense_protocols
@@ -148,7 +148,7 @@ def dense_split(folder: Path, name: str, kind: str, numbers: Sequence[int]) -> S
             pixels, told = scene(number) if kind == "masks" else ramp(number)
             Image.fromarray(pixels).save(path)
             np.save(target, told)
-        table.add_file(str(path), path.stat().st_size)
+        table.add(ImageEntry(str(path), path.stat().st_size))
         keys.append(path.name)
         targets.append(str(target))
     return Split(
@@ -241,7 +241,7 @@ def image_split(folder: Path, count: int = 11) -> Split:
     table = TableBuilder()
     paths = write_pictures(folder, count)
     for path in paths:
-        table.add_file(str(path), path.stat().st_size)
+        table.add(ImageEntry(str(path), path.stat().st_size))
     return Split(
         name="train",
         images=table.table(),
@@ -312,7 +312,7 @@ def class_split(folder: Path, name: str, labels: NDArray[Any], **more: Any) -> S
         shown = int(np.argmax(label)) if labels.ndim > 1 else int(label)
         path = folder / f"{name}-{place}.png"
         Image.fromarray(photo(colors[shown], len(name) * 50 + place)).save(path)
-        table.add_file(str(path), path.stat().st_size)
+        table.add(ImageEntry(str(path), path.stat().st_size))
         keys.append(path.name)
     return Split(name=name, images=table.table(), keys=tuple(keys), labels=labels, **more)
 

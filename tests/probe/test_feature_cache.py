@@ -34,7 +34,7 @@ from tests.probe.fixtures import (
     read_array,
 )
 from veca.data.images import DataError
-from veca.data.listing import RAW_SUFFIX, TableBuilder
+from veca.data.listing import RAW_SUFFIX, ImageEntry, TableBuilder
 from veca.data.sets.dataset import Split
 from veca.probe import feature_cache as module
 from veca.probe import features
@@ -107,7 +107,7 @@ def moved(split: Split, old: Path, new: Path) -> Split:
     """The same split with its images in another folder."""
     table = TableBuilder()
     for key, size in zip(split.keys, split.images.sizes.tolist(), strict=True):
-        table.add_file(str(new / key), size)
+        table.add(ImageEntry(str(new / key), size))
     shutil.copytree(old, new)
     return dataclasses.replace(split, images=table.table())
 
@@ -163,7 +163,7 @@ def test_images_in_a_shard_are_sampled_as_well(tmp_path: Path) -> None:
     def split(number: int) -> Split:
         shard = write_shard(tmp_path / "s.tar", [("a.png", encoded(number, (32, 32)))])
         table = TableBuilder()
-        table.add_member(str(shard), "a.png", 500, 512)
+        table.add(ImageEntry(f"{shard}#a.png", 500, str(shard), 512))
         return Split(name="test", images=table.table(), keys=("a.png",))
 
     keys = [cache_key("x", split(number), None) for number in (0, 0, 1)]
@@ -177,7 +177,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         cache_key("x", split, None)
     table, path = TableBuilder(), tmp_path / "batch.bin"
     path.write_bytes(bytes(3072))
-    table.add_member(str(path), f"0{RAW_SUFFIX}", 3072, 1)
+    table.add(ImageEntry(f"{path}#0{RAW_SUFFIX}", 3072, str(path), 1))
     with pytest.raises(DataError, match=r"batch.bin#0.* cannot be read .*truncated"):
         cache_key("x", Split(name="test", images=table.table(), keys=("0",)), None)
 

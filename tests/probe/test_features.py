@@ -264,7 +264,7 @@ def test_a_subset_may_lie_in_a_tar_shard(tmp_path: Path) -> None:
             tar.add(path, path.name)
     table = TableBuilder()
     for member in members(str(shard)):
-        table.add_member(str(shard), member.name, member.num_bytes, member.start)
+        table.add(member)
     whole = Split(name="val", images=table.table(), keys=("0", "1", "2"), labels=np.arange(3))
     part = whole.subset(np.array([2]), "one")
     assert part.image(0) == whole.image(2)

@@ -25,7 +25,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol, cast, runtime_checkable
@@ -34,42 +34,19 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 from numpy.typing import NDArray
-from PIL import (
-    BmpImagePlugin,
-    ExifTags,
-    GifImagePlugin,
-    Image,
-    ImageChops,
-    ImageFile,
-    JpegImagePlugin,
-    PngImagePlugin,
-    PpmImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
+from PIL import ExifTags, Image, ImageChops, ImageFile, TiffImagePlugin
 from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 from torch import Tensor
 
 from veca.runtime import VecaError
 
-try:
-    from PIL.AvifImagePlugin import AvifImageFile
-
-    NEWER_FORMATS: tuple[str, ...] = (AvifImageFile.format,)
-except ImportError:  # Pillow before 11.3
-    NEWER_FORMATS = ()
-
-FORMATS = (
-    JpegImagePlugin.JpegImageFile.format,
-    PngImagePlugin.PngImageFile.format,
-    WebPImagePlugin.WebPImageFile.format,
-    GifImagePlugin.GifImageFile.format,
-    BmpImagePlugin.BmpImageFile.format,
-    TiffImagePlugin.TiffImageFile.format,
-    PpmImagePlugin.PpmImageFile.format,  # with PGM, PBM and PFM
-    *NEWER_FORMATS,
+Image.init()  # registers all formats
+FORMATS = tuple(
+    name
+    for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+    if name in Image.OPEN  # AVIF is missing before Pillow 11.3
 )
-"""Formats that are opened, by Pillow's names; importing the plugins registers them."""
+"""Formats that are opened, by Pillow's names; PPM includes PGM, PBM and PFM."""
 
 MAX_PIXELS = 89_478_485
 """Most pixels of an image: where Pillow begins to warn, a quarter of a gigabyte as RGB."""
@@ -124,11 +101,9 @@ class BinaryFile(Protocol):
         """Move to a position."""
 
 
-EncodedSource = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryFile
-"""A path, the bytes of a file, or an open binary file, which is read from its start."""
-
-Source = EncodedSource | Image.Image | NDArray[Any] | Tensor
-"""Everything that is accepted as an image."""
+Encoded = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryFile
+Source = Encoded | Image.Image | NDArray[Any] | Tensor
+"""Everything that is accepted as an image; an open file is read from its start."""
 
 
 @dataclass(frozen=True)
@@ -181,40 +156,45 @@ def decode(
     if isinstance(source, np.ndarray):
         return image_from_array(source)
     if isinstance(source, Tensor):
-        return image_from_tensor(source)
-    with strict_pillow(max_pixels):
-        if isinstance(source, Image.Image):
+        return _from_tensor(source)
+    if isinstance(source, Image.Image):
+        with _strict_pillow(max_pixels):
             return _decode("the image given", source, max_pixels)
-        with opened(source) as (name, image):
-            _match_transparency(image)
-            check_size(name, image, max_pixels)  # of the whole image
-            if min_side is not None:
-                image.draft(None, (min_side, min_side))
-            return _decode(name, image, max_pixels)
+    with opened(source, max_pixels) as (name, image):
+        _match_transparency(image)
+        if min_side is not None:
+            image.draft(None, (min_side, min_side))
+        return _decode(name, image, max_pixels)
 
 
 @contextmanager
-def opened(source: object) -> Iterator[tuple[str, ImageFile.ImageFile]]:
+def opened(
+    source: object, max_pixels: int = MAX_PIXELS
+) -> Iterator[tuple[str, ImageFile.ImageFile]]:
     """Read the header of a path, bytes or a binary file; yields its name in errors and the image.
 
-    Use within `strict_pillow`.
+    An image that would need too much memory to decode is refused.
     """
-    if isinstance(source, str | os.PathLike):
-        name = os.fsdecode(source)
-        with _open_path(Path(name)) as file:
-            yield name, _read_header(name, file)
-    elif isinstance(source, bytes | bytearray | memoryview):
-        yield "the file in memory", _read_header("the file in memory", io.BytesIO(source))
-    elif hasattr(source, "read"):
-        yield "the open file", _read_header("the open file", cast(BinaryFile, source))
-    else:
-        raise ImageError(
-            f"a {type(source).__name__} is not an image; pass a path, bytes, an open binary file, "
-            "a PIL image, a numpy array or a torch tensor."
-        )
+    with ExitStack() as stack:
+        stack.enter_context(_strict_pillow(max_pixels))
+        if isinstance(source, str | os.PathLike):
+            name = os.fsdecode(source)
+            file: BinaryFile = stack.enter_context(_open_path(Path(name)))
+        elif isinstance(source, bytes | bytearray | memoryview):
+            name, file = "the file in memory", io.BytesIO(source)
+        elif hasattr(source, "read"):
+            name, file = "the open file", cast(BinaryFile, source)
+        else:
+            raise ImageError(
+                f"a {type(source).__name__} is not an image; pass a path, bytes, an open binary "
+                "file, a PIL image, a numpy array or a torch tensor."
+            )
+        image = _read_header(name, file)
+        _check_size(name, image, max_pixels)
+        yield name, image
 
 
-def check_size(name: str, image: Image.Image, max_pixels: int) -> None:
+def _check_size(name: str, image: Image.Image, max_pixels: int) -> None:
     """Refuse an image that would need too much memory to decode."""
     for what, (width, height) in (("", image.size), ("tiles of ", _tile_size(image))):
         if width * height > max_pixels:
@@ -243,7 +223,7 @@ _SETTINGS_LOCK = threading.Lock()
 
 
 @contextmanager
-def strict_pillow(max_pixels: int) -> Iterator[None]:
+def _strict_pillow(max_pixels: int) -> Iterator[None]:
     """Refuse truncated files and allow `max_pixels`, whatever Pillow's global settings are.
 
     Other code may have set `LOAD_TRUNCATED_IMAGES`, which fills missing pixels with gray, or a low
@@ -316,7 +296,7 @@ def _tile_size(image: Image.Image) -> tuple[int, int]:
 
 def _decode(name: str, image: Image.Image, max_pixels: int) -> DecodedImage:
     """Decode an opened image, and make it upright and RGB or float gray."""
-    check_size(name, image, max_pixels)
+    _check_size(name, image, max_pixels)
     load(name, image)
     upright = _upright(image)
     if image.mode == "F" or image.mode.startswith("I"):
@@ -397,7 +377,7 @@ def _tiff_grays(image: Image.Image) -> tuple[int, bool]:
     return 4095 if twelve_bits else MAX_16_BIT, white_is_zero
 
 
-def image_from_tensor(tensor: Tensor) -> DecodedImage:
+def _from_tensor(tensor: Tensor) -> DecodedImage:
     """Take a tensor on any device, channels first."""
     if tensor.ndim == 3 and tensor.shape[0] in CHANNELS:
         tensor = tensor.permute(1, 2, 0)
@@ -406,25 +386,20 @@ def image_from_tensor(tensor: Tensor) -> DecodedImage:
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         tensor = tensor.float()  # numpy has no bfloat16
-    return _from_numbers("the tensor given", tensor.numpy())
+    return image_from_array(tensor.numpy())
 
 
 def image_from_array(array: NDArray[Any]) -> DecodedImage:
     """Take a numpy array, channels last."""
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in CHANNELS):
         raise _wrong_shape("array", array.shape, "(H, W), (H, W, 1), (H, W, 3) or (H, W, 4)")
-    return _from_numbers("the array given", array)
-
-
-def _from_numbers(name: str, array: NDArray[Any]) -> DecodedImage:
-    """Take an array of a valid shape."""
     if array.size == 0:
-        raise ImageError(f"{name} has the shape {array.shape}; both sides must be at least 1.")
+        raise ImageError(f"an image of shape {array.shape} is empty; both sides must be >= 1.")
     channels = array.reshape(*array.shape[:2], -1)
     if channels.dtype == np.uint8:
         gray = channels.shape[2] == 1
         return DecodedImage((_opaque(Image.fromarray(channels[..., 0] if gray else channels)),))
-    floats = _to_floats(name, channels)
+    floats = _to_floats(channels)
     colors = floats[..., :3]
     if floats.shape[2] == 4:
         opacity = floats[..., 3:]
@@ -432,14 +407,14 @@ def _from_numbers(name: str, array: NDArray[Any]) -> DecodedImage:
     return DecodedImage(tuple(_plane(colors[..., band]) for band in range(colors.shape[2])))
 
 
-def _to_floats(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _to_floats(array: NDArray[Any]) -> NDArray[Any]:
     """Scale to 0..1."""
     if array.dtype.kind == "u" and array.dtype.itemsize == 2:
         return array.astype(np.float32) / MAX_16_BIT
     if array.dtype.kind == "f":
-        return _check_floats(name, array).astype(np.float32)
+        return _check_floats("the image given", array).astype(np.float32)
     raise ImageError(
-        f"{name} has dtype {array.dtype}; convert it to uint8, uint16 or floats in 0..1."
+        f"an image cannot be of dtype {array.dtype}; convert it to uint8, uint16 or floats in 0..1."
     )
 
 

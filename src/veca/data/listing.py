@@ -105,13 +105,13 @@ class ImageEntry(NamedTuple):
     name: str
     """Absolute path; for an image in a tar shard `<path of the shard>#<member>`."""
 
-    num_bytes: int
+    num_bytes: int = UNKNOWN
     """Size of the encoded image."""
 
-    shard: str | None
+    shard: str | None = None
     """Path of the tar shard."""
 
-    start: int
+    start: int = UNKNOWN
     """First byte in the tar shard."""
 
     @property
@@ -152,10 +152,6 @@ class ImageTable:
         shard = os.fsdecode(name[:length]) if length else None
         return ImageEntry(os.fsdecode(name), int(self.sizes[row]), shard, int(self.starts[row]))
 
-    def first_of_each(self) -> NDArray[np.int64]:
-        """Rows whose name does not occur in an earlier row."""
-        return np.sort(np.unique(self.keys, return_index=True)[1])
-
 
 class KeyedRows:
     """Finds rows by key without a dictionary."""
@@ -186,19 +182,15 @@ class TableBuilder:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def add_file(self, path: str, num_bytes: int = UNKNOWN) -> None:
-        """Add an image that is a file."""
-        self._add(os.fsencode(path), num_bytes, UNKNOWN, 0)
-
-    def add_member(self, shard: str, member: str, num_bytes: int, start: int) -> None:
-        """Add an image that lies in a tar shard."""
-        name = os.fsencode(member_name(shard, member))
-        self._add(name, num_bytes, start, len(os.fsencode(shard)))
-
     def add(self, entry: ImageEntry) -> None:
-        """Add an image of another table."""
-        length = 0 if entry.shard is None else len(os.fsencode(entry.shard))
-        self._add(os.fsencode(entry.name), entry.num_bytes, entry.start, length)
+        """Add an image."""
+        name = os.fsencode(entry.name)
+        self._names += name
+        self._ends.append(len(self._names))
+        self._sizes.append(entry.num_bytes)
+        self._starts.append(entry.start)
+        self._shard_lengths.append(0 if entry.shard is None else len(os.fsencode(entry.shard)))
+        self._keys.append(key(name))
 
     def table(self) -> ImageTable:
         """Return the table; it shares the builder's memory, so nothing can be added afterwards."""
@@ -211,32 +203,16 @@ class TableBuilder:
             keys=np.frombuffer(self._keys, np.uint64),
         )
 
-    def _add(self, name: bytes, num_bytes: int, start: int, shard_length: int) -> None:
-        self._names += name
-        self._ends.append(len(self._names))
-        self._sizes.append(num_bytes)
-        self._starts.append(start)
-        self._shard_lengths.append(shard_length)
-        self._keys.append(key(name))
 
-
-class Member(NamedTuple):
-    """A regular file in a tar shard."""
-
-    name: str
-    start: int
-    """Its first byte, counted from the start of the shard."""
-    num_bytes: int
-
-
-def members(path: str) -> Iterator[Member]:
+def members(path: str) -> Iterator[ImageEntry]:
     """The files in a shard in order; raises where a damaged shard stops being readable."""
     try:
         with tarfile.open(path, "r:") as shard:
             while (found := shard.next()) is not None:
                 shard.members.clear()  # type: ignore[attr-defined] # tarfile would keep them all
                 if found.isreg() and not found.issparse():
-                    yield Member(found.name, found.offset_data, found.size)
+                    name = member_name(path, found.name)
+                    yield ImageEntry(name, found.size, path, found.offset_data)
             _check_end(path, shard.offset)
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise DataError(
@@ -261,65 +237,26 @@ def exists(entry: ImageEntry) -> bool:
 
 @contextmanager
 def open_image(entry: ImageEntry) -> Iterator[str | IO[bytes]]:
-    """What `decode` takes: the path of a file, or an open part of a larger file."""
+    """What `decode` takes: the path of a file, or the content of a part of a larger file."""
     if entry.shard is None:
         yield entry.name
-    elif entry.name.endswith(RAW_SUFFIX):
-        yield _open_raw(entry.shard, entry.start, entry.num_bytes)
-    else:
-        section = _Section(io.FileIO(entry.shard), entry.start, entry.num_bytes)
-        with io.BufferedReader(section) as file:
-            yield file
+        return
+    with open(entry.shard, "rb") as file:  # noqa: PTH123
+        file.seek(entry.start)
+        content = file.read(entry.num_bytes)
+    yield io.BytesIO(_as_ppm(entry, content) if entry.name.endswith(RAW_SUFFIX) else content)
 
 
-def _open_raw(path: str, start: int, num_bytes: int) -> io.BytesIO:
-    """Present a raw image as a PPM file."""
-    with io.FileIO(path) as file:
-        file.seek(start)
-        values = file.read(num_bytes)
-    side = isqrt(num_bytes // 3)
-    if len(values) != num_bytes or 3 * side * side != num_bytes:
+def _as_ppm(entry: ImageEntry, values: bytes) -> bytes:
+    """Convert a raw image to a PPM file."""
+    side = isqrt(entry.num_bytes // 3)
+    if len(values) != entry.num_bytes or 3 * side * side != entry.num_bytes:
         raise ImageError(
-            f"{path} has {len(values):,} bytes at byte {start:,}, but a square image needs "
-            f"{num_bytes:,}; it is truncated or another file: get it again."
+            f"{entry.shard} has {len(values):,} bytes at byte {entry.start:,}, but a square image "
+            f"needs {entry.num_bytes:,}; it is truncated or another file: get it again."
         )
     pixels = np.frombuffer(values, np.uint8).reshape(3, side, side).transpose(1, 2, 0)
-    return io.BytesIO(b"P6 %d %d 255\n" % (side, side) + pixels.tobytes())
-
-
-class _Section(io.RawIOBase):
-    """A part of a file as a file of its own."""
-
-    def __init__(self, file: io.FileIO, start: int, num_bytes: int) -> None:
-        self._file, self._start, self._num_bytes, self._place = file, start, num_bytes, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Read from the current place, not beyond the end of the part."""
-        length = max(0, min(len(buffer), self._num_bytes - self._place))
-        self._file.seek(self._start + self._place)
-        read = self._file.readinto(memoryview(buffer)[:length]) or 0
-        self._place += read
-        return read
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to any place that is not before the start."""
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._num_bytes}[whence]
-        if origin + offset < 0:
-            raise ValueError(f"place {origin + offset} lies before the start of the file")
-        self._place = origin + offset
-        return self._place
-
-    def close(self) -> None:
-        """Close the file underneath too."""
-        if not self.closed:
-            self._file.close()
-        super().close()
+    return b"P6 %d %d 255\n" % (side, side) + pixels.tobytes()
 
 
 class ImageList(NamedTuple):
@@ -350,7 +287,8 @@ def list_images(paths: Sequence[str | os.PathLike[str]], exclude: Path | None = 
             f"paths, or patterns; images in folders end in {', '.join(READABLE)}."
         )
     table = lister.builder.table()
-    return ImageList(table, table.first_of_each(), lister.problems, lister.others)
+    first_of_each = np.sort(np.unique(table.keys, return_index=True)[1])
+    return ImageList(table, first_of_each, lister.problems, lister.others)
 
 
 class _Lister:
@@ -366,36 +304,36 @@ class _Lister:
 
     def add_argument(self, text: str) -> None:
         """Add what an argument means; an existing path takes precedence over a pattern."""
-        path = absolute(text)
-        if os.path.lexists(path):
-            self._add_named(path)
-        elif not self._add_member(text):
-            found = sorted(glob.glob(os.path.expanduser(text), recursive=True))  # noqa: PTH111, PTH207
-            if not found:
+        paths = [absolute(text)]
+        if not os.path.lexists(paths[0]):
+            if self._add_member(text):
+                return
+            matches = sorted(glob.glob(os.path.expanduser(text), recursive=True))  # noqa: PTH111, PTH207
+            if not matches:
                 raise DataError(
                     f"{text} does not exist, and no file matches it as a pattern; check the path."
                 )
-            for match in found:
-                self._add_named(absolute(match))
+            paths = [absolute(match) for match in matches]
+        for path in paths:
+            if path.lower().endswith(LISTS) and not os.path.isdir(path):  # noqa: PTH112
+                self._add_list(path)
+            else:
+                self._add_path(path)
 
-    def _add_named(self, path: str) -> None:
-        """Add an argument that exists."""
-        if path.lower().endswith(LISTS) and not os.path.isdir(path):  # noqa: PTH112
-            self._add_list(path)
-        else:
-            self._add_path(path)
-
-    def _add_path(self, path: str) -> None:
+    def _add_path(self, path: str, problem: str | None = None) -> None:
         """Add a folder, a shard, or a file, which is taken for an image."""
         name = path.lower()
-        if os.path.isdir(path):  # noqa: PTH112
+        if problem is None and os.path.isdir(path):  # noqa: PTH112
             self._add_folder(path)
-        elif name.endswith(SHARDS):
+        elif problem is None and name.endswith(SHARDS):
             self._add_shard(path)
-        elif name.endswith(PACKED_SHARDS):
-            self._add_problem(path, "the tar shard is compressed; create a plain .tar.")
         else:
-            self.builder.add_file(path, _num_bytes(path))
+            if problem is None and name.endswith(PACKED_SHARDS):
+                problem = "the tar shard is compressed; create a plain .tar."
+            if problem is not None:
+                self.problems[len(self.builder)] = problem
+            status = _stat(path)
+            self.builder.add(ImageEntry(path, UNKNOWN if status is None else status.st_size))
 
     def _add_list(self, path: str) -> None:
         """Add every line of a list, relative to its folder; missing files are listed too."""
@@ -419,7 +357,7 @@ class _Lister:
             try:
                 names = sorted(os.listdir(folder))  # noqa: PTH208 - strings only, to save memory
             except OSError as error:
-                self._add_problem(folder, f"the folder cannot be read ({error.strerror}).")
+                self._add_path(folder, f"the folder cannot be read ({error.strerror}).")
                 continue
             paths = [f"{folder.rstrip(os.sep)}{os.sep}{name}" for name in names if name[0] != "."]
             self.others += len(names) - len(paths)
@@ -427,17 +365,14 @@ class _Lister:
 
     def _is_folder_or_adds(self, path: str) -> bool:
         """Add a file of a folder; True if it is a folder itself."""
-        try:
-            status = os.stat(path)  # noqa: PTH116
-        except OSError:
-            status = None  # a dangling link
+        status = _stat(path)  # None: a dangling link
         if status is not None and S_ISDIR(status.st_mode):
             return True
         name = path.lower()
         if name.endswith(SHARDS + PACKED_SHARDS):
             self._add_path(path)
         elif name.endswith(IMAGE_SUFFIXES):
-            self.builder.add_file(path, UNKNOWN if status is None else status.st_size)
+            self.builder.add(ImageEntry(path, UNKNOWN if status is None else status.st_size))
         else:
             self.others += 1
         return False
@@ -445,31 +380,24 @@ class _Lister:
     def _add_shard(self, path: str) -> None:
         """Add the images in a tar shard."""
         try:
-            for member in members(path):
-                name = member.name.lower()
+            for entry in members(path):
+                name = (entry.member or "").lower()
                 if name.endswith(IMAGE_SUFFIXES) and not name.rpartition("/")[2].startswith("."):
-                    self.builder.add_member(path, member.name, member.num_bytes, member.start)
+                    self.builder.add(entry)
                 else:
                     self.others += 1
         except DataError as error:
-            self._add_problem(path, str(error))
+            self._add_path(path, str(error))
 
     def _add_member(self, text: str) -> bool:
         """Add one member of a shard if that is what a text means."""
         parts = split_member(text)
         if parts is None or not os.path.isfile(parts[0]):  # noqa: PTH113
             return False
-        shard, wanted = parts
-        for member in members(shard):
-            if member.name == wanted:
-                self.builder.add_member(shard, wanted, member.num_bytes, member.start)
-                return True
-        return False
-
-    def _add_problem(self, path: str, problem: str) -> None:
-        """Add a row that will be skipped."""
-        self.problems[len(self.builder)] = problem
-        self.builder.add_file(path, _num_bytes(path))
+        found = next((entry for entry in members(parts[0]) if entry.member == parts[1]), None)
+        if found is not None:
+            self.builder.add(found)
+        return found is not None
 
     def _is_new(self, folder: str) -> bool:
         """Whether a folder is visited for the first time."""
@@ -480,12 +408,12 @@ class _Lister:
         return new
 
 
-def _num_bytes(path: str) -> int:
-    """The size of a file, if it can be read."""
+def _stat(path: str) -> os.stat_result | None:
+    """The status of a file, if there is one."""
     try:
-        return os.stat(path).st_size  # noqa: PTH116
+        return os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
-        return UNKNOWN
+        return None
 
 
 @dataclass(frozen=True)

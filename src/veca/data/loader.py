@@ -234,36 +234,16 @@ def batches(  # noqa: PLR0913 - each is a choice of the caller
     Raises:
         DataError: no image could be read in place of another, or a worker was killed.
     """
-    viewer = _Viewer(
-        index=index,
-        seed=seed,
-        config=config,
-        training=training,
-        num_workers=num_workers,
-        replacements=replacements,
-        margin=margin,
-        give_margin=give_margin,
-    )
-    with closing(worker_loader(viewer, tasks, num_workers)) as answers:
-        for answer in answers:
-            if answer.failure is not None:
-                raise DataError(answer.failure)
-            yield Batch(answer.task, torch.as_tensor(answer.images), answer.unreadable)
+    viewer = _Viewer(index, seed, config, training, num_workers, replacements, margin, give_margin)
+    with closing(worker_loader(viewer, tasks, num_workers)) as made:
+        for batch in made:
+            if isinstance(batch, DataError):
+                raise batch
+            yield batch._replace(images=torch.as_tensor(batch.images))
 
 
-class _Answer(NamedTuple):
-    """A batch on its way from a worker."""
-
-    task: BatchSpec
-    images: Tensor | NDArray[np.uint8]
-    """Arrays are sent through a pipe, tensors through shared memory."""
-    unreadable: dict[int, str]
-    failure: str | None
-    """Error message, if there is no batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Viewer(Dataset[_Answer]):
+@dataclass(frozen=True)
+class _Viewer(Dataset[Batch | DataError]):
     """Turns tasks into views; every worker has a copy."""
 
     index: ImageIndex
@@ -275,8 +255,8 @@ class _Viewer(Dataset[_Answer]):
     margin: int
     give_margin: bool
 
-    def __getitem__(self, task: BatchSpec) -> _Answer:
-        """Make the views of a task."""
+    def __getitem__(self, task: BatchSpec) -> Batch | DataError:
+        """Make the views of a task; an error is returned, since the loader would reword it."""
         resolution, unreadable = task.resolution, dict[int, str]()
         side = resolution + 2 * self.margin * self.give_margin
         images = torch.empty((len(task.indices), 3, side, side), dtype=torch.uint8)
@@ -286,9 +266,10 @@ class _Viewer(Dataset[_Answer]):
                 view = self._view(image, draw, resolution, unreadable)
                 images[place] = view if self.give_margin else inner_view(view, resolution)
         except DataError as error:
-            return _Answer(task, images[:0].clone(), unreadable, str(error))
-        shares = has_shared_memory(images.nbytes, self.num_workers)
-        return _Answer(task, images if shares else images.numpy(), unreadable, None)
+            return error
+        if not has_shared_memory(images.nbytes, self.num_workers):
+            images = images.numpy()  # type: ignore[assignment] # goes through a pipe
+        return Batch(task, images, unreadable)
 
     def _view(
         self, image: int, draw: int, resolution: int, unreadable: dict[int, str]

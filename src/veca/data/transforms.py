@@ -78,7 +78,7 @@ def _planes(color: Color, like: Tensor) -> Float[Tensor, "3 1 1"]:
 Mode = Literal["nearest", "bilinear"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Side:
     """Height or width of an image, in pixels."""
 
@@ -163,30 +163,6 @@ class Geometry:
             image = _blended(image, self.width, -1)
         return self._filled(image, fill)
 
-    def patch_of(self, x: int, y: int) -> tuple[int, int] | None:
-        """Row and column of the patch of an original pixel; None if it was cropped away."""
-        height, width = self.original
-        if not (0 <= x < width and 0 <= y < height):
-            raise ValueError(
-                f"x={x}, y={y} is outside the original image, which is {width} wide and "
-                f"{height} high; pixels are counted from 0."
-            )
-        row, column = (
-            ((2 * place + 1) * side.scaled - 2 * side.original * side.cropped)
-            // (2 * side.original * side.patch_size)
-            for side, place in ((self.height, y), (self.width, x))
-        )
-        rows, columns = self.grid
-        return (row, column) if 0 <= row < rows and 0 <= column < columns else None
-
-    def to_pixels(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
-        """Map points of a model, such as `core_points`, to x and y in original pixels."""
-        x, y = (
-            ((points[..., axis] + 1) / 2 * side.length + side.cropped) * side.original / side.scaled
-            for axis, side in enumerate((self.width, self.height))
-        )
-        return torch.stack((x, y), dim=-1)
-
     def _check_map(self, patch_map: Tensor, mode: str) -> None:
         """Refuse a map of another grid, or one that cannot be interpolated."""
         if patch_map.shape[-2:] != self.grid:
@@ -241,16 +217,18 @@ def fitted(original: tuple[int, int], size: int | None, fit: str, patch_size: in
     _check_arguments(size, fit, patch_size)
     if fit == "crop":
         return _cropped(original, size, patch_size)
-    height, width = original
-    if size is None:
-        numerator, denominator = 1, 1
-    else:
-        numerator, denominator = size, max(original) if fit == "pad" else min(original)
-    make = _padded_side if fit == "pad" else _resized_side
-    return Geometry(
-        make(height, numerator, denominator, patch_size),
-        make(width, numerator, denominator, patch_size),
-    )
+    reference = max(original) if fit == "pad" else min(original)
+    numerator, denominator = (1, 1) if size is None else (size, reference)
+    sides = []
+    for side in original:
+        if fit == "pad":
+            scaled = max(1, _nearest(side * numerator, denominator))
+            patches = -(-scaled // patch_size)
+        else:
+            patches = max(1, _nearest(side * numerator, denominator * patch_size))
+            scaled = patches * patch_size
+        sides.append(Side(side, scaled, 0, patches, patch_size))
+    return Geometry(*sides)
 
 
 def check_result(geometry: Geometry, max_pixels: int) -> None:
@@ -264,60 +242,26 @@ def check_result(geometry: Geometry, max_pixels: int) -> None:
         )
 
 
-def _resized_side(side: int, numerator: int, denominator: int, patch_size: int) -> Side:
-    """Round to the nearest multiple."""
-    patches = max(1, _nearest(side * numerator, denominator * patch_size))
-    return Side(
-        original=side,
-        scaled=patches * patch_size,
-        cropped=0,
-        patches=patches,
-        patch_size=patch_size,
-    )
-
-
-def _padded_side(side: int, numerator: int, denominator: int, patch_size: int) -> Side:
-    """Round up to a multiple."""
-    scaled = max(1, _nearest(side * numerator, denominator))
-    patches = -(-scaled // patch_size)
-    return Side(original=side, scaled=scaled, cropped=0, patches=patches, patch_size=patch_size)
-
-
 def _cropped(original: tuple[int, int], size: int | None, patch_size: int) -> Geometry:
     """Crop the center; if it cannot be exact, half a pixel up or left."""
     height, width = original
-    if size is None:
-        if min(original) < patch_size:
-            raise ImageError(
-                f"an image of {width} x {height} pixels is smaller than a patch of {patch_size}; "
-                "pass a size, or use fit='resize' or fit='pad'."
-            )
-        return Geometry(
-            _cropped_side(height, height, height // patch_size, patch_size),
-            _cropped_side(width, width, width // patch_size, patch_size),
+    if size is None and min(original) < patch_size:
+        raise ImageError(
+            f"an image of {width} x {height} pixels is smaller than a patch of {patch_size}; "
+            "pass a size, or use fit='resize' or fit='pad'."
         )
-    if size % patch_size:
+    if size is not None and size % patch_size:
         below = max(size // patch_size, 1) * patch_size
         raise ValueError(
             f"size={size} is not a multiple of the patch size {patch_size}, which fit='crop' "
             f"needs; the nearest that fit are {below} and {below + patch_size}."
         )
-    short, patches = min(original), size // patch_size
-    return Geometry(
-        _cropped_side(height, _nearest(height * size, short), patches, patch_size),
-        _cropped_side(width, _nearest(width * size, short), patches, patch_size),
-    )
-
-
-def _cropped_side(side: int, scaled: int, patches: int, patch_size: int) -> Side:
-    """Crop the middle to a number of patches."""
-    return Side(
-        original=side,
-        scaled=scaled,
-        cropped=(scaled - patches * patch_size) // 2,
-        patches=patches,
-        patch_size=patch_size,
-    )
+    sides = []
+    for side in original:
+        scaled = side if size is None else _nearest(side * size, min(original))
+        patches = (side if size is None else size) // patch_size
+        sides.append(Side(side, scaled, (scaled - patches * patch_size) // 2, patches, patch_size))
+    return Geometry(*sides)
 
 
 def _nearest(numerator: int, denominator: int) -> int:

@@ -1,6 +1,6 @@
-"""Small copies of datasets, file by file as published, and looks at what was read of them."""
+"""Small copies of datasets, file by file as published, and how they are read."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from veca.data.sets.dataset import DatasetChecks, DatasetError, LabeledDataset, Split
-
-Reader = Callable[[Path, DatasetChecks], LabeledDataset]
-Maker = Callable[[Path], Path]
+from veca.data.sets.dataset import DatasetError, LabeledDataset, Split
+from veca.data.sets.registry import read_set
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -29,33 +27,20 @@ def touch(folder: Path, *names: str) -> Path:
     return write(folder, {name: b"x" * (place + 1) for place, name in enumerate(names)})
 
 
-def part(reader: Reader, folder: Path) -> LabeledDataset:
-    """What is read of a copy that is allowed to be partial."""
-    checks = DatasetChecks("the set", allow_partial=True)
-    return checks.finish(reader(folder, checks))
+def read(name: str, folder: Path) -> LabeledDataset:
+    """Read a small copy of a published dataset."""
+    return read_set(f"{name}={folder}", allow_partial=True)
 
 
-def complete(reader: Reader, folder: Path, counts: Mapping[str, int]) -> LabeledDataset:
-    """A copy that lacks nothing but images: its counts are these, and nothing else is reported."""
-    found = part(reader, folder)
-    others = [problem for problem in found.missing if " published" not in problem]
-    assert not others
-    told = "\n".join(found.missing)
-    for what, count in counts.items():
-        assert f"{what}: {count:,} were found" in told or f"{what}: " in told
-    return found
-
-
-def complaint(reader: Reader, folder: Path) -> str:
-    """What is said of a copy that has to be as its makers published the set."""
-    checks = DatasetChecks("the set")
-    with pytest.raises(DatasetError) as told:
-        checks.finish(reader(folder, checks))
-    return str(told.value)
+def complaint(name: str, folder: Path) -> str:
+    """The error about a copy that differs from the published dataset."""
+    with pytest.raises(DatasetError) as error:
+        read_set(f"{name}={folder}")
+    return str(error.value)
 
 
 def labels(split: Split | None) -> dict[str, int]:
-    """Label by name; every image must be where the part says it is."""
+    """Label by name; every image must be where the split says it is."""
     assert split is not None
     for row, name in enumerate(split.keys):
         source = split.image(row)
@@ -72,7 +57,7 @@ RED_AND_BLUE = [channel for number in range(256) for channel in (number, 0, 255 
 
 
 def write_picture(path: Path, shade: int = 128) -> None:
-    """A image of one shade, in the format that the name says."""
+    """An image of one shade, in the format that the name says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (WIDTH, HEIGHT), (shade, shade, shade)).save(path)
 
@@ -116,9 +101,3 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def pixels(numbers: Iterable[int]) -> NDArray[Any]:
     """Numbers in turn until all pixels have one."""
     return np.resize(np.array(list(numbers)), (HEIGHT, WIDTH))
-
-
-def parts(found: LabeledDataset) -> tuple[Split, Split]:
-    """The part to train on, which is there, and the part to test on."""
-    assert found.train is not None
-    return found.train, found.test

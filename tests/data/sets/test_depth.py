@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.sets.layouts import parts, write_depth, write_lines, write_picture
-from veca.data.sets.dataset import DatasetChecks, DatasetError, DepthRange
-from veca.data.sets.depth import first_place, kitti, nyu_v2, nyu_v2_labeled, read_depth_list
-from veca.data.sets.registry import read_set
+from tests.data.sets.layouts import complaint, read, write_depth, write_lines, write_picture
+from veca.data.sets.dataset import DepthRange
 
 NYU_LAYOUTS = [
     ("", "", "nyu_{}.txt"),
@@ -17,13 +15,13 @@ NYU_LAYOUTS = [
 
 
 def write_frame(folder: Path, scene: str, number: int) -> None:
-    """A image and its depth."""
+    """An image and its depth."""
     write_picture(folder / scene / f"rgb_{number:05}.jpg")
     write_depth(folder / scene / f"sync_depth_{number:05}.png", (0, 1500, 9999))
 
 
 def write_nyu(folder: Path, train: str, test: str, lists: str) -> None:
-    """A copy with three images; the lists of the parts differ in the slash at the start."""
+    """A copy with three images; only the training list has slashes at the start."""
     write_frame(folder / train, "kitchen_0028b", 45)
     write_frame(folder / train, "bathroom_0001", 2)
     write_frame(folder / test, "bathroom", 45)
@@ -39,11 +37,10 @@ def write_nyu(folder: Path, train: str, test: str, lists: str) -> None:
 
 
 @pytest.mark.parametrize(("train", "test", "lists"), NYU_LAYOUTS)
-def test_pairs_are_found_by_the_lists(tmp_path: Path, train: str, test: str, lists: str) -> None:
+def test_nyu_is_read_by_its_lists(tmp_path: Path, train: str, test: str, lists: str) -> None:
     write_nyu(tmp_path, train, test, lists)
-    checks = DatasetChecks("nyu-v2", allow_partial=True)
-    found = checks.finish(nyu_v2(tmp_path, checks))
-    fitted, tested = parts(found)
+    found = read("nyu-v2", tmp_path)
+    fitted, tested = found.splits()
     assert (found.name, found.kind, found.classes) == ("nyu-v2", "depth", ())
     assert [Path(key).parent.name for key in fitted.keys] == ["bathroom_0001", "kitchen_0028b"]
     assert tested.target(0)[0, :3].tolist() == pytest.approx([0, 1.5, 9.999], rel=1e-6)
@@ -52,27 +49,16 @@ def test_pairs_are_found_by_the_lists(tmp_path: Path, train: str, test: str, lis
     )
 
 
-def test_a_test_picture_in_the_train_list_is_refused(tmp_path: Path) -> None:
-    write_nyu(tmp_path, *NYU_LAYOUTS[0])
-    content = (tmp_path / "nyu_train.txt").read_text() + (tmp_path / "nyu_test.txt").read_text()
-    (tmp_path / "nyu_train.txt").write_text(content)
-    with pytest.raises(DatasetError, match="are in 'train' and in 'test' too"):
-        read_set(f"nyu-v2={tmp_path}", allow_partial=True)
-
-
 @pytest.mark.parametrize("given", ["official_splits", "."])
-def test_the_labeled_convention_has_a_name_and_numbers_of_its_own(
-    tmp_path: Path, given: str
-) -> None:
+def test_the_labeled_images_of_nyu_are_a_dataset_of_their_own(tmp_path: Path, given: str) -> None:
     for part, scene, number in (
         ("train", "basement", 1),
         ("train", "cafe", 2),
         ("test", "basement", 0),
     ):
         write_frame(tmp_path / "official_splits" / part, scene, number)
-    checks = DatasetChecks("nyu-v2-labeled", allow_partial=True)
-    found = checks.finish(nyu_v2_labeled(tmp_path / given, checks))
-    train, test = parts(found)
+    found = read("nyu-v2-labeled", tmp_path / given)
+    train, test = found.splits()
     assert (found.name, len(test)) == ("nyu-v2-labeled", 1)
     assert train.keys == ("train/basement/rgb_00001.jpg", "train/cafe/rgb_00002.jpg")
     assert train.target(1)[0, 1] == 1.5
@@ -105,13 +91,12 @@ def write_kitti(folder: Path, images: str, depth: tuple[str, str], lists: str) -
 
 
 @pytest.mark.parametrize(("images", "depth", "lists"), KITTI_LAYOUTS)
-def test_eigens_parts_are_found_and_pictures_without_depth_left_out(
+def test_eigens_splits_leave_out_images_without_depth(
     tmp_path: Path, images: str, depth: tuple[str, str], lists: str
 ) -> None:
     write_kitti(tmp_path, images, depth, lists)
-    checks = DatasetChecks("kitti", allow_partial=True)
-    found = checks.finish(kitti(tmp_path, checks))
-    train, test = parts(found)
+    found = read("kitti", tmp_path)
+    train, test = found.splits()
     assert (found.name, found.kind) == ("kitti", "depth")
     assert [key.split("_drive_")[1][:4] for key in train.keys] == ["0057", "0061"]
     assert test.target(0)[0, :3].tolist() == [0, 1, 80]
@@ -121,37 +106,14 @@ def test_eigens_parts_are_found_and_pictures_without_depth_left_out(
     assert found.facts["test_pictures_without_depth"] == 1
 
 
-def test_drives_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_missing_drives_are_named(tmp_path: Path) -> None:
     write_kitti(tmp_path, "input", ("gt_depth", "elsewhere"), "kitti_eigen_{}.txt")
-    checks = DatasetChecks("kitti")
-    with pytest.raises(DatasetError, match="gt_depth/2011_09_26_drive_0002_sync/proj_depth"):
-        checks.finish(kitti(tmp_path, checks))
+    message = complaint("kitti", tmp_path)
+    assert "gt_depth/2011_09_26_drive_0002_sync/proj_depth" in message
 
 
-def test_lines_give_pictures_and_depth_and_count_those_without(tmp_path: Path) -> None:
-    write_lines(
-        tmp_path / "b.txt",
-        ["/x/rgb.jpg /x/depth.png 518.8579", "", "y/1.png None 721.5377", "z/2.png z/d.png 721.5"],
-    )
-    found = read_depth_list(tmp_path, ("a.txt", "b.txt"), DatasetChecks("some"))
-    assert found.name == "b.txt"
-    assert found.pairs == [("x/rgb.jpg", "x/depth.png"), ("z/2.png", "z/d.png")]
-    assert found.without_depth == 1
-
-
-def test_a_list_that_is_not_there_is_named_in_all_ways(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"none of the lists a\.txt, b\.txt is in"):
-        read_depth_list(tmp_path, ("a.txt", "b.txt"), DatasetChecks("some"))
-
-
-def test_a_line_of_one_column_is_an_error(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.txt", ["x/rgb.jpg"])
-    with pytest.raises(DatasetError, match=r"x/rgb\.jpg"):
-        read_depth_list(tmp_path, ("a.txt",), DatasetChecks("some"))
-
-
-def test_a_name_is_found_in_the_first_place_that_has_it(tmp_path: Path) -> None:
-    write_picture(tmp_path / "two/x.png")
-    write_picture(tmp_path / "three/x.png")
-    assert first_place(tmp_path, ("", "two", "three"), "x.png") == "two/x.png"
-    assert first_place(tmp_path, ("", "two"), "y.png") == "y.png"
+def test_missing_and_damaged_lists_are_named(tmp_path: Path) -> None:
+    words = "none of the lists nyu_train.txt, nyudepthv2_train_files_with_gt.txt is in"
+    assert words in complaint("nyu-v2", tmp_path)
+    write_lines(tmp_path / "nyu_train.txt", ["x/rgb.jpg"])
+    assert "has the line 'x/rgb.jpg'" in complaint("nyu-v2", tmp_path)

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.sets.layouts import complaint, complete, labels, part, touch, write
+from tests.data.sets.layouts import complaint, labels, read, touch, write
 from veca.data.sets import imagenet
-from veca.data.sets.imagenet import imagenet_1k, imagenet_real, imagenet_v2
 
 FISH, SHARK, PAPER = "n01440764", "n01484850", "n15075141"
 
@@ -18,13 +17,12 @@ TRAIN = (
     f"train/{FISH}/{FISH}_9.JPEG",
 )
 VAL = "ILSVRC2012_val_{:08d}.JPEG"
-SMALL = {"classes": 2, "train images": 3, "val images": 2, "val images of a class": 1}
 
 
 @pytest.mark.parametrize("below", ["", "ILSVRC/Data/CLS-LOC/"])
-def test_classes_are_sorted_ids(tmp_path: Path, below: str) -> None:
+def test_classes_of_imagenet_are_sorted_ids(tmp_path: Path, below: str) -> None:
     touch(tmp_path / below, *TRAIN, f"val/{PAPER}/{VAL.format(1)}", f"val/{FISH}/{VAL.format(2)}")
-    found = complete(imagenet_1k, tmp_path, SMALL)
+    found = read("imagenet-1k", tmp_path)
     assert found.classes == (FISH, PAPER)
     assert labels(found.train) == {TRAIN[1]: 0, TRAIN[2]: 0, TRAIN[0]: 1}
     assert labels(found.test) == {
@@ -41,33 +39,33 @@ def test_a_flat_val_is_read_by_its_list(tmp_path: Path, below: str) -> None:
     listed += f"ILSVRC2012_val_00000002,{FISH} 85 1 499 272 {FISH} 1 1 9 9 \n"
     listed += f"ILSVRC2012_val_00000001,{PAPER} 1 2 3 4 \n"
     write(tmp_path, {"LOC_val_solution.csv": listed})
-    found = complete(imagenet_1k, tmp_path, SMALL)
+    found = read("imagenet-1k", tmp_path)
     assert labels(found.test) == {f"val/{VAL.format(2)}": 0, f"val/{VAL.format(1)}": 1}
 
 
-def test_a_list_with_a_class_that_cannot_be_learned_is_refused(tmp_path: Path) -> None:
+def test_a_list_with_a_class_that_train_lacks_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, *TRAIN, f"val/{VAL.format(1)}")
     write(tmp_path, {"LOC_val_solution.csv": f"ILSVRC2012_val_00000001,{SHARK} 1 2 3 4\n"})
-    assert f"has the class '{SHARK}', which train/ has not" in complaint(imagenet_1k, tmp_path)
+    assert f"has the class '{SHARK}', which train/ has not" in complaint("imagenet-1k", tmp_path)
 
 
 def test_a_flat_val_without_a_list_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, *TRAIN, f"val/{VAL.format(1)}")
-    message = complaint(imagenet_1k, tmp_path)
+    message = complaint("imagenet-1k", tmp_path)
     assert "val: 1 images are not in a class folder" in message
     assert "val: there are no images" in message
 
 
-def test_a_folder_without_val_is_told_what_is_missing(tmp_path: Path) -> None:
+def test_a_missing_val_is_named(tmp_path: Path) -> None:
     touch(tmp_path, *TRAIN)
-    assert f"{tmp_path / 'val'} is missing" in complaint(imagenet_1k, tmp_path)
+    assert f"{tmp_path / 'val'} is missing" in complaint("imagenet-1k", tmp_path)
 
 
 @pytest.mark.parametrize("below", ["", "imagenetv2-matched-frequency-format-val"])
 def test_the_class_of_imagenet_v2_is_the_number_of_its_folder(tmp_path: Path, below: str) -> None:
     names = [f"{number}/{number:x}.jpeg" for number in (0, 1, 2, 10, 11, 100, 999)]
     touch(tmp_path / below, *names)
-    found = part(imagenet_v2, tmp_path)
+    found = read("imagenet-v2", tmp_path)
     assert labels(found.test) == {name: int(name.split("/")[0]) for name in names}
     assert (found.train, found.uses_head_of, len(found.classes)) == (None, "imagenet-1k", 1000)
 
@@ -76,11 +74,11 @@ def test_a_whole_imagenet_v2_has_ten_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touch(tmp_path, *(f"{number}/a.jpeg" for number in range(12)))
-    assert "classes: 12 were found, 1,000" in complaint(imagenet_v2, tmp_path)
+    assert "classes: 12 were found, 1,000" in complaint("imagenet-v2", tmp_path)
     monkeypatch.setattr(imagenet, "CLASSES", 12)
-    found = complete(imagenet_v2, tmp_path, {"test images": 12, "test images of a class": 1})
+    found = read("imagenet-v2", tmp_path)
     assert labels(found.test)["11/a.jpeg"] == 11
-    message = complaint(imagenet_v2, tmp_path)
+    message = complaint("imagenet-v2", tmp_path)
     assert "10,000 are published" in message
     assert "10 are published for each class" in message
     assert "classes:" not in message
@@ -92,40 +90,41 @@ def test_the_older_imagenet_v2_is_numbered_if_all_ids_are_there(
     monkeypatch.setattr(imagenet, "CLASSES", 12)
     names = [f"n{number:08d}/a.jpeg" for number in range(5, 65, 5)]
     touch(tmp_path, *reversed(names))
-    found = part(imagenet_v2, tmp_path)
+    found = read("imagenet-v2", tmp_path)
     assert labels(found.test) == {name: number for number, name in enumerate(names)}
     (tmp_path / names[0]).unlink()
-    assert "folder 'n00000010'" in complaint(imagenet_v2, tmp_path)
+    assert "folder 'n00000010'" in complaint("imagenet-v2", tmp_path)
 
 
-def test_a_folder_without_classes_of_imagenet_v2_is_told_so(tmp_path: Path) -> None:
+def test_a_folder_without_classes_of_imagenet_v2_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "images/a.jpeg")
-    assert f"{tmp_path / '0'} is missing" in complaint(imagenet_v2, tmp_path)
+    assert f"{tmp_path / '0'} is missing" in complaint("imagenet-v2", tmp_path)
 
 
 @pytest.mark.parametrize("below", ["", f"{FISH}/"])
 @pytest.mark.parametrize("place", ["", "ILSVRC/Data/CLS-LOC/"])
-def test_real_is_joined_by_the_number_in_the_name(tmp_path: Path, below: str, place: str) -> None:
+def test_labels_of_real_are_joined_by_the_number_in_the_name(
+    tmp_path: Path, below: str, place: str
+) -> None:
     write(tmp_path, {"real.json": json.dumps([[7], [], [999, 0], [3]])})
     touch(tmp_path / place, *(f"val/{below}{VAL.format(number)}" for number in (4, 2, 1, 3)))
-    counts = {"lists in real.json": 4, "val images": 4, "val images with labels": 3}
-    found = complete(imagenet_real, tmp_path, counts)
+    found = read("imagenet-real", tmp_path)
     assert found.test.keys == tuple(f"val/{below}{VAL.format(number)}" for number in (1, 3, 4))
-    marks = np.asarray(found.test.labels)
-    assert marks.dtype == np.bool_
-    assert marks.shape == (3, 1000)
-    assert [np.flatnonzero(row).tolist() for row in marks] == [[7], [0, 999], [3]]
+    found_labels = np.asarray(found.test.labels)
+    assert found_labels.dtype == np.bool_
+    assert found_labels.shape == (3, 1000)
+    assert [np.flatnonzero(row).tolist() for row in found_labels] == [[7], [0, 999], [3]]
     assert (found.train, found.uses_head_of) == (None, "imagenet-1k")
     assert found.facts == {"pictures_without_labels": 1}
 
 
-def test_real_without_some_pictures_keeps_the_labels_of_the_others(tmp_path: Path) -> None:
+def test_missing_images_of_real_do_not_shift_the_labels(tmp_path: Path) -> None:
     write(tmp_path, {"real.json": json.dumps([[1], [2], [3]])})
     touch(tmp_path, f"val/{VAL.format(3)}", f"val/{VAL.format(9)}", "val/other.jpg")
-    found = part(imagenet_real, tmp_path)
+    found = read("imagenet-real", tmp_path)
     assert found.test.keys == (f"val/{VAL.format(3)}",)
     assert np.flatnonzero(np.asarray(found.test.labels)).tolist() == [3]
-    message = complaint(imagenet_real, tmp_path)
+    message = complaint("imagenet-real", tmp_path)
     assert "50,000" in message
     assert "46,837" in message
 
@@ -134,9 +133,9 @@ def test_real_without_some_pictures_keeps_the_labels_of_the_others(tmp_path: Pat
 def test_a_damaged_list_of_real_is_refused(tmp_path: Path, content: str) -> None:
     write(tmp_path, {"real.json": content})
     touch(tmp_path, f"val/{VAL.format(1)}")
-    assert "real.json" in complaint(imagenet_real, tmp_path)
+    assert "real.json" in complaint("imagenet-real", tmp_path)
 
 
 def test_a_missing_list_of_real_is_named(tmp_path: Path) -> None:
     touch(tmp_path, f"val/{VAL.format(1)}")
-    assert f"{tmp_path / 'real.json'} is missing" in complaint(imagenet_real, tmp_path)
+    assert f"{tmp_path / 'real.json'} is missing" in complaint("imagenet-real", tmp_path)

@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from veca.data.images import DataError, reason
 from veca.data.listing import (
     MEMBER_MARK,
-    UNKNOWN,
     ImageEntry,
     ImageTable,
     TableBuilder,
@@ -84,15 +83,10 @@ class Split:
         return self.read_target(self.targets[index])
 
     def subset(self, rows: NDArray[np.int64], name: str) -> "Split":
-        """Some pictures as a split of their own."""
+        """Some of the images as a split of their own."""
         chosen, table = rows.tolist(), TableBuilder()
         for row in chosen:
-            source = self.image(row)
-            if source.shard is None:
-                table.add_file(source.name, source.num_bytes)
-            else:
-                member = source.member or ""
-                table.add_member(source.shard, member, source.num_bytes, source.start)
+            table.add(self.image(row))
         return replace(
             self,
             name=name,
@@ -187,36 +181,70 @@ class DatasetChecks:
         self._allow_partial = allow_partial
         self._problems: list[str] = []
 
+    def report(self, problem: str) -> None:
+        """Add a problem, without a full stop."""
+        self._problems.append(problem)
+
     def expect(self, what: str, found: int, published: int) -> None:
         """Compare a count with the published one."""
         if found != published:
             self.report(f"{what}: {found:,} were found, {published:,} are published")
 
-    def expect_each(
-        self, what: str, labels: NDArray[Any], num_classes: int, published: int
-    ) -> None:
-        """Compare the images of every class (N labels) with the published count."""
+    def dataset(
+        self,
+        kind: Kind,
+        splits: Sequence[Split],
+        counts: Mapping[str, int],
+        *,
+        classes: Sequence[str] = (),
+        **more: Any,  # noqa: ANN401 - further fields
+    ) -> LabeledDataset:
+        """Build a dataset and compare its counts with the published ones.
+
+        Args:
+            kind: of the labels.
+            splits: train, perhaps val, and test; or test alone.
+            counts: published numbers of 'classes', of images by the name of the split, and of
+                images per class as '<split>/class'; those that are left out are not compared.
+            classes: names by number.
+            more: further fields of the dataset.
+
+        Raises:
+            DatasetError: a label is not one of the classes.
+        """
+        if "classes" in counts:
+            self.expect("classes", len(classes), counts["classes"])
+        for split in splits:
+            if split.name in counts:
+                self.expect(f"{split.name} images", len(split), counts[split.name])
+            if split.labels is not None and split.labels.ndim == 1:
+                self._check_labels(split, len(classes), counts.get(f"{split.name}/class"))
+        return LabeledDataset(
+            name=self.name,
+            kind=kind,
+            classes=tuple(classes),
+            train=splits[0] if len(splits) > 1 else None,
+            val=splits[1] if len(splits) > 2 else None,
+            test=splits[-1],
+            **more,
+        )
+
+    def _check_labels(self, split: Split, num_classes: int, published: int | None) -> None:
+        """Check the range of labels, and the published number of images per class, if given."""
+        labels = np.asarray(split.labels)
+        if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
+            raise DatasetError(
+                f"{self.name}: labels of {split.name} run from {labels.min()} to {labels.max()}, "
+                f"but there are {num_classes:,} classes; get its lists again."
+            )
         counts = np.bincount(labels, minlength=num_classes)
         others = np.flatnonzero(counts != published)
-        if len(others):
+        if published is not None and len(others):
             self.report(
-                f"{what}: {published:,} are published for each class, but {len(others):,} of the "
-                f"{num_classes:,} classes differ, such as number {others[0]} with "
-                f"{counts[others[0]]:,}"
+                f"{split.name} images of a class: {published:,} are published for each class, but "
+                f"{len(others):,} of the {num_classes:,} classes differ, such as number "
+                f"{others[0]} with {counts[others[0]]:,}"
             )
-
-    def expect_split(
-        self, split: Split, published: int, *, each: int = 0, num_classes: int = 0
-    ) -> None:
-        """Compare the images of a split and, if given, those of each class."""
-        self.expect(f"{split.name} images", len(split), published)
-        if each:
-            what = f"{split.name} images of a class"
-            self.expect_each(what, np.asarray(split.labels), num_classes, each)
-
-    def report(self, problem: str) -> None:
-        """Add a problem, without a full stop."""
-        self._problems.append(problem)
 
     def require(self, *paths: Path) -> None:
         """Raise if a required file or folder is missing."""
@@ -266,106 +294,74 @@ class DatasetChecks:
         return DatasetError(f"{self.name} is not as published; {advice}:{problems}")
 
 
-class SplitBuilder:
-    """Collects the images of a split; missing files are reported and left out."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        """Start a split of the dataset in `folder`, below which images are named."""
-        self.name = name
-        self._folder = absolute(folder)
-        self._table = TableBuilder()
-        self._keys: list[str] = []
-        self._labels = array("q")
-        self._targets: list[str] = []
-        self._missing = 0
-        self._first_missing = ""
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def add(self, key: str, label: int = 0, target: str | None = None) -> None:
-        """Add a file by its name below the folder; `target` is such a name or an absolute path."""
-        path = f"{self._folder}{os.sep}{key}"
-        try:
-            num_bytes = os.stat(path).st_size  # noqa: PTH116 - a million times
-            if target is not None:
-                target = os.path.join(self._folder, target)  # noqa: PTH118
-                os.stat(target)  # noqa: PTH116
-        except OSError as error:
-            self._first_missing = self._first_missing or str(error.filename)
-            self._missing += 1
-            return
-        self._table.add_file(path, num_bytes)
-        self._keys.append(key)
-        self._labels.append(label)
-        if target is not None:
-            self._targets.append(target)
-
-    def add_found(self, entry: ImageEntry, label: int) -> None:
-        """Add an image that was listed below the folder, perhaps in a tar shard."""
-        self._table.add(entry)
-        self._keys.append(entry.name[len(self._folder) + 1 :])
-        self._labels.append(label)
-
-    def split(
-        self, num_classes: int, checks: DatasetChecks, numbers: Sequence[int] | None = None
-    ) -> Split:
-        """Return the split with labels; `numbers` maps them to classes.
-
-        Raises:
-            DatasetError: a label is not one of the classes.
-        """
-        self._report_missing(checks)
-        labels = np.array(self._labels, np.int64)
-        if numbers is not None:
-            labels = np.array(numbers, np.int64)[labels]
-        if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
-            raise DatasetError(
-                f"{checks.name}: labels of {self.name} run from {labels.min()} to {labels.max()}, "
-                f"but there are {num_classes:,} classes; get its lists again."
-            )
-        return Split(
-            name=self.name, images=self._table.table(), keys=tuple(self._keys), labels=labels
-        )
-
-    def split_with_targets(self, read_target: ReadTarget, checks: DatasetChecks) -> Split:
-        """Return the split with masks or depth."""
-        self._report_missing(checks)
-        return Split(
-            name=self.name,
-            images=self._table.table(),
-            keys=tuple(self._keys),
-            targets=tuple(self._targets),
-            read_target=read_target,
-        )
-
-    def _report_missing(self, checks: DatasetChecks) -> None:
-        """Report files that were not found."""
-        if self._missing:
-            checks.report(
-                f"{self.name}: {self._missing:,} of {self._missing + len(self):,} images or their "
-                f"targets are missing, such as {self._first_missing}"
-            )
-
-
-class Pair(NamedTuple):
-    """An image and the file of its mask or depth."""
-
-    image: str
-    """Name below the folder of the dataset, with slashes."""
-
-    target: str
-    """The same, or an absolute path."""
-
-
-def paired_split(
-    name: str, folder: Path, pairs: Iterable[Pair], read_target: ReadTarget, checks: DatasetChecks
+def build_split(
+    name: str,
+    folder: Path,
+    images: Iterable[tuple[str | ImageEntry, int | str]],
+    checks: DatasetChecks,
+    read_target: ReadTarget | None = None,
 ) -> Split:
-    """Build a split of pairs, sorted by name; incomplete pairs are left out and reported."""
-    builder = SplitBuilder(name, folder)
-    for pair in sorted(pairs):
-        builder.add(pair.image, target=pair.target)
-    return builder.split_with_targets(read_target, checks)
+    """Build a split; missing files are reported and left out.
+
+    Args:
+        name: of the split.
+        folder: of the dataset, below which images are named.
+        images: each image, by its name below the folder or as it was listed there, with its label
+            or the file of its target, by its name below the folder or an absolute path.
+        checks: of the dataset.
+        read_target: reads a target; None for labels.
+    """
+    top, table = absolute(folder), TableBuilder()
+    keys: list[str] = []
+    labels = array("q")
+    targets: list[str] = []
+    missing: list[str] = []
+    for image, answer in images:
+        try:
+            if isinstance(image, str):
+                path = f"{top}{os.sep}{image}"
+                image = ImageEntry(path, os.stat(path).st_size)  # noqa: PTH116, PLW2901
+            if isinstance(answer, str):
+                target = os.path.join(top, answer)  # noqa: PTH118 - a million times
+                os.stat(target)  # noqa: PTH116
+                targets.append(target)
+            else:
+                labels.append(answer)
+        except OSError as error:
+            missing.append(str(error.filename))
+            continue
+        table.add(image)
+        keys.append(image.name[len(top) + 1 :])
+    if missing:
+        checks.report(
+            f"{name}: {len(missing):,} of {len(missing) + len(keys):,} images or their targets are "
+            f"missing, such as {missing[0]}"
+        )
+    return Split(
+        name=name,
+        images=table.table(),
+        keys=tuple(keys),
+        labels=np.array(labels, np.int64) if read_target is None else None,
+        targets=tuple(targets),
+        read_target=read_target,
+    )
+
+
+def paired_dataset(  # noqa: PLR0913 - what differs between datasets
+    kind: Kind,
+    folder: Path,
+    read_target: ReadTarget,
+    pairs: Mapping[str, Iterable[tuple[str, str]]],
+    checks: DatasetChecks,
+    *,
+    counts: Mapping[str, int] | None = None,
+    **more: Any,  # noqa: ANN401 - further fields
+) -> LabeledDataset:
+    """Build a dataset from the pairs of image and target of each split, sorted by name."""
+    splits = [
+        build_split(name, folder, sorted(some), checks, read_target) for name, some in pairs.items()
+    ]
+    return checks.dataset(kind, splits, counts or {}, **more)
 
 
 def require_disjoint(first: Split, second: Split, checks: DatasetChecks) -> None:
@@ -385,14 +381,13 @@ def require_no_copies(first: Split, second: Split, checks: DatasetChecks) -> Non
     """
     groups: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
     for side, split in enumerate((first, second)):
-        for row, (key, size) in enumerate(
-            zip(split.keys, split.images.sizes.tolist(), strict=True)
-        ):
-            if size != UNKNOWN:
-                name = key.rpartition("/")[2].rpartition(MEMBER_MARK)[2]
-                groups.setdefault((name, size), ([], []))[side].append(row)
+        sizes = split.images.sizes.tolist()
+        for row, (key, size) in enumerate(zip(split.keys, sizes, strict=True)):
+            name = key.rpartition("/")[2].rpartition(MEMBER_MARK)[2]
+            groups.setdefault((name, size), ([], []))[side].append(row)
+    pairs = [pair for pair in groups.values() if all(pair)]
     compared = 0
-    for rows, others in sorted((pair for pair in groups.values() if all(pair)), key=_size):
+    for rows, others in sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1])):
         compared += len(rows) + len(others)
         if compared > MAX_COMPARED:
             return
@@ -405,11 +400,6 @@ def require_no_copies(first: Split, second: Split, checks: DatasetChecks) -> Non
                     f"{first.keys[row]}, so {first.name!r} and {second.name!r} share images and "
                     "results would be meaningless; remove such copies from one split."
                 )
-
-
-def _size(pair: tuple[list[int], list[int]]) -> int:
-    """Number of rows."""
-    return len(pair[0]) + len(pair[1])
 
 
 def _content(entry: ImageEntry) -> bytes | None:
@@ -453,7 +443,7 @@ def rows(path: Path, columns: int) -> Iterator[list[str]]:
         yield row
 
 
-def whole(text: str, path: Path) -> int:
+def parse_int(text: str, path: Path) -> int:
     """Parse an integer of a list."""
     try:
         return int(text)

@@ -11,53 +11,33 @@ is unknown.
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from veca.data.images import DataError
 from veca.data.listing import IMAGE_SUFFIXES, MEMBER_MARK, SHARDS, ImageEntry, absolute, list_images
-from veca.data.sets import segmentation as voc
 from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
     DepthRange,
+    Kind,
     LabeledDataset,
-    Pair,
     ReadTarget,
     Split,
-    SplitBuilder,
+    build_split,
     lines,
-    paired_split,
+    paired_dataset,
 )
+from veca.data.sets.segmentation import CLASSES as VOC_CLASSES
 from veca.data.sets.segmentation import plain_label_map, read_depth, read_mask
 
 TRAIN = "train"
 HELD_OUT = ("val", "validation", "valid")
 TEST = "test"
-
-
-class ClassImages(NamedTuple):
-    """The class folders of one split."""
-
-    builder: SplitBuilder
-    """Its labels are positions in `names`."""
-
-    names: list[str]
-    """The classes in the order of their folders."""
-
-    def split(self, classes: Sequence[str], checks: DatasetChecks) -> Split:
-        """The split, with labels that number all classes."""
-        unknown = sorted(set(self.names).difference(classes))
-        if unknown:
-            raise DatasetError(
-                f"{checks.name}: {self.builder.name} has the class {unknown[0]!r}, which is not "
-                f"one of the {len(classes):,} classes; add training images, or remove it."
-            )
-        numbers = {name: number for number, name in enumerate(classes)}
-        return self.builder.split(len(classes), checks, [numbers[name] for name in self.names])
 
 
 def is_class_folders(folder: Path) -> bool:
@@ -71,46 +51,53 @@ def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     Classes are numbered in the order of their names in `train`. The test split is `test` if it has
     class folders, with settings chosen on `val`; else `val`.
     """
-    parts = (TRAIN, *_parts(folder))
-    found = [read_class_folders(folder / part, folder, checks) for part in parts]
-    classes = tuple(sorted(found[0].names))
-    splits = [part.split(classes, checks) for part in found]
+    train, classes = read_class_folders(folder / TRAIN, folder, checks)
+    others = [read_class_folders(folder / part, folder, checks, classes) for part in _parts(folder)]
+    splits = [train, *(split for split, _ in others)]
     tested = np.bincount(np.asarray(splits[-1].labels), minlength=len(classes))
-    absent = [classes[number] for number in np.flatnonzero(tested == 0)]
-    return LabeledDataset(
-        name=folder.resolve().name,
-        kind="classes",
-        classes=classes,
-        train=splits[0],
-        val=splits[1] if len(splits) > 2 else None,
-        test=splits[-1],
-        facts={"classes_without_test_pictures": absent} if absent else {},
-    )
+    absent = [classes[number] for number in np.flatnonzero(tested == 0).tolist()]
+    facts = {"classes_without_test_pictures": absent} if absent else {}
+    return checks.dataset("classes", splits, {}, classes=classes, facts=facts)
 
 
-def read_class_folders(top: Path, folder: Path, checks: DatasetChecks) -> ClassImages:
+def read_class_folders(
+    top: Path, folder: Path, checks: DatasetChecks, classes: Sequence[str] | None = None
+) -> tuple[Split, Sequence[str]]:
     """Read the images of a split, at any depth; a class may be a tar shard, `<class>.tar`.
 
     Args:
         top: holds the class folders; the split has its name.
         folder: of the dataset, below which images are named.
         checks: of the dataset.
+        classes: names by number; by default those of the folders, sorted.
+
+    Returns:
+        The split, and the names of the classes.
     """
-    found = ClassImages(SplitBuilder(top.name, folder), [])
-    places: dict[str, int] = {}
-    loose = 0
-    for name, source in images_below(top, checks):
-        class_ = _class_of(name)
-        if class_ is None:
-            loose += 1
-            continue
-        if class_ not in places:
-            places[class_] = len(places)
-            found.names.append(class_)
-        found.builder.add_found(source, places[class_])
+    names: dict[str, int] = {}  # in the order of their folders
+    loose = []
+
+    def images() -> Iterator[tuple[ImageEntry, int]]:
+        for name, entry in images_below(top, checks):
+            class_ = _class_of(name)
+            if class_ is None:
+                loose.append(name)
+            else:
+                yield entry, names.setdefault(class_, len(names))
+
+    split = build_split(top.name, folder, images(), checks)
     if loose:
-        checks.report(f"{top.name}: {loose:,} images are not in a class folder")
-    return found
+        checks.report(f"{top.name}: {len(loose):,} images are not in a class folder")
+    classes = sorted(names) if classes is None else classes
+    unknown = sorted(set(names).difference(classes))
+    if unknown:
+        raise DatasetError(
+            f"{checks.name}: {top.name} has the class {unknown[0]!r}, which is not one of the "
+            f"{len(classes):,} classes; add training images, or remove it."
+        )
+    position = {name: number for number, name in enumerate(classes)}
+    numbers = np.array([position[name] for name in names], np.int64)
+    return replace(split, labels=numbers[np.asarray(split.labels)]), classes
 
 
 def images_below(top: Path, checks: DatasetChecks) -> Iterator[tuple[str, ImageEntry]]:
@@ -187,47 +174,36 @@ def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
         raise DatasetError(f"{folder / CLASSES} names a class twice; give each another name.")
     scored, facts = _scored(folder, classes)
     read = partial(read_mask, label_map=plain_label_map(len(classes)))
-    train, val = _splits(folder, MASKS, read, checks)
-    return LabeledDataset(
-        name=folder.resolve().name,
-        kind="masks",
-        classes=classes,
-        train=train,
-        test=val,
-        eval_classes=scored,
-        facts=facts,
+    return _plain(
+        "masks", folder, MASKS, read, checks, classes=classes, eval_classes=scored, facts=facts
     )
 
 
 def plain_depth(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A dataset with depth maps in the plain layout."""
-    checks.require(folder / IMAGES, folder / DEPTH)
-    train, val = _splits(folder, DEPTH, partial(read_depth, per_metre=1000), checks)
-    return LabeledDataset(
-        name=folder.resolve().name, kind="depth", train=train, test=val, depth=DepthRange()
-    )
+    read = partial(read_depth, per_metre=1000)
+    return _plain("depth", folder, DEPTH, read, checks, depth=DepthRange())
 
 
-def _splits(
-    folder: Path, kind: str, read_target: ReadTarget, checks: DatasetChecks
-) -> tuple[Split, Split]:
-    """The splits by their lists."""
-    checks.require(*(folder / f"{part}.txt" for part in PARTS))
+def _plain(
+    kind: Kind,
+    folder: Path,
+    targets: str,
+    read_target: ReadTarget,
+    checks: DatasetChecks,
+    **more: Any,  # noqa: ANN401 - further fields
+) -> LabeledDataset:
+    """A dataset by its two lists."""
+    checks.require(folder / IMAGES, folder / targets, *(folder / f"{part}.txt" for part in PARTS))
     images = _images_by_stem(folder / IMAGES)
-    train, val = (
-        paired_split(
-            part,
-            folder,
-            [
-                Pair(f"{IMAGES}/{images.get(name, name)}", f"{kind}/{name}.png")
-                for name in lines(folder / f"{part}.txt")
-            ],
-            read_target,
-            checks,
-        )
+    pairs = {
+        part: [
+            (f"{IMAGES}/{images.get(name, name)}", f"{targets}/{name}.png")
+            for name in lines(folder / f"{part}.txt")
+        ]
         for part in PARTS
-    )
-    return train, val
+    }
+    return paired_dataset(kind, folder, read_target, pairs, checks, **more)
 
 
 def _images_by_stem(folder: Path) -> dict[str, str]:
@@ -251,7 +227,7 @@ def _scored(
     """The classes that are evaluated, None for all, and the source of this choice."""
     if (folder / SCORED).exists():
         names, source = tuple(lines(folder / SCORED)), SCORED
-    elif folder.resolve().name == ANIMALS and classes == voc.CLASSES:
+    elif folder.resolve().name == ANIMALS and classes == VOC_CLASSES:
         names, source = ANIMALS_SCORED, f"the name of the folder, {ANIMALS}"
     else:
         return None, {}

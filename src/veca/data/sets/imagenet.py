@@ -13,27 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.listing import ImageEntry
 from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
     LabeledDataset,
     Split,
-    SplitBuilder,
+    build_split,
     lines,
     read_json,
 )
 from veca.data.sets.folders import has_folders, images_below, read_class_folders
 
-NAME = "imagenet-1k"
-"""The dataset whose heads are evaluated on the two others."""
-
 CLASSES = 1000
-TRAIN = 1_281_167
-VAL = 50_000
-V2 = 10_000
-REAL = 46_837
-"""Validation images that have at least one label; 3,163 have none."""
 
 KAGGLE = "ILSVRC/Data/CLS-LOC"
 """Where the competition's download keeps train/ and val/."""
@@ -62,19 +53,14 @@ def imagenet_1k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     the test images are not public.
     """
     root = checks.find(folder, ("train", "val"), (KAGGLE,))
-    found = read_class_folders(root / "train", root, checks)
-    classes = tuple(sorted(found.names))
-    train = found.split(classes, checks)
+    train, classes = read_class_folders(root / "train", root, checks)
     solutions = [place / SOLUTION for place in (root, folder) if (place / SOLUTION).exists()]
     if has_folders(root / "val") or not solutions:
-        val = read_class_folders(root / "val", root, checks).split(classes, checks)
+        val, _ = read_class_folders(root / "val", root, checks, classes)
     else:
-        val = _listed_val(root, solutions[0], classes, checks)
-    checks.expect("classes", len(classes), CLASSES)
-    checks.expect("train images", len(train), TRAIN)
-    checks.expect("val images", len(val), VAL)
-    checks.expect_each("val images of a class", np.asarray(val.labels), len(classes), 50)
-    return LabeledDataset(name=checks.name, kind="classes", classes=classes, train=train, test=val)
+        val = build_split("val", root, _listed_val(solutions[0], classes), checks)
+    counts = {"classes": CLASSES, "train": 1_281_167, "val": 50_000, "val/class": 50}
+    return checks.dataset("classes", [train, val], counts, classes=classes)
 
 
 def imagenet_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -86,58 +72,54 @@ def imagenet_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     root = next((place for place in places if _has_classes(place)), None)
     if root is None:
         raise checks.lacking(folder / "0")
-    found = read_class_folders(root, root, checks)
-    numbers = _v2_numbers(found.names, root)
-    test = replace(found.builder.split(CLASSES, checks, numbers), name="test")
+    found, names = read_class_folders(root, root, checks)
+    numbers = np.array(_v2_numbers(names, root), np.int64)
+    test = replace(found, name="test", labels=numbers[np.asarray(found.labels)])
     checks.expect("classes", len(numbers), CLASSES)
-    checks.expect("test images", len(test), V2)
-    checks.expect_each("test images of a class", np.asarray(test.labels), CLASSES, 10)
-    return _measured(checks.name, test, {"variant": root.name})
+    return _test_set(checks, test, {"test": 10_000, "test/class": 10}, {"variant": root.name})
 
 
 def imagenet_real(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """The folder of ImageNet-1K with real.json in it; `val/` may be flat or in class folders.
 
-    A image has several labels or none; those with none are left out. The list is joined by the
-    number in the name of an image, which is its place in the list, counted from 1.
+    An image has several labels or none; those with none (3,163 of 50,000) are left out. The list is
+    joined by the number in the name of an image, which is its place in the list, counted from 1.
     """
     root = checks.find(folder, ("val",), (KAGGLE,))
     listed = (folder if (folder / REAL_LIST).exists() else root) / REAL_LIST
     checks.require(listed)
     real = _real_labels(listed)
-    found = dict(_val_pictures(root, checks))
-    builder = SplitBuilder("val", root)
-    for number in sorted(found):
-        if number <= len(real) and real[number - 1].any():
-            builder.add_found(found[number], number - 1)
-    rows = builder.split(max(len(real), 1), checks)
-    test = replace(rows, labels=real[np.asarray(rows.labels)])
-    checks.expect(f"lists in {REAL_LIST}", len(real), VAL)
-    checks.expect("val images", len(found), VAL)
-    checks.expect("val images with labels", len(test), REAL)
-    return _measured(checks.name, test, {"pictures_without_labels": int((~real.any(1)).sum())})
+    found = {
+        int(match[1]): entry
+        for name, entry in images_below(root / "val", checks)
+        if (match := VAL_NAME.fullmatch(name.rpartition(os.sep)[2]))
+    }
+    images = [
+        (found[number], number - 1)
+        for number in sorted(found)
+        if number <= len(real) and real[number - 1].any()
+    ]
+    split = build_split("val", root, images, checks)
+    test = replace(split, labels=real[np.asarray(split.labels)])
+    checks.expect(f"lists in {REAL_LIST}", len(real), 50_000)
+    checks.expect("val images", len(found), 50_000)
+    checks.expect("val images with labels", len(test), 46_837)
+    return _test_set(checks, test, {}, {"pictures_without_labels": int((~real.any(1)).sum())})
 
 
-def _measured(name: str, test: Split, facts: dict[str, Any]) -> LabeledDataset:
+def _test_set(
+    checks: DatasetChecks, test: Split, counts: dict[str, int], facts: dict[str, Any]
+) -> LabeledDataset:
     """A dataset on which heads of ImageNet-1K are evaluated."""
-    classes = tuple(str(number) for number in range(CLASSES))
-    return LabeledDataset(
-        name=name,
-        kind="classes",
-        classes=classes,
-        train=None,
-        test=test,
-        uses_head_of=NAME,
-        facts=facts,
+    classes = [str(number) for number in range(CLASSES)]
+    return checks.dataset(
+        "classes", [test], counts, classes=classes, uses_head_of="imagenet-1k", facts=facts
     )
 
 
-def _listed_val(
-    root: Path, solution: Path, classes: tuple[str, ...], checks: DatasetChecks
-) -> Split:
+def _listed_val(solution: Path, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
     """A flat val/ by its list, whose lines are `ILSVRC2012_val_00000001,n01751748 111 108 ...`."""
     numbers = {name: number for number, name in enumerate(classes)}
-    builder = SplitBuilder("val", root)
     for line in lines(solution):
         image, _, answer = line.partition(",")
         if image == "ImageId":
@@ -145,8 +127,7 @@ def _listed_val(
         name = answer.split(maxsplit=1)[0] if answer else ""
         if name not in numbers:
             raise DatasetError(f"{solution} has the class {name!r}, which train/ has not.")
-        builder.add(f"val/{image}.JPEG", numbers[name])
-    return builder.split(len(classes), checks)
+        yield f"val/{image}.JPEG", numbers[name]
 
 
 def _has_classes(folder: Path) -> bool:
@@ -158,10 +139,9 @@ def _has_classes(folder: Path) -> bool:
 
 
 def _v2_numbers(names: Sequence[str], root: Path) -> list[int]:
-    """The classes that the folders mean."""
+    """The classes that the sorted names of folders mean."""
     if len(names) == CLASSES and all(WORDNET_ID.fullmatch(name) for name in names):
-        numbers = {name: number for number, name in enumerate(sorted(names))}
-        return [numbers[name] for name in names]
+        return list(range(CLASSES))
     others = [name for name in names if not name.isdecimal()]
     if others:
         raise DatasetError(
@@ -182,10 +162,3 @@ def _real_labels(path: Path) -> NDArray[np.bool_]:
             raise DatasetError(f"{path} has {some} at place {row}; classes are 0 ... 999.")
         labels[row, some] = True
     return labels
-
-
-def _val_pictures(root: Path, checks: DatasetChecks) -> Iterator[tuple[int, ImageEntry]]:
-    """Number, from 1, and place of each validation image, by its name alone."""
-    for name, source in images_below(root / "val", checks):
-        if found := VAL_NAME.fullmatch(name.rpartition(os.sep)[2]):
-            yield int(found[1]), source

@@ -84,7 +84,7 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
         reader: Reader = getattr(import_module(f"veca.data.sets.{module}"), function)
     else:
         folder = Path(absolute(text))
-        name, reader = folder.name, _plain_reader(text, folder)
+        name, reader = folder.resolve().name, _plain_reader(text, folder)
     if not folder.is_dir():
         raise DatasetError(f"{name}: {folder} is not a folder; check the path.")
     checks = DatasetChecks(name, allow_partial=allow_partial)

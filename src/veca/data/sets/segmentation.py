@@ -15,33 +15,20 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
-from veca.data.images import (
-    MAX_PIXELS,
-    DataError,
-    ImageError,
-    check_size,
-    load,
-    opened,
-    strict_pillow,
-)
+from veca.data.images import DataError, ImageError, load, opened
 from veca.data.listing import absolute
 from veca.data.sets.dataset import (
     IGNORE_INDEX,
     DatasetChecks,
     LabeledDataset,
-    Pair,
-    Split,
     files_below,
     lines,
-    paired_split,
+    paired_dataset,
     read_matlab,
 )
 
 UNKNOWN = 254
 """Entry of a label map for numbers that do not occur in the published files."""
-
-MAX_CLASSES = UNKNOWN
-"""Most classes of a dataset with masks."""
 
 MAX_LISTED = 8
 """Unknown numbers that an error lists."""
@@ -76,9 +63,9 @@ def label_map_of(classes: Mapping[int, int]) -> LabelMap:
 
 def plain_label_map(num_classes: int) -> LabelMap:
     """The label map of masks whose numbers are classes, or `IGNORE_INDEX`."""
-    if not 1 <= num_classes <= MAX_CLASSES:
+    if not 1 <= num_classes <= UNKNOWN:
         raise DataError(
-            f"{num_classes} classes are invalid for masks of 8 bits; use 1 to {MAX_CLASSES}."
+            f"{num_classes} classes are invalid for masks of 8 bits; use 1 to {UNKNOWN}."
         )
     return label_map_of({**_ranks(range(num_classes)), IGNORE_INDEX: IGNORE_INDEX})
 
@@ -124,8 +111,6 @@ VOC = plain_label_map(21)
 MASK_MODES = ("P", "L", "1")
 """Pillow's names for 8 bits with and without a palette, and for 1 bit, which it maps to 0, 255."""
 
-DEPTH_MODE = "I;16"
-
 MATLAB = ".mat"
 
 
@@ -141,7 +126,7 @@ def read_mask(path: str, label_map: LabelMap) -> NDArray[np.uint8]:
 def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
     """Read meters from a 16-bit PNG file with `per_metre` steps; 0 stays 0, unknown."""
     mode, numbers = _png(path)
-    if mode != DEPTH_MODE:
+    if mode != "I;16":
         raise ImageError(
             f"{path} has the mode {mode}, but depth needs one channel of 16 bits; use the "
             "published files, not images of them."
@@ -162,13 +147,12 @@ def _indices(path: str) -> NDArray[np.uint8]:
 
 def _png(path: str) -> tuple[str, NDArray[Any]]:
     """Mode and values of a PNG file; other formats are refused, since JPEG changes values."""
-    with strict_pillow(MAX_PIXELS), opened(path) as (name, image):
+    with opened(path) as (name, image):
         if image.format != "PNG":
             raise ImageError(
                 f"{path} is a {image.format} file, but masks and depth must be PNG files, which "
                 "are lossless; use the published files."
             )
-        check_size(name, image, MAX_PIXELS)
         load(name, image)
         return image.mode, np.array(image)
 
@@ -190,15 +174,7 @@ CLASSES = (
     "train", "tvmonitor",
 )  # fmt: skip
 
-TRAIN, VAL, TRAIN_AUG, EXTRA = 1_464, 1_449, 10_582, 9_118
-
-PICTURES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"
-
-BELOW = ("VOC2012", "VOCdevkit/VOC2012")
-"""Folders in which the dataset may lie."""
-
-CONVERTED = "SegmentationClassAug"
-"""SBD's masks converted to PNG files."""
+IMAGES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"
 
 SBD = ("benchmark_RELEASE/dataset", "VOCaug/dataset")
 """SBD as published, and as used by mmsegmentation; in the dataset's folder or above it."""
@@ -212,16 +188,15 @@ def voc2012(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
     `VOCdevkit/VOC2012/{JPEGImages,SegmentationClass,ImageSets/Segmentation}`.
     """
-    home = _home(folder, checks)
-    names = list(lines(home / LISTS / "train.txt"))
-    train = _split("train", home, _own_pairs(names), checks)
-    checks.expect("train images", len(train), TRAIN)
-    return LabeledDataset(
-        name="voc2012",
-        kind="masks",
+    home, train, val = _voc(folder, checks)
+    return paired_dataset(
+        "masks",
+        home,
+        READ_VOC,
+        {"train": _named_pairs(train, MASKS), "val": _named_pairs(val, MASKS)},
+        checks,
+        counts={"train": 1_464, "val": 1_449},
         classes=CLASSES,
-        train=train,
-        test=_val(home, train, checks),
         facts={"train_list": "VOC 2012 train, without the images of SBD"},
     )
 
@@ -233,19 +208,17 @@ def voc2012_aug(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     10,582 images. SBD's masks have no ignored border around objects; images that VOC has masks of
     keep those. The test images are those of `voc2012`.
     """
-    home = _home(folder, checks)
-    own = set(lines(home / LISTS / "train.txt"))
-    val = set(lines(home / LISTS / "val.txt"))
-    extra, source = _extra_pairs(home, own | val, checks)
-    checks.expect("pictures that only SBD has masks of", len(extra), EXTRA)
-    train = _split("trainaug", home, [*_own_pairs(own), *extra], checks)
-    checks.expect("trainaug images", len(train), TRAIN_AUG)
-    return LabeledDataset(
-        name="voc2012-aug",
-        kind="masks",
+    home, train, val = _voc(folder, checks)
+    extra, source = _sbd_pairs(home, {*train, *val}, checks)
+    checks.expect("images that only SBD has masks of", len(extra), 9_118)
+    return paired_dataset(
+        "masks",
+        home,
+        READ_VOC,
+        {"trainaug": [*_named_pairs(train, MASKS), *extra], "val": _named_pairs(val, MASKS)},
+        checks,
+        counts={"trainaug": 10_582, "val": 1_449},
         classes=CLASSES,
-        train=train,
-        test=_val(home, train, checks),
         facts={
             "train_list": "VOC 2012 train + SBD train + SBD val - VOC 2012 val",
             "extra_masks": source,
@@ -253,55 +226,43 @@ def voc2012_aug(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     )
 
 
-def _home(folder: Path, checks: DatasetChecks) -> Path:
-    """The folder VOC2012."""
-    needed = (PICTURES, MASKS, f"{LISTS}/train.txt", f"{LISTS}/val.txt")
-    return checks.find(folder, needed, BELOW)
+READ_VOC = partial(read_mask, label_map=VOC)
 
 
-def _own_pairs(names: Iterable[str]) -> list[Pair]:
-    """Images with VOC's own masks."""
-    return [Pair(f"{PICTURES}/{name}.jpg", f"{MASKS}/{name}.png") for name in names]
+def _voc(folder: Path, checks: DatasetChecks) -> tuple[Path, set[str], set[str]]:
+    """The folder VOC2012, and the names of its training and validation images."""
+    needed = (IMAGES, MASKS, f"{LISTS}/train.txt", f"{LISTS}/val.txt")
+    home = checks.find(folder, needed, ("VOC2012", "VOCdevkit/VOC2012"))
+    train, val = (set(lines(home / LISTS / f"{part}.txt")) for part in ("train", "val"))
+    return home, train, val
 
 
-def _val(home: Path, train: Split, checks: DatasetChecks) -> Split:
-    """The test split."""
-    val = _split("val", home, _own_pairs(lines(home / LISTS / "val.txt")), checks)
-    checks.expect("val images", len(val), VAL)
-    return val
+def _named_pairs(names: Iterable[str], masks: str, ending: str = ".png") -> list[tuple[str, str]]:
+    """Images of VOC with their masks."""
+    return [(f"{IMAGES}/{name}.jpg", f"{masks}/{name}{ending}") for name in names]
 
 
-def _split(name: str, home: Path, pairs: Iterable[Pair], checks: DatasetChecks) -> Split:
-    """A split with VOC's label map."""
-    return paired_split(name, home, pairs, partial(read_mask, label_map=VOC), checks)
-
-
-def _extra_pairs(home: Path, known: set[str], checks: DatasetChecks) -> tuple[list[Pair], str]:
+def _sbd_pairs(
+    home: Path, known: set[str], checks: DatasetChecks
+) -> tuple[list[tuple[str, str]], str]:
     """Images with masks of SBD only, and where these are from: published or converted."""
-    if sbd := _find_sbd(home):
-        checks.require(sbd / "train.txt", sbd / "val.txt")
-        names = {*lines(sbd / "train.txt"), *lines(sbd / "val.txt")}
-        masks, ending, source = str(sbd / "cls"), MATLAB, "SBD, .mat files as published"
-    else:
-        if not (home / CONVERTED).is_dir():
-            checks.report(
-                f"SBD is missing: neither {' nor '.join(SBD)} is in {home} or up to {LEVELS_ABOVE} "
-                f"folders above, nor {CONVERTED} in it"
-            )
-        names = {Path(file).stem for file in files_below(home, CONVERTED, ".png")}
-        masks, ending, source = CONVERTED, ".png", f"SBD, converted to PNG files ({CONVERTED})"
-    extra = [
-        Pair(f"{PICTURES}/{name}.jpg", f"{masks}/{name}{ending}") for name in sorted(names - known)
-    ]
-    return extra, source
-
-
-def _find_sbd(home: Path) -> Path | None:
-    """The folder `dataset` of SBD."""
     start = Path(absolute(home))
     above = [start, *start.parents][: LEVELS_ABOVE + 1]
-    places = (place / name for place in above for name in SBD)
-    return next((place for place in places if (place / "cls").is_dir()), None)
+    places = [place / name for place in above for name in SBD if (place / name / "cls").is_dir()]
+    if places:
+        lists = [places[0] / "train.txt", places[0] / "val.txt"]
+        checks.require(*lists)
+        names = {name for listed in lists for name in lines(listed)}
+        pairs = _named_pairs(names - known, str(places[0] / "cls"), MATLAB)
+        return pairs, "SBD, .mat files as published"
+    converted = "SegmentationClassAug"
+    if not (home / converted).is_dir():
+        checks.report(
+            f"SBD is missing: neither {' nor '.join(SBD)} is in {home} or up to {LEVELS_ABOVE} "
+            f"folders above, nor {converted} in it"
+        )
+    names = {Path(file).stem for file in files_below(home, converted, ".png")}
+    return _named_pairs(names - known, converted), f"SBD, converted to PNG files ({converted})"
 
 
 CONTEXT_CLASSES = (
@@ -314,12 +275,6 @@ CONTEXT_CLASSES = (
     "water", "window", "wood",
 )  # fmt: skip
 
-CONTEXT_TRAIN, CONTEXT_VAL = 4_998, 5_105
-
-CONTEXT_PICTURES, CONTEXT_MASKS = "JPEGImages", "SegmentationClassContext"
-CONTEXT_LISTS = "ImageSets/SegmentationContext"
-CONTEXT_BELOW = ("VOC2010", "VOCdevkit/VOC2010")
-
 
 def context_60(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """PASCAL Context with 60 classes: the background is evaluated, nothing is ignored.
@@ -329,46 +284,25 @@ def context_60(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     frequent and 0, each by its rank. The MATLAB files of the first release are not read: their
     masks differ (mmsegmentation, pull request 474). Classes are in alphabetical order.
     """
-    train, val = _splits(folder, checks, CONTEXT_60)
-    name = "pascal-context-60"
-    return LabeledDataset(name=name, kind="masks", classes=CONTEXT_CLASSES, train=train, test=val)
+    return _context(folder, checks, CONTEXT_60, CONTEXT_CLASSES)
 
 
 def context_59(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """PASCAL Context with 59 classes: the background is ignored, which gives higher scores."""
-    train, val = _splits(folder, checks, CONTEXT_59)
-    name = "pascal-context-59"
-    return LabeledDataset(
-        name=name, kind="masks", classes=CONTEXT_CLASSES[1:], train=train, test=val
-    )
+    return _context(folder, checks, CONTEXT_59, CONTEXT_CLASSES[1:])
 
 
-def _splits(folder: Path, checks: DatasetChecks, label_map: LabelMap) -> tuple[Split, Split]:
-    """Both splits with one of the two label maps."""
-    needed = (
-        CONTEXT_PICTURES,
-        CONTEXT_MASKS,
-        f"{CONTEXT_LISTS}/train.txt",
-        f"{CONTEXT_LISTS}/val.txt",
-    )
-    home = checks.find(folder, needed, CONTEXT_BELOW)
+def _context(
+    folder: Path, checks: DatasetChecks, label_map: LabelMap, classes: tuple[str, ...]
+) -> LabeledDataset:
+    """Either version of PASCAL Context."""
+    counts = {"train": 4_998, "val": 5_105}
+    masks = "SegmentationClassContext"
+    lists = {part: f"ImageSets/SegmentationContext/{part}.txt" for part in counts}
+    home = checks.find(folder, (IMAGES, masks, *lists.values()), ("VOC2010", "VOCdevkit/VOC2010"))
+    pairs = {part: _named_pairs(lines(home / listed), masks) for part, listed in lists.items()}
     read = partial(read_mask, label_map=label_map)
-    train, val = (
-        paired_split(
-            part,
-            home,
-            [
-                Pair(f"{CONTEXT_PICTURES}/{name}.jpg", f"{CONTEXT_MASKS}/{name}.png")
-                for name in lines(home / CONTEXT_LISTS / f"{part}.txt")
-            ],
-            read,
-            checks,
-        )
-        for part in ("train", "val")
-    )
-    checks.expect("train images", len(train), CONTEXT_TRAIN)
-    checks.expect("val images", len(val), CONTEXT_VAL)
-    return train, val
+    return paired_dataset("masks", home, read, pairs, checks, counts=counts, classes=classes)
 
 
 ADE20K_CLASSES = (
@@ -392,36 +326,25 @@ ADE20K_CLASSES = (
     "clock", "flag",
 )  # fmt: skip
 
-TRAINING, VALIDATION = 20_210, 2_000
-
-ADE20K_PICTURES, ADE20K_MASKS = "images", "annotations"
-PARTS = ("training", "validation")
-ADE20K_BELOW = ("ADEChallengeData2016",)
-
 
 def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """ADE20K with 150 classes, as in the challenge of 2016: 20,210 training, 2,000 test images.
 
     `ADEChallengeData2016/{images,annotations}/{training,validation}`.
     """
-    needed = [f"{kind}/{part}" for kind in (ADE20K_PICTURES, ADE20K_MASKS) for part in PARTS]
-    home = checks.find(folder, needed, ADE20K_BELOW)
+    counts = {"training": 20_210, "validation": 2_000}
+    needed = [f"{kind}/{part}" for kind in ("images", "annotations") for part in counts]
+    home = checks.find(folder, needed, ("ADEChallengeData2016",))
+    pairs = {part: _stem_pairs(home, f"images/{part}", f"annotations/{part}") for part in counts}
     read = partial(read_mask, label_map=ADE20K)
-    training, validation = (
-        paired_split(part, home, _pairs(home, part), read, checks) for part in PARTS
-    )
-    checks.expect("training images", len(training), TRAINING)
-    checks.expect("validation images", len(validation), VALIDATION)
-    return LabeledDataset(
-        name="ade20k", kind="masks", classes=ADE20K_CLASSES, train=training, test=validation
-    )
+    return paired_dataset("masks", home, read, pairs, checks, counts=counts, classes=ADE20K_CLASSES)
 
 
-def _pairs(home: Path, part: str) -> list[Pair]:
-    """Images and masks of the same name."""
+def _stem_pairs(folder: Path, images: str, masks: str) -> list[tuple[str, str]]:
+    """Images with masks of the same name."""
     return [
-        Pair(image, f"{ADE20K_MASKS}/{part}/{PurePosixPath(image).stem}.png")
-        for image in files_below(home, f"{ADE20K_PICTURES}/{part}", ".jpg")
+        (image, f"{masks}/{PurePosixPath(image).stem}.png")
+        for image in files_below(folder, images, ".jpg")
     ]
 
 
@@ -453,10 +376,7 @@ STUFF = (
     "wall-wood", "water-other", "waterdrops", "window-blind", "window-other", "wood",
 )  # fmt: skip
 
-COCO_TRAIN, COCO_VAL = 118_287, 5_000
-
-COCO_PARTS = ("train2017", "val2017")
-COCO_PICTURES = ("images", "")
+COCO_IMAGES = ("images", ".")
 COCO_MASKS = ("annotations", "stuffthingmaps", "stuffthingmaps_trainval2017")
 """Folders in which the splits may lie, in the order of search."""
 
@@ -468,49 +388,32 @@ def coco_stuff(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     `stuffthingmaps_trainval2017.zip`, in `annotations` or `stuffthingmaps`. Converted files beside
     them (`*_labelTrainIds.png`, `*_instanceTrainIds.png`) are ignored.
     """
-    train, val = _coco_splits(folder, checks, COCO_STUFF)
-    classes = THINGS + STUFF
-    return LabeledDataset(name="coco-stuff", kind="masks", classes=classes, train=train, test=val)
+    return _coco(folder, checks, COCO_STUFF, THINGS + STUFF)
 
 
 def coco_object(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """COCO-Stuff 164k with 81 classes: 80 things and the background; nothing is ignored."""
-    train, val = _coco_splits(folder, checks, COCO_OBJECT)
-    classes = ("background", *THINGS)
-    return LabeledDataset(name="coco-object", kind="masks", classes=classes, train=train, test=val)
+    return _coco(folder, checks, COCO_OBJECT, ("background", *THINGS))
 
 
-def _coco_splits(folder: Path, checks: DatasetChecks, label_map: LabelMap) -> tuple[Split, Split]:
-    """Both splits with one of the two label maps."""
-    images, masks = (_place(folder, names, checks) for names in (COCO_PICTURES, COCO_MASKS))
+def _coco(
+    folder: Path, checks: DatasetChecks, label_map: LabelMap, classes: tuple[str, ...]
+) -> LabeledDataset:
+    """Either version of COCO-Stuff."""
+    counts = {"train2017": 118_287, "val2017": 5_000}
+    found = []
+    for names in (COCO_IMAGES, COCO_MASKS):
+        held = [name for name in names if all((folder / name / part).exists() for part in counts)]
+        if not held:
+            checks.report(
+                f"none of the folders {', '.join(names)} in {folder} has {' and '.join(counts)}"
+            )
+        found.append((held or names)[0])
+        checks.require(*(folder / found[-1] / part for part in counts))
+    images, masks = found
+    pairs = {part: _stem_pairs(folder, f"{images}/{part}", f"{masks}/{part}") for part in counts}
     read = partial(read_mask, label_map=label_map)
-    train, val = (
-        paired_split(
-            part,
-            folder,
-            [
-                Pair(image, f"{masks}/{part}/{PurePosixPath(image).stem}.png")
-                for image in files_below(folder, f"{images}/{part}".lstrip("/"), ".jpg")
-            ],
-            read,
-            checks,
-        )
-        for part in COCO_PARTS
-    )
-    checks.expect("train2017 images", len(train), COCO_TRAIN)
-    checks.expect("val2017 images", len(val), COCO_VAL)
-    return train, val
-
-
-def _place(folder: Path, names: tuple[str, ...], checks: DatasetChecks) -> str:
-    """The first of some folders that holds both splits."""
-    held = [name for name in names if all((folder / name / part).exists() for part in COCO_PARTS)]
-    if not held:
-        wanted = ", ".join(name or "." for name in names)
-        checks.report(f"none of the folders {wanted} in {folder} has {' and '.join(COCO_PARTS)}")
-    place = (held or names)[0]
-    checks.require(*(folder / place / part for part in COCO_PARTS))
-    return place
+    return paired_dataset("masks", folder, read, pairs, checks, counts=counts, classes=classes)
 
 
 CITYSCAPES_CLASSES = (
@@ -519,11 +422,6 @@ CITYSCAPES_CLASSES = (
     "motorcycle", "bicycle",
 )  # fmt: skip
 
-CITYSCAPES_TRAIN, CITYSCAPES_VAL = 2_975, 500
-
-CITYSCAPES_PICTURES, CITYSCAPES_MASKS = "leftImg8bit", "gtFine"
-PICTURE_ENDING, MASK_ENDING = "_leftImg8bit.png", "_gtFine_labelIds.png"
-
 
 def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """Cityscapes: 2,975 training, 500 test images; everything outside the 19 classes is ignored.
@@ -531,32 +429,21 @@ def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     `leftImg8bit/{train,val}/<city>/*_leftImg8bit.png` with `gtFine/.../*_gtFine_labelIds.png`, as
     published; train ids beside them are ignored. The labels of the test images are not public.
     """
-    parts = ("train", "val")
-    needed = [
-        f"{kind}/{part}" for kind in (CITYSCAPES_PICTURES, CITYSCAPES_MASKS) for part in parts
-    ]
+    counts = {"train": 2_975, "val": 500}
+    needed = [f"{kind}/{part}" for kind in ("leftImg8bit", "gtFine") for part in counts]
     home = checks.find(folder, needed, ("cityscapes",))
+    pairs = {
+        part: [
+            (
+                image,
+                image.replace("leftImg8bit/", "gtFine/", 1).removesuffix("_leftImg8bit.png")
+                + "_gtFine_labelIds.png",
+            )
+            for image in files_below(home, f"leftImg8bit/{part}", "_leftImg8bit.png")
+        ]
+        for part in counts
+    }
     read = partial(read_mask, label_map=CITYSCAPES)
-    train, val = (
-        paired_split(part, home, _cityscapes_pairs(home, part), read, checks) for part in parts
-    )
-    checks.expect("train images", len(train), CITYSCAPES_TRAIN)
-    checks.expect("val images", len(val), CITYSCAPES_VAL)
-    return LabeledDataset(
-        name="cityscapes", kind="masks", classes=CITYSCAPES_CLASSES, train=train, test=val
-    )
-
-
-def _cityscapes_pairs(home: Path, part: str) -> list[Pair]:
-    """Images and masks of the same city and name."""
-    images = files_below(home, f"{CITYSCAPES_PICTURES}/{part}", PICTURE_ENDING)
-    return [Pair(image, _mask_name(image)) for image in images]
-
-
-def _mask_name(image: str) -> str:
-    """The mask that belongs to an image."""
-    return (
-        CITYSCAPES_MASKS
-        + image.removeprefix(CITYSCAPES_PICTURES).removesuffix(PICTURE_ENDING)
-        + MASK_ENDING
+    return paired_dataset(
+        "masks", home, read, pairs, checks, counts=counts, classes=CITYSCAPES_CLASSES
     )
