@@ -1,5 +1,6 @@
 """Splits, checks of published counts, copies, and lists."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def test_targets_may_lie_elsewhere(tmp_path: Path) -> None:
 
 
 def dataset(
-    checks: DatasetChecks, folder: Path, labels: tuple[int, ...] = (0, 1, 1), **counts: int
+    checks: DatasetChecks, folder: Path, labels: Sequence[int], counts: dict[str, int]
 ) -> LabeledDataset:
     """Two splits with these published counts."""
     splits = [split(folder, *labels), split(folder, 0, name="test")]
@@ -131,9 +132,8 @@ def dataset(
 
 def test_a_complete_dataset_is_returned_as_it_is(tmp_path: Path) -> None:
     checks = DatasetChecks("the set")
-    found = dataset(
-        checks, tmp_path, (0, 1, 1, 0), classes=2, train=4, test=1, **{"train/class": 2}
-    )
+    counts = {"classes": 2, "train": 4, "train/class": 2, "test": 1}
+    found = dataset(checks, tmp_path, (0, 1, 1, 0), counts)
     assert checks.finish(found) == found
     assert (found.missing, found.val, found.facts) == ((), None, {})
 
@@ -150,7 +150,7 @@ def test_all_faults_are_in_one_message_and_in_a_partial_dataset(tmp_path: Path) 
         checks = DatasetChecks("the set", allow_partial=allow_partial)
         checks.report(faults[0])
         counts = {"classes": 1000, "train": 1_281_167, "train/class": 2}
-        found = dataset(checks, tmp_path, **counts)
+        found = dataset(checks, tmp_path, (0, 1, 1), counts)
         if allow_partial:
             assert checks.finish(found).missing == faults
         else:
@@ -162,13 +162,13 @@ def test_all_faults_are_in_one_message_and_in_a_partial_dataset(tmp_path: Path) 
 def test_even_a_partial_dataset_has_images_in_every_split(tmp_path: Path) -> None:
     checks = DatasetChecks("the set", allow_partial=True)
     with pytest.raises(DatasetError, match="train: there are no images"):
-        checks.finish(dataset(checks, tmp_path, ()))
+        checks.finish(dataset(checks, tmp_path, (), {}))
 
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_that_is_not_a_class_is_refused(tmp_path: Path, label: int) -> None:
     with pytest.raises(DatasetError, match="there are 2 classes"):
-        dataset(DatasetChecks("the set", allow_partial=True), tmp_path, (label,))
+        dataset(DatasetChecks("the set", allow_partial=True), tmp_path, (label,), {})
 
 
 def test_all_missing_files_are_named_even_for_a_partial_dataset(tmp_path: Path) -> None:
@@ -211,9 +211,11 @@ def test_missing_files_are_named_in_the_folder_that_has_the_others(tmp_path: Pat
 def test_an_image_in_two_splits_is_refused(tmp_path: Path) -> None:
     some = pairs(tmp_path, "x", "y", "z")
     checks = DatasetChecks("some", allow_partial=True)
-    require_disjoint(*masks(tmp_path, checks, some[:2], some[2:]).splits(), checks)
+    train, val = masks(tmp_path, checks, some[:2], some[2:]).splits()
+    require_disjoint(train, val, checks)
+    _, other = masks(tmp_path, checks, some[:2], some[1:]).splits()
     with pytest.raises(DatasetError, match=r"1 images are in 'train' and in 'val' too, .* a/y"):
-        require_disjoint(*masks(tmp_path, checks, some[:2], some[1:]).splits(), checks)
+        require_disjoint(train, other, checks)
 
 
 def test_files_are_found_at_any_depth_by_the_end_of_their_names(tmp_path: Path) -> None:
@@ -226,7 +228,8 @@ def test_files_are_found_at_any_depth_by_the_end_of_their_names(tmp_path: Path) 
 def check_copies(folder: Path) -> None:
     """Compare the splits of class folders."""
     checks = DatasetChecks("mine", allow_partial=True)
-    require_no_copies(*class_folders(folder, checks).splits(), checks)
+    train, val = class_folders(folder, checks).splits()
+    require_no_copies(train, val, checks)
 
 
 def test_a_copy_of_a_file_is_refused_in_any_class(tmp_path: Path) -> None:
@@ -253,9 +256,9 @@ def test_a_member_of_a_shard_is_compared_with_a_file(tmp_path: Path) -> None:
 def test_files_that_are_gone_are_not_compared(tmp_path: Path) -> None:
     write(tmp_path, {"train/a/x.jpg": b"same", "val/a/x.jpg": b"same"})
     checks = DatasetChecks("mine")
-    splits = class_folders(tmp_path, checks).splits()
+    train, val = class_folders(tmp_path, checks).splits()
     (tmp_path / "val/a/x.jpg").unlink()
-    require_no_copies(*splits, checks)
+    require_no_copies(train, val, checks)
 
 
 def test_at_most_some_files_are_read_and_rare_agreements_first(
