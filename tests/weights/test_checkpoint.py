@@ -21,8 +21,8 @@ from tests.runtime.faulty_disk import FaultyDisk
 from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import BackboneConfig
 from veca.weights.card import Provenance
-from veca.weights.checkpoint import check_hash, identify, load, load_or_build, model_info, save
-from veca.weights.format import WeightsError, open_weights, weights_hash
+from veca.weights.checkpoint import load, load_or_build, model_info, save
+from veca.weights.format import WeightsError, weights_hash
 
 MODEL = trained_model()
 IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
@@ -49,9 +49,9 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
     return sizes | {"budgets": tuple(sorted(budgets))}
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(fields=fields(), dtype=st.sampled_from([None, torch.float64]))
-def test_any_model_comes_back_as_it_was_saved(
+def test_any_model_survives_saving_and_loading(
     fields: dict[str, Any], dtype: torch.dtype | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("model")
@@ -63,7 +63,7 @@ def test_any_model_comes_back_as_it_was_saved(
 
 
 @pytest.mark.parametrize("attention", ["core-periphery", "full"])
-def test_a_loaded_model_computes_what_the_saved_one_did(attention: str, tmp_path: Path) -> None:
+def test_a_loaded_model_gives_the_outputs_of_the_saved_one(attention: str, tmp_path: Path) -> None:
     model = trained_model(attention=attention)
     save(model, tmp_path)
     expected, found = model(IMAGES), load(tmp_path)(IMAGES)
@@ -74,7 +74,9 @@ def test_a_loaded_model_computes_what_the_saved_one_did(attention: str, tmp_path
 def test_a_loaded_model_is_in_evaluation_mode_and_can_be_trained(tmp_path: Path) -> None:
     save(MODEL.train(), tmp_path)
     MODEL.eval()
+    before = torch.get_rng_state()
     model = load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
     assert not model.training
     features = model.train()(IMAGES)
     (features.image.sum() + features.patches.square().sum()).backward()
@@ -82,14 +84,7 @@ def test_a_loaded_model_is_in_evaluation_mode_and_can_be_trained(tmp_path: Path)
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_loading_leaves_the_random_numbers_of_the_caller_alone(tmp_path: Path) -> None:
-    save(MODEL, tmp_path)
-    before = torch.get_rng_state()
-    load(tmp_path)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_loaded_model_does_not_change_when_its_file_does(tmp_path: Path) -> None:
+def test_a_loaded_model_does_not_change_with_its_file(tmp_path: Path) -> None:
     save(MODEL, tmp_path)
     model = load(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -105,7 +100,7 @@ def test_equal_models_give_equal_files(tmp_path: Path) -> None:
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_saving_again_changes_nothing_and_leaves_other_files_alone(tmp_path: Path) -> None:
+def test_saving_again_changes_no_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
     save(MODEL, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -114,7 +109,7 @@ def test_saving_again_changes_nothing_and_leaves_other_files_alone(tmp_path: Pat
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_config_json_tells_the_model_and_its_story(tmp_path: Path) -> None:
+def test_config_json_holds_configuration_hash_and_provenance(tmp_path: Path) -> None:
     save(MODEL, tmp_path, provenance=Provenance(seed=5))
     content = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert content["model_type"] == "veca"
@@ -127,7 +122,7 @@ def test_config_json_tells_the_model_and_its_story(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_halves_the_file_and_loads_in_single_precision_on_a_cpu(
+def test_half_precision_halves_the_file_and_becomes_fp32_on_a_cpu(
     dtype: torch.dtype, tmp_path: Path
 ) -> None:
     save(MODEL, tmp_path / "whole")
@@ -142,21 +137,18 @@ def test_half_precision_halves_the_file_and_loads_in_single_precision_on_a_cpu(
     assert {parameter.dtype for parameter in kept.parameters()} == {dtype}
 
 
-def test_other_devices_keep_the_precision_of_the_file(tmp_path: Path) -> None:
-    save(MODEL, tmp_path, dtype=torch.bfloat16)
-    model = load(tmp_path, device="meta")  # the one other device that every machine has
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
-
-
-def test_a_model_of_several_precisions_keeps_them(tmp_path: Path) -> None:
+def test_other_devices_keep_the_dtypes_of_the_file(tmp_path: Path) -> None:
     model = trained_model()
     model.final_norm.double()
     save(model, tmp_path)
     assert same_weights(load(tmp_path), model)
+    save(MODEL, tmp_path, dtype=torch.bfloat16)
+    moved = load(tmp_path, device="meta")  # a device that every machine has
+    assert {parameter.dtype for parameter in moved.parameters()} == {torch.bfloat16}
+    assert {parameter.device.type for parameter in moved.parameters()} == {"meta"}
 
 
-def test_numbers_too_large_for_half_precision_are_refused(tmp_path: Path) -> None:
+def test_values_too_large_for_fp16_are_refused(tmp_path: Path) -> None:
     model = trained_model()
     with torch.no_grad():
         model.final_norm.weight[0] = 1e5
@@ -166,7 +158,7 @@ def test_numbers_too_large_for_half_precision_are_refused(tmp_path: Path) -> Non
     save(model, tmp_path, dtype=torch.bfloat16)
 
 
-def test_other_budgets_cut_the_same_bank_into_other_chunks(tmp_path: Path) -> None:
+def test_other_budgets_split_the_same_bank_into_other_chunks(tmp_path: Path) -> None:
     save(MODEL, tmp_path)
     model = load(tmp_path, budgets=(1, 4, 5, 6))
     assert model.config.budgets == (1, 4, 5, 6)
@@ -186,14 +178,12 @@ def test_a_smaller_last_budget_keeps_the_first_cores(tmp_path: Path) -> None:
     assert same_weights(load(tmp_path), model)
 
 
-@pytest.mark.parametrize("budgets", [(6,), (4,), (1, 4), (1, 2, 6), (2, 3, 6)])
+@pytest.mark.parametrize("budgets", [(6,), (1, 4), (1, 2, 6), (2, 3, 6)])
 def test_with_other_budgets_each_chunk_owns_its_memory(
     budgets: tuple[int, ...], tmp_path: Path
 ) -> None:
     save(MODEL, tmp_path)
     model = load(tmp_path, budgets=budgets)
-    for parameter in model.parameters():
-        assert parameter.untyped_storage().nbytes() == parameter.numel() * parameter.element_size()
     save_model(model, str(tmp_path / "by_library.safetensors"))  # refuses tensors that overlap
 
 
@@ -201,7 +191,7 @@ def test_with_other_budgets_each_chunk_owns_its_memory(
     ("budgets", "words"),
     [((8,), "end with 6 or fewer"), ((), "must be increasing core counts"), ((3, 2), "increasing")],
 )
-def test_budgets_that_the_bank_cannot_give_are_refused(
+def test_budgets_beyond_the_bank_are_refused(
     budgets: tuple[int, ...], words: str, tmp_path: Path
 ) -> None:
     save(MODEL, tmp_path)
@@ -209,13 +199,13 @@ def test_budgets_that_the_bank_cannot_give_are_refused(
         load(tmp_path, budgets=budgets)
 
 
-def test_a_full_attention_model_takes_no_budgets(tmp_path: Path) -> None:
+def test_a_full_attention_model_has_no_budgets(tmp_path: Path) -> None:
     save(trained_model(attention="full"), tmp_path)
     with pytest.raises(WeightsError, match="no cores"):
         load(tmp_path, budgets=(8,))
 
 
-def test_types_that_no_model_has_are_refused(tmp_path: Path) -> None:
+def test_other_dtypes_are_refused(tmp_path: Path) -> None:
     for dtype in (torch.int8, torch.float8_e5m2, torch.complex64):
         with pytest.raises(WeightsError, match="is not a type of weights"):
             save(MODEL, tmp_path, dtype=dtype)
@@ -226,14 +216,12 @@ def test_types_that_no_model_has_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99", torch.device("cuda:99")])
-def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
-    device: torch.device | str, tmp_path: Path
-) -> None:
+def test_an_unavailable_device_is_refused(device: torch.device | str, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"the device '.*' is not available; use 'cpu'"):
         load(tmp_path / "nothing", device=device)
 
 
-def test_what_is_not_a_whole_model_is_not_saved(tmp_path: Path) -> None:
+def test_only_complete_models_are_saved_into_folders(tmp_path: Path) -> None:
     unchecked: Any = getattr(save, "__wrapped__", save)  # past the type checks of the test run
     with pytest.raises(WeightsError, match="pass the VECA model itself"):
         unchecked(nn.Linear(2, 2), tmp_path)
@@ -256,48 +244,33 @@ STORY = Provenance(
 
 @pytest.fixture
 def licensed(tmp_path: Path) -> Path:
-    """A licensed with a model whose licence is not ours to choose."""
+    """A folder with a model that has a licence."""
     veca.save(trained_model(), tmp_path / "model", provenance=STORY)
     return tmp_path / "model"
 
 
-def test_a_loaded_model_knows_where_it_comes_from(licensed: Path) -> None:
+def test_loading_and_saving_again_keeps_the_provenance(licensed: Path) -> None:
     assert veca.load(licensed).provenance == STORY
-    assert veca.load(licensed, budgets=(1, 4)).provenance == STORY
-
-
-@pytest.mark.parametrize("name", ["another", "model"])
-def test_saving_a_loaded_model_keeps_its_provenance(name: str, licensed: Path) -> None:
-    target = licensed.parent / name
-    veca.save(veca.load(licensed), target)
-    assert model_info(target).provenance == STORY
-    card = (target / "README.md").read_text("utf-8")
-    assert 'license: "other"' in card
-    assert "ask the teacher" in card
-
-
-def test_provenance_that_is_given_goes_before_that_of_the_model(licensed: Path) -> None:
+    veca.save(veca.load(licensed, budgets=(1, 4)), licensed.parent / "another")
+    for target in (licensed, licensed.parent / "another"):
+        assert model_info(target).provenance == STORY
+        card = (target / "README.md").read_text("utf-8")
+        assert 'license: "other"' in card
+        assert "ask the teacher" in card
     veca.save(veca.load(licensed), licensed, provenance=Provenance(licence="mit"))
     assert model_info(licensed).provenance == Provenance(licence="mit")
 
 
-def test_weights_that_nobody_tells_of_get_no_licence(licensed: Path) -> None:
+def test_a_model_without_provenance_gets_no_licence(licensed: Path) -> None:
     (licensed / "config.json").unlink()
     model = veca.load(licensed)
     assert model.provenance is None
     veca.save(model, licensed)
     assert model_info(licensed).provenance == Provenance()
+    assert "license:" not in (licensed / "README.md").read_text("utf-8")
 
 
-def test_an_untrained_model_gets_no_licence_that_would_outlive_its_training(
-    tmp_path: Path,
-) -> None:
-    veca.save(veca.build("tiny", layers=1), tmp_path)
-    assert model_info(tmp_path).provenance == Provenance()
-    assert "license:" not in (tmp_path / "README.md").read_text("utf-8")
-
-
-def test_a_description_tells_what_was_saved(tmp_path: Path) -> None:
+def test_model_info_describes_the_file(tmp_path: Path) -> None:
     model = trained_model(ffn_shares=(0.5, 1.0))
     veca.save(model, tmp_path, provenance=Provenance(teacher="owner/teacher"))
     facts = model_info(tmp_path)
@@ -306,28 +279,9 @@ def test_a_description_tells_what_was_saved(tmp_path: Path) -> None:
     assert facts.file_bytes == (tmp_path / "model.safetensors").stat().st_size
     assert facts.digest == weights_hash(model.config, model.state_dict())
     assert facts.provenance == Provenance(teacher="owner/teacher")
-    assert not facts.untrained
-    assert facts.notes == ()
-
-
-def test_an_untrained_model_in_half_precision_is_described_as_such(tmp_path: Path) -> None:
+    assert (facts.untrained, facts.notes) == (False, ())
     veca.save(veca.build("tiny", layers=1), tmp_path, dtype=torch.float16)
-    facts = model_info(tmp_path)
-    assert facts.dtype == "float16"
-    assert facts.untrained
-
-
-def test_damaged_weights_are_not_described(tmp_path: Path) -> None:
-    veca.save(trained_model(), tmp_path)
-    path = tmp_path / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(WeightsError, match="changed or damaged"):
-        model_info(tmp_path)
-
-
-MODEL = trained_model()
+    assert (model_info(tmp_path).dtype, model_info(tmp_path).untrained) == ("float16", True)
 
 
 @pytest.fixture
@@ -343,20 +297,12 @@ def change_config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
 
 
-def strip_description(folder: Path) -> None:
-    """Store the weights as another program would, without our description."""
+def strip_header(folder: Path) -> None:
+    """Store the weights as another program would, without our entry in the header."""
     save_file(MODEL.state_dict(), folder / "model.safetensors")
 
 
-def test_a_whole_model_is_identified_with_its_provenance(folder: Path) -> None:
-    with open_weights(folder / "model.safetensors") as file:
-        found = identify(file, folder / "config.json")
-    assert found.config == MODEL.config
-    assert found.provenance == Provenance(licence="mit", data="photographs")
-    assert found.notes == ()
-
-
-def test_after_an_interrupted_save_the_weights_win_and_the_old_story_is_dropped(
+def test_after_an_interrupted_save_the_old_config_json_is_ignored(
     folder: Path,
 ) -> None:
     old = (folder / "config.json").read_bytes()
@@ -370,37 +316,37 @@ def test_after_an_interrupted_save_the_weights_win_and_the_old_story_is_dropped(
     assert "other weights" in facts.notes[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 2}', b"\xff"])
-def test_a_broken_config_beside_weights_that_describe_themselves_is_only_noted(
-    folder: Path, content: bytes
-) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"format": 2}', b"\xff", b'{"format": 1, "provenance": 3}']
+)
+def test_a_damaged_config_json_is_ignored_with_a_note(folder: Path, content: bytes) -> None:
     (folder / "config.json").write_bytes(content)
     assert same_weights(veca.load(folder), MODEL)
     assert model_info(folder).provenance is None
-    assert model_info(folder).notes
+    assert "ignored" in model_info(folder).notes[0]
 
 
-def test_nonsense_in_the_provenance_is_only_noted(folder: Path) -> None:
+def test_invalid_provenance_is_ignored_with_a_note(folder: Path) -> None:
     change_config(folder, provenance={"seed": "x"})
     assert same_weights(veca.load(folder), MODEL)
     assert "ignored" in model_info(folder).notes[0]
 
 
-def test_weights_alone_are_enough(folder: Path) -> None:
+def test_the_weights_file_is_sufficient(folder: Path) -> None:
     (folder / "config.json").unlink()
     assert same_weights(veca.load(folder / "model.safetensors"), MODEL)
     assert "no config.json" in model_info(folder).notes[0]
 
 
-def test_weights_without_a_description_are_read_by_the_config_beside_them(folder: Path) -> None:
-    strip_description(folder)
+def test_weights_without_our_header_are_read_with_config_json(folder: Path) -> None:
+    strip_header(folder)
     assert same_weights(veca.load(folder), MODEL)
     assert "config.json was used" in model_info(folder).notes[0]
     assert model_info(folder).provenance == Provenance(licence="mit", data="photographs")
 
 
-def test_a_config_written_by_hand_needs_no_hash_and_no_story(folder: Path) -> None:
-    strip_description(folder)
+def test_a_config_written_by_hand_needs_neither_hash_nor_provenance(folder: Path) -> None:
+    strip_header(folder)
     content = json.loads((folder / "config.json").read_text("utf-8"))
     by_hand = {name: content[name] for name in ("format", "model_type", "backbone")}
     (folder / "config.json").write_text(json.dumps(by_hand), "utf-8")
@@ -408,8 +354,8 @@ def test_a_config_written_by_hand_needs_no_hash_and_no_story(folder: Path) -> No
     assert model_info(folder).provenance is None
 
 
-def test_weights_without_any_description_are_refused(folder: Path) -> None:
-    strip_description(folder)
+def test_weights_without_any_configuration_are_refused(folder: Path) -> None:
+    strip_header(folder)
     (folder / "config.json").unlink()
     with pytest.raises(WeightsError, match="has no configuration in its header"):
         veca.load(folder)
@@ -423,69 +369,42 @@ def test_weights_without_any_description_are_refused(folder: Path) -> None:
         ({"backbone": {"depth": 2}}, "unknown fields 'depth'"),
         ({"backbone": {"layers": 10**9}}, "too few for its configuration"),
         ({"backbone": {}}, "too few|lacks"),
-        ({"weights_sha256": "0" * 64}, "was changed or damaged"),
+        ({"weights_sha256": "0" * 64}, f"saved with {'0' * 16}.*changed or damaged"),
         ({"provenance": 3}, "provenance"),
     ],
 )
-def test_a_config_that_does_not_fit_weights_without_description_is_refused(
+def test_a_config_that_does_not_fit_weights_without_our_header_is_refused(
     folder: Path, changes: Any, words: str
 ) -> None:
-    strip_description(folder)
+    strip_header(folder)
     change_config(folder, **changes)
     with pytest.raises(WeightsError, match=words):
         veca.load(folder)
 
 
-def test_a_wrong_hash_is_told_beside_the_right_one(folder: Path) -> None:
-    with open_weights(folder / "model.safetensors") as file:
-        identity = identify(file, None)
-    assert identity.digest is not None
-    check_hash(identity.digest, identity, folder)
-    with pytest.raises(WeightsError, match=f"SHA-256 {'0' * 16}.*{identity.digest[:16]}"):
-        check_hash("0" * 64, identity, folder)
-
-
-def test_the_name_of_a_size_gives_an_untrained_model_that_says_so() -> None:
-    found = load_or_build("tiny", layers=1)
-    assert not found.trained
-    assert found.title.endswith("untrained")
-    assert not found.model.training
-
-
-def test_the_same_seed_gives_the_same_untrained_model_and_leaves_torchs_seed_alone() -> None:
+def test_the_name_of_a_size_builds_an_untrained_model_by_its_seed(tmp_path: Path) -> None:
     before = torch.get_rng_state()
-    digests = [load_or_build("tiny", layers=1, seed=seed).digest for seed in (0, 0, 1)]
-    assert digests[0] == digests[1] != digests[2]
+    built = [load_or_build("tiny", layers=1, seed=seed) for seed in (0, 0, 1)]
     assert torch.equal(before, torch.get_rng_state())
+    assert built[0].digest == built[1].digest != built[2].digest
+    assert not built[0].trained
+    assert built[0].title.endswith("untrained")
+    assert not built[0].model.training
+    veca.save(built[0].model, tmp_path)
+    assert built[0].digest == model_info(tmp_path).digest
 
 
-def test_a_stored_model_is_loaded_and_known_to_be_trained(tmp_path: Path) -> None:
-    model = veca.build("tiny", layers=1)
-    torch.nn.init.normal_(model.final_norm.bias)
-    veca.save(model, tmp_path / "mine")
+@pytest.mark.parametrize("dtype", [None, torch.float16])
+def test_a_stored_model_has_the_hash_of_its_file(dtype: torch.dtype | None, tmp_path: Path) -> None:
+    veca.save(MODEL, tmp_path / "mine", dtype=dtype)
     found = load_or_build(str(tmp_path / "mine"))
     assert found.trained
-    assert torch.equal(found.model.final_norm.bias, model.final_norm.bias)
+    assert found.digest == model_info(tmp_path / "mine").digest
     with pytest.raises(ValueError, match="cannot be changed"):
         load_or_build(str(tmp_path / "mine"), layers=3)
 
 
-@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
-def test_a_stored_model_is_known_by_the_hash_of_its_file(
-    dtype: torch.dtype | None, tmp_path: Path
-) -> None:
-    veca.save(veca.build("tiny", layers=1), tmp_path, dtype=dtype)
-    assert load_or_build(str(tmp_path)).digest == model_info(tmp_path).digest
-
-
-def test_an_untrained_model_has_the_hash_that_it_would_be_saved_with(tmp_path: Path) -> None:
-    found = load_or_build("tiny", layers=1)
-    assert found.digest == weights_hash(found.model.config, found.model.state_dict())
-    veca.save(found.model, tmp_path)
-    assert found.digest == model_info(tmp_path).digest
-
-
-def test_an_unknown_name_is_refused_with_what_is_known() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ValueError, match="is unknown"):
         load_or_build("huge")
 
@@ -499,7 +418,7 @@ def mesh(tmp_path: Path) -> Iterator[DeviceMesh]:
     distributed.destroy_process_group()
 
 
-def test_a_sharded_model_is_refused_and_saved_as_the_error_says(
+def test_a_sharded_model_is_refused_and_saved_as_the_error_suggests(
     mesh: DeviceMesh, tmp_path: Path
 ) -> None:
     sharded = trained_model()
@@ -528,9 +447,8 @@ def put(folder: Path, content: dict[str, bytes]) -> None:
         (folder / name).write_bytes(data)
 
 
-@pytest.mark.parametrize("dies", [False, True])
-def test_a_fault_at_any_call_leaves_a_whole_model(
-    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_crash_at_any_call_leaves_a_complete_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     veca.save(OLD, tmp_path, provenance=Provenance(notes="old"))
     old = content_of(tmp_path)
@@ -541,7 +459,7 @@ def test_a_fault_at_any_call_leaves_a_whole_model(
     calls = [n for n, call in enumerate(disk.calls) if not call.startswith("mkdir")]
     for call in calls:
         put(tmp_path, old)
-        disk.fail(call, dies=dies)
+        disk.fail(call, dies=True)
         with pytest.raises(OSError, match="injected"):
             veca.save(NEW, tmp_path, provenance=Provenance(notes="new"))
         disk.fail(None)
@@ -559,7 +477,7 @@ def test_a_fault_at_any_call_leaves_a_whole_model(
         assert same_weights(veca.load(tmp_path), OLD if state == old else NEW)
 
 
-def test_a_model_loads_whole_while_others_save_over_it(tmp_path: Path) -> None:
+def test_loading_while_others_save_gives_one_of_the_models(tmp_path: Path) -> None:
     veca.save(OLD, tmp_path)
     stop = threading.Event()
 
@@ -568,15 +486,13 @@ def test_a_model_loads_whole_while_others_save_over_it(tmp_path: Path) -> None:
             veca.save(NEW, tmp_path)
             veca.save(OLD, tmp_path)
 
-    threads = [threading.Thread(target=save_in_turns) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=save_in_turns)
+    thread.start()
     try:
-        for _ in range(20):
+        for _ in range(10):
             model = veca.load(tmp_path)
             assert same_weights(model, OLD) or same_weights(model, NEW)
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        thread.join()
     assert len(list(tmp_path.iterdir())) == 3

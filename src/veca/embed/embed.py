@@ -226,7 +226,7 @@ class Embedder:
         if isinstance(model, VECA):
             name, state = None, model.state_dict()
             sha256 = weights_hash(model.config, state)
-            trained = any(is_trained(key, tensor) for key, tensor in state.items())
+            trained = is_trained(state)
             self.model = model.to(place).eval()
         else:
             name = os.fspath(model)

@@ -184,7 +184,7 @@ class VecaModel(FrozenModel):
             name=name,
             kind="veca",
             digest=digest,
-            trained=any(is_trained(key, item) for key, item in model.state_dict().items()),
+            trained=is_trained(model.state_dict()),
             stride=config.patch_size,
             image_width=config.width,
             patch_width=config.width,

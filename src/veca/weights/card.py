@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,6 @@ class Provenance:
     def known(self) -> dict[str, Any]:
         """The fields that are not None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @property
-    def describes_training(self) -> bool:
-        """Whether any field describes how the weights were trained."""
-        return any(value is not None for value in (self.teacher, self.data, self.recipe))
 
 
 def provenance_from_json(value: object) -> Provenance:
@@ -128,7 +123,8 @@ class ModelInfo:
         """One sentence on whether the weights are trained."""
         if self.untrained:
             return "The weights are untrained (random): for tests, or to train from."
-        if self.provenance is None or not self.provenance.describes_training:
+        known = self.provenance
+        if known is None or (known.teacher, known.data, known.recipe) == (None, None, None):
             return "The training of the weights is not recorded."
         return "The weights are trained."
 
@@ -169,9 +165,9 @@ def size_name(config: BackboneConfig) -> str | None:
     return None
 
 
-def is_trained(name: str, tensor: Tensor) -> bool:
-    """Whether a weight shows training: biases start at zero, and the first step moves them."""
-    return name.endswith(".bias") and bool(tensor.any())
+def is_trained(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether weights show training: biases start at zero, and the first step moves them."""
+    return any(name.endswith(".bias") and bool(item.any()) for name, item in tensors.items())
 
 
 TITLES = {
@@ -192,11 +188,14 @@ def model_card(info: ModelInfo, results: str | None = None, name: str | None = N
 
     `name` is what `veca.load` finds the model by, if known.
     """
-    provenance = info.provenance or Provenance()
+    provenance, size = info.provenance or Provenance(), size_name(info.config)
+    title = f"VECA {size or f'with {info.config.layers} layers of width {info.config.width}'}"
+    if name:
+        title = name.rpartition("/")[2] if name.startswith(("./", "/")) else name
     lines = [
         *_front_matter(provenance),
         "",
-        f"# {_one_line(_heading(name) if name else _title(info.config))}",
+        f"# {_one_line(title)}",
         "",
         "An elastic vision backbone: the number of cores, and so the cost, is chosen at each call."
         if info.config.attention != "full"
@@ -236,17 +235,6 @@ def _front_matter(provenance: Provenance) -> Iterator[str]:
     yield "tags:"
     yield from (f"- {tag}" for tag in ("veca", "vision-backbone", "elastic", "dense-features"))
     yield "---"
-
-
-def _heading(name: str) -> str:
-    """A name as it is, or the last part of a path."""
-    return name.rpartition("/")[2] if name.startswith(("./", "/")) else name
-
-
-def _title(config: BackboneConfig) -> str:
-    """Title of a model without a name."""
-    name = size_name(config)
-    return f"VECA {name}" if name else f"VECA with {config.layers} layers of width {config.width}"
 
 
 def _sizes(info: ModelInfo) -> Iterator[str]:

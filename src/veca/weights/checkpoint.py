@@ -42,20 +42,18 @@ from veca.weights.format import (
     FORMAT,
     WEIGHTS_NAME,
     WeightsError,
-    WeightsFile,
-    WeightsHash,
     check_format,
     check_shapes,
     config_from_json,
     dtype_names,
     file_pieces,
     model_with,
-    open_weights,
     read_json,
+    read_weights,
     stored_fields,
     weights_hash,
 )
-from veca.weights.hub import Source, resolve_model
+from veca.weights.hub import ModelFiles, Source, resolve_model
 
 
 def save(  # noqa: PLR0913 - what a card may contain
@@ -97,25 +95,20 @@ def save(  # noqa: PLR0913 - what a card may contain
         dtype=dtype_names(tensor.dtype for tensor in tensors.values()),
         file_bytes=(target / WEIGHTS_NAME).stat().st_size,
         digest=digest,
-        untrained=not any(is_trained(name, tensor) for name, tensor in tensors.items()),
+        untrained=not is_trained(tensors),
         provenance=provenance or Provenance(),
     )
-    write_atomic(target / CONFIG_NAME, [_config_json(info).encode()])
-    write_atomic(target / CARD_NAME, [model_card(info, results, name).encode()])
-
-
-def _config_json(info: ModelInfo) -> str:
-    """The content of config.json."""
     content = {
         "format": FORMAT,
         "model_type": "veca",
         "veca_version": VERSION,
         "backbone": stored_fields(info.config),
-        "weights_sha256": info.digest,
+        "weights_sha256": digest,
         "dtype": info.dtype,
-        "provenance": info.provenance.known() if info.provenance else {},
+        "provenance": (provenance or Provenance()).known(),
     }
-    return json.dumps(content, indent=2) + "\n"
+    write_atomic(target / CONFIG_NAME, [f"{json.dumps(content, indent=2)}\n".encode()])
+    write_atomic(target / CARD_NAME, [model_card(info, results, name).encode()])
 
 
 def _storable(model: VECA, dtype: torch.dtype | None) -> dict[str, Tensor]:
@@ -129,8 +122,7 @@ def _storable(model: VECA, dtype: torch.dtype | None) -> dict[str, Tensor]:
                 " gather the weights with get_model_state_dict(full_state_dict=True) of "
                 "torch.distributed.checkpoint.state_dict and save a VECA with them."
             )
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    check_shapes(model.config, shapes, "the model")
+    check_shapes(model.config, tensors, "the model")
     for name, tensor in tensors.items():
         if tensor.is_meta or tensor.dtype not in CODES:
             problem = "is on the meta device" if tensor.is_meta else f"has type {tensor.dtype}"
@@ -171,80 +163,82 @@ def load(  # noqa: PLR0913 - what a loaded model may differ in
         precision: of matrix products: 'fp32' follows the type of the weights, 'bf16' is autocast,
             'auto' is bf16 where the device supports it natively, else fp32.
     """
-    model = load_with_hash(
-        source,
-        dtype=dtype,
-        device=device,
-        budgets=budgets,
-        local_kernel=local_kernel,
-        revision=revision,
-    ).model
+    model, _ = load_with_hash(source, dtype=dtype, device=device, revision=revision)
+    provenance = model.provenance
+    if budgets is not None:
+        model = _with_budgets(model, tuple(budgets))
+    if local_kernel is not None:
+        model = _with_local_kernel(model, local_kernel)
+    model.provenance = provenance
     model.precision = resolve_precision(precision, model.final_norm.weight.device)
     return model
 
 
-class Loaded(NamedTuple):
-    """A model, and the hash of its file."""
-
-    model: VECA
-    digest: str
-    """SHA-256 of configuration and weights as they are in the file, in its own precision."""
-
-
-def load_with_hash(  # noqa: PLR0913 - as load
+def load_with_hash(
     source: Source,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-    budgets: Sequence[int] | None = None,
-    local_kernel: int | None = None,
     revision: str | None = None,
-) -> Loaded:
-    """What `load` loads, and the verified hash of the file."""
+) -> tuple[VECA, str]:
+    """What `load` loads, and its hash: that of the file, in the file's own precision."""
     _check_dtype(dtype)
     target = _usable_device(device)
-    files = resolve_model(source, revision)
-    tensors: dict[str, Tensor] = {}
-    with open_weights(files.weights) as file:
-        identity = identify(file, files.config)
-        found = WeightsHash(identity.config)
-        for name, tensor in file.tensors():
-            owned = tensor.clone()  # the file may change while the model lives
-            found.add(name, owned)
-            tensors[name] = owned.to(target, dtype or _working_dtype(owned.dtype, target))
-    check_hash(found.hexdigest(), identity, files.weights)
-    config = identity.config
-    if budgets is not None:
-        config, tensors = _with_budgets(config, tensors, tuple(budgets))
-    if local_kernel is not None:
-        config, tensors = _with_local_kernel(config, tensors, local_kernel)
-    model = model_with(config, tensors)
-    model.provenance = identity.provenance
-    return Loaded(model, found.hexdigest())
+
+    info, tensors = _read(source, revision)
+    for name, tensor in tensors.items():
+        on_cpu = target.type == "cpu"  # computes in fp32 at least
+        usual = torch.promote_types(tensor.dtype, torch.float32) if on_cpu else tensor.dtype
+        tensors[name] = tensor.to(target, dtype or usual)
+    model = model_with(info.config, tensors)
+    model.provenance = info.provenance
+    return model, info.digest
 
 
 def model_info(source: Source, revision: str | None = None) -> ModelInfo:
     """Facts about a model that `veca.load` would load, hash verified, without building it."""
+    return _read(source, revision)[0]
+
+
+def _read(source: Source, revision: str | None) -> tuple[ModelInfo, dict[str, Tensor]]:
+    """Read a model and verify its hash."""
     files = resolve_model(source, revision)
-    untrained = True
-    with open_weights(files.weights) as file:
-        identity = identify(file, files.config)
-        found = WeightsHash(identity.config)
-        for name, tensor in file.tensors():
-            found.add(name, tensor)
-            untrained = untrained and not is_trained(name, tensor)
-        dtype = dtype_names(file.dtypes.values())
-    check_hash(found.hexdigest(), identity, files.weights)
-    return ModelInfo(
-        config=identity.config,
+    views, config, expected = read_weights(files.weights)
+    provenance, note = None, ""
+    if config is None:
+        config, expected, provenance = _from_config_json(files)
+        note = "The weights file has no configuration in its header; config.json was used."
+    elif files.config is None:
+        note = "There is no config.json, so the origin of the weights is unknown."
+    else:
+        try:
+            content = read_json(files.config)
+            check_format(content.get("format"), str(files.config))
+            if content.get("weights_sha256") == expected:
+                provenance = _provenance(content)
+            else:
+                note = "config.json describes other weights, so it was ignored."
+        except WeightsError as error:
+            note = f"config.json was ignored: {error}"
+    check_shapes(config, views, str(files.weights))
+    tensors = {name: view.clone() for name, view in views.items()}  # the file may change
+    digest = weights_hash(config, tensors)
+    if expected not in {None, digest}:
+        raise WeightsError(
+            f"{files.weights} has weights with the SHA-256 {digest[:16]}..., but was saved with "
+            f"{ascii(expected)[1:17]}...; it was changed or damaged: get it again."
+        )
+    info = ModelInfo(
+        config=config,
         path=files.weights,
-        dtype=dtype,
+        dtype=dtype_names(tensor.dtype for tensor in tensors.values()),
         file_bytes=files.weights.stat().st_size,
-        digest=found.hexdigest(),
-        untrained=untrained,
-        provenance=identity.provenance,
-        notes=identity.notes,
+        digest=digest,
+        untrained=not is_trained(tensors),
+        provenance=provenance,
+        notes=(note,) if note else (),
     )
+    return info, tensors
 
 
 class NamedModel(NamedTuple):
@@ -294,77 +288,26 @@ def load_or_build(
     else:
         model, digest = load_with_hash(name, device=device)
     model.precision = resolve_precision(precision, device)
-    trained = any(is_trained(key, tensor) for key, tensor in model.state_dict().items())
+    trained = is_trained(model.state_dict())
     return NamedModel(model, name, trained, digest)
 
 
-class Identity(NamedTuple):
-    """What a weights file claims to hold."""
-
-    config: BackboneConfig
-    digest: str | None
-    """The hash that the weights must have; None if unknown."""
-    provenance: Provenance | None
-    notes: tuple[str, ...]
-    """What a user should know about the files."""
-
-
-def identify(file: WeightsFile, config: Path | None) -> Identity:
-    """The model in a file, whose tensors have the names and shapes that it needs."""
-    if file.config is not None:
-        provenance, notes = _provenance_beside(config, file.digest)
-        found = Identity(file.config, file.digest, provenance, notes)
-    else:
-        found = _from_config_json(file, config)
-    check_shapes(found.config, file.shapes, str(file.path))
-    return found
-
-
-def check_hash(found: str, identity: Identity, path: Path) -> None:
-    """Refuse weights other than those that were saved."""
-    if identity.digest is not None and found != identity.digest:
+def _from_config_json(files: ModelFiles) -> tuple[BackboneConfig, str | None, Provenance | None]:
+    """Configuration, hash and provenance of a file without an entry in its header."""
+    if files.config is None:
         raise WeightsError(
-            f"{path} has weights with the SHA-256 {found[:16]}..., but was saved with "
-            f"{ascii(identity.digest)[1:17]}...; it was changed or damaged: get it again."
+            f"{files.weights} has no configuration in its header and no config.json beside it; put "
+            "the config.json beside it, or check the file."
         )
-
-
-def _provenance_beside(
-    config: Path | None, digest: str | None
-) -> tuple[Provenance | None, tuple[str, ...]]:
-    """Provenance from config.json if it describes these weights, and a note if it does not."""
-    if config is None:
-        return None, ("There is no config.json, so the origin of the weights is unknown.",)
-    try:
-        content = read_json(config)
-        check_format(content.get("format"), str(config))
-        if content.get("weights_sha256") != digest:
-            return None, ("config.json describes other weights, so it was ignored.",)
-        return _provenance(content), ()
-    except WeightsError as error:
-        return None, (f"config.json was ignored: {error}",)
-
-
-def _from_config_json(file: WeightsFile, config: Path | None) -> Identity:
-    """The model of a file without an entry in its header, by the config.json beside it."""
-    if config is None:
-        raise WeightsError(
-            f"{file.path} has no configuration in its header and no config.json beside it; put the "
-            "config.json beside it, or check the file."
-        )
-    content = read_json(config)
+    content, where = read_json(files.config), str(files.config)
     if content.get("model_type") != "veca":
         raise WeightsError(
-            f"{config} describes a model of type {content.get('model_type')!r}, not 'veca'."
+            f"{where} describes a model of type {content.get('model_type')!r}, not 'veca'."
         )
-    check_format(content.get("format"), str(config))
+    check_format(content.get("format"), where)
     digest = content.get("weights_sha256")
-    return Identity(
-        config_from_json(content.get("backbone"), str(config)),
-        digest if isinstance(digest, str) else None,
-        _provenance(content),
-        ("The weights file has no configuration in its header; config.json was used.",),
-    )
+    config = config_from_json(content.get("backbone"), where)
+    return config, digest if isinstance(digest, str) else None, _provenance(content)
 
 
 def _provenance(content: dict[str, Any]) -> Provenance | None:
@@ -388,18 +331,9 @@ def _usable_device(device: torch.device | str | None) -> torch.device:
     return target
 
 
-def _working_dtype(stored: torch.dtype, device: torch.device) -> torch.dtype:
-    """A CPU computes in fp32 at least."""
-    return torch.promote_types(stored, torch.float32) if device.type == "cpu" else stored
-
-
-def _with_budgets(
-    config: BackboneConfig, tensors: dict[str, Tensor], budgets: tuple[int, ...]
-) -> tuple[BackboneConfig, dict[str, Tensor]]:
-    """The model with other budgets, its bank cut to the last of them.
-
-    The bank is given as one chunk; `CoreBank` divides it by the budgets when it is loaded.
-    """
+def _with_budgets(model: VECA, budgets: tuple[int, ...]) -> VECA:
+    """The model with other budgets, its bank cut to the last of them."""
+    config, tensors = model.config, model.state_dict()
     if config.attention == "full":
         raise WeightsError(
             f"budgets={budgets} cannot be used: a full-attention model has no cores; omit them."
@@ -411,29 +345,26 @@ def _with_budgets(
             f"budgets={budgets} need {changed.cores} cores, but the model has {config.cores}; end "
             f"with {config.cores} or fewer."
         )
-    cut = {name: item for name, item in tensors.items() if not name.startswith("core_bank.")}
+    resized = {name: item for name, item in tensors.items() if not name.startswith("core_bank.")}
     for part in ("tokens", "points"):
         chunks = [tensors[f"core_bank.{part}.{n}"] for n in range(len(config.budgets))]
-        cut[f"core_bank.{part}.0"] = torch.cat(chunks)[: changed.cores].clone()
-    return changed, cut
+        # One chunk; `CoreBank` divides it by the budgets when it is loaded.
+        resized[f"core_bank.{part}.0"] = torch.cat(chunks)[: changed.cores].clone()
+    return model_with(changed, resized)
 
 
-def _with_local_kernel(
-    config: BackboneConfig, tensors: dict[str, Tensor], kernel: int
-) -> tuple[BackboneConfig, dict[str, Tensor]]:
+def _with_local_kernel(model: VECA, kernel: int) -> VECA:
     """The same model with a larger local convolution, zero where it is new."""
+    config, tensors = model.config, model.state_dict()
     changed = dataclasses.replace(config, local_kernel=kernel)
     if kernel < config.local_kernel:
         raise WeightsError(
             f"local_kernel={kernel} would cut the model's convolution of side "
             f"{config.local_kernel}; use {config.local_kernel} or a larger odd number."
         )
-    if kernel == config.local_kernel:
-        return changed, tensors
-    grown = dict(tensors)
-    for layer in range(config.layers):
+    for layer in range(config.layers if kernel else 0):
         name = f"blocks.{layer}.local_mixing.weight"
-        like = tensors["final_norm.weight"]
-        stored = tensors.get(name, like.new_zeros(config.width, 1, 1, 1))
-        grown[name] = F.pad(stored, ((kernel - stored.shape[-1]) // 2,) * 4)
-    return changed, grown
+        zeros = model.final_norm.weight.new_zeros(config.width, 1, 1, 1)
+        stored = tensors.get(name, zeros)
+        tensors[name] = F.pad(stored, ((kernel - stored.shape[-1]) // 2,) * 4)
+    return model_with(changed, tensors)

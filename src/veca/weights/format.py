@@ -11,14 +11,12 @@ configuration before the file has shown tensors that fit.
 
 import hashlib
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -69,8 +67,6 @@ FIRST_FIELDS = frozenset(
 )  # fmt: skip
 """Fields that every hash covers. A later one is covered only where it differs from its default, so
 that models stored before it keep their hashes; the default of such a field can never change."""
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 class WeightsError(VecaError, ValueError):
@@ -132,26 +128,18 @@ def config_from_json(value: object, where: str) -> BackboneConfig:
 
 def _typed(name: str, value: object, default: object, where: str) -> object:
     """The value with the type of the field's default; lists become tuples."""
-    if isinstance(default, tuple):
-        if not isinstance(value, list):
-            raise _wrong_type(name, value, "a list", where)
+    if isinstance(default, tuple) and isinstance(value, list):
         return tuple(_typed(name, item, default[0], where) for item in value)
-    if isinstance(default, float):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _wrong_type(name, value, "a number", where)
-        if not abs(value) < sys.float_info.max:  # also NaN, and integers beyond float
-            raise _wrong_type(name, value, "a finite number", where)
-        return float(value)
-    if default is None and type(value) in {int, type(None)}:  # an optional count
+    if isinstance(default, float) and type(value) in {int, float}:
+        if abs(cast(float, value)) < sys.float_info.max:  # not NaN, nor integers beyond float
+            return float(cast(float, value))
+    elif type(value) is type(default) or (default is None and type(value) is int):
         return value
-    if type(value) is not type(default):
-        expected = "a string" if isinstance(default, str) else "an integer"
-        raise _wrong_type(name, value, expected, where)
-    return value
-
-
-def _wrong_type(name: str, value: object, expected: str, where: str) -> WeightsError:
-    return WeightsError(f"{where} has {name}={ascii(value)[:80]}, but it must be {expected}.")
+    kinds = {tuple: "a list", float: "a finite number", str: "a string"}
+    raise WeightsError(
+        f"{where} has {name}={ascii(value)[:80]}, but it must be "
+        f"{kinds.get(type(default), 'an integer')}."
+    )
 
 
 def check_format(value: object, where: str) -> None:
@@ -185,29 +173,15 @@ def parse_json(text: str | bytes, where: str) -> dict[str, Any]:
     return value
 
 
-class WeightsHash:
-    """SHA-256 of a model: its configuration, then its tensors in the order of their names."""
-
-    def __init__(self, config: BackboneConfig) -> None:
-        self._hash = hashlib.sha256(f"{config_to_json(config)}\n".encode())
-
-    def add(self, name: str, tensor: Tensor) -> None:
-        """Add the next tensor."""
-        description = [name, CODES[tensor.dtype], list(tensor.shape)]
-        self._hash.update(f"{json.dumps(description)}\n".encode())
-        self._hash.update(bytes_of(tensor))
-
-    def hexdigest(self) -> str:
-        """The hash so far."""
-        return self._hash.hexdigest()
-
-
 def weights_hash(config: BackboneConfig, tensors: Mapping[str, Tensor]) -> str:
-    """The hash of a model."""
-    found = WeightsHash(config)
+    """SHA-256 of a model: its configuration, then its tensors in the order of their names."""
+    digest = hashlib.sha256(f"{config_to_json(config)}\n".encode())
     for name in sorted(tensors):
-        found.add(name, tensors[name])
-    return found.hexdigest()
+        tensor = tensors[name]
+        description = [name, CODES[tensor.dtype], list(tensor.shape)]
+        digest.update(f"{json.dumps(description)}\n".encode())
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest()
 
 
 def file_pieces(
@@ -220,56 +194,28 @@ def file_pieces(
     return tensor_pieces({name: tensors[name] for name in sorted(tensors)}, metadata)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightsFile:
-    """An open weights file: its header, and its tensors on demand."""
+def read_weights(path: Path) -> tuple[dict[str, Tensor], BackboneConfig | None, str | None]:
+    """Tensors of an untrusted file, and configuration and hash that its header claims.
 
-    path: Path
-    config: BackboneConfig | None
-    """None for a file that veca did not write."""
-    digest: str | None
-    """The hash that the tensors must have."""
-    shapes: Shapes
-    dtypes: Mapping[str, torch.dtype]
-    handle: Any
-    """The library's reader; it reads the opened file even if that is replaced meanwhile."""
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and tensors in the order of names; the tensors may be views of the file."""
-        for name in sorted(self.shapes):
-            try:
-                tensor = self.handle.get_tensor(name)
-            except SafetensorError as error:
-                raise _unreadable(self.path, error) from error
-            yield name, tensor
-
-
-@contextmanager
-def open_weights(path: Path) -> Iterator[WeightsFile]:
-    """Open an untrusted weights file."""
+    The tensors may be views of the file, and the last two are None if veca did not write it.
+    """
     try:
-        opened = safe_open(path, framework="pt")
+        with safe_open(path, framework="pt") as file:
+            codes = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            if foreign := sorted(name for name, code in codes.items() if code not in DTYPES):
+                raise WeightsError(
+                    f"{path} has tensors that are not weights ({listed(foreign)}); allowed are "
+                    f"{', '.join(DTYPES)}."
+                )
+            config, digest = _header_entry(file.metadata(), path)
+            return {name: file.get_tensor(name) for name in codes}, config, digest
     except SafetensorError as error:
-        raise _unreadable(path, error) from error
+        raise WeightsError(
+            f"{path} is not a complete safetensors file ({error}); get it again, or read a "
+            "checkpoint of the authors with veca.load_official."
+        ) from error
     except FileNotFoundError as error:
         raise WeightsError(f"{path} does not exist; check the path.") from error
-    with opened as handle:
-        slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
-        codes = {name: item.get_dtype() for name, item in slices.items()}
-        if foreign := sorted(name for name, code in codes.items() if code not in DTYPES):
-            raise WeightsError(
-                f"{path} has tensors that are not weights ({listed(foreign)}); allowed are "
-                f"{', '.join(DTYPES)}."
-            )
-        config, digest = _header_entry(handle.metadata(), path)
-        yield WeightsFile(
-            path=path,
-            config=config,
-            digest=digest,
-            shapes={name: tuple(item.get_shape()) for name, item in slices.items()},
-            dtypes={name: DTYPES[code] for name, code in codes.items()},
-            handle=handle,
-        )
 
 
 def _header_entry(
@@ -293,45 +239,38 @@ def dtype_names(dtypes: Iterable[torch.dtype]) -> str:
     return ", ".join(sorted({type_name(dtype) for dtype in dtypes}))
 
 
-def _unreadable(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(
-        f"{path} is not a complete safetensors file ({error}); get it again, or read a checkpoint "
-        "of the authors with veca.load_official."
-    )
-
-
-def expected_shapes(config: BackboneConfig) -> Shapes:
+def expected_shapes(config: BackboneConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the parameters of a configuration."""
     return {name: tuple(tensor.shape) for name, tensor in _meta_model(config).state_dict().items()}
 
 
-def check_plausible(config: BackboneConfig, shapes: Shapes, where: str) -> None:
+def check_plausible(config: BackboneConfig, tensors: Mapping[str, Tensor], where: str) -> None:
     """Refuse a configuration far larger than the file, before building even a meta model."""
-    numbers = sum(math.prod(shape) for shape in shapes.values())
+    numbers = sum(tensor.numel() for tensor in tensors.values())
     if parameters(config) > 2 * numbers:  # half of a model may be missing and still be listed
         raise WeightsError(
-            f"{where} has {len(shapes)} tensors with {numbers} numbers, too few for its "
+            f"{where} has {len(tensors)} tensors with {numbers} numbers, too few for its "
             f"configuration ({_short(config)}); get the file again."
         )
 
 
-def check_shapes(config: BackboneConfig, shapes: Shapes, where: str) -> None:
+def check_shapes(config: BackboneConfig, tensors: Mapping[str, Tensor], where: str) -> None:
     """Require exactly the tensors of the configuration."""
-    check_plausible(config, shapes, where)
-    expected = expected_shapes(config)
-    missing, extra = (
-        sorted(expected.keys() - shapes.keys()),
-        sorted(shapes.keys() - expected.keys()),
+    check_plausible(config, tensors, where)
+    expected, shapes = (
+        expected_shapes(config),
+        {name: tuple(tensors[name].shape) for name in tensors},
     )
-    wrong = [
-        f"{name} {shapes[name]} instead of {expected[name]}"
-        for name in sorted(expected.keys() & shapes.keys())
-        if shapes[name] != expected[name]
-    ]
-    problems = [f"lacks {listed(missing)}"] if missing else []
-    problems += [f"has unexpected {listed(extra)}"] if extra else []
-    problems += [f"has other shapes: {listed(wrong)}"] if wrong else []
-    if problems:
+    names = {
+        "lacks": sorted(expected.keys() - shapes.keys()),
+        "has unexpected": sorted(shapes.keys() - expected.keys()),
+        "has other shapes:": [
+            f"{name} {shapes[name]} instead of {expected[name]}"
+            for name in sorted(expected.keys() & shapes.keys())
+            if shapes[name] != expected[name]
+        ],
+    }
+    if problems := [f"{problem} {listed(odd)}" for problem, odd in names.items() if odd]:
         raise WeightsError(
             f"{where} {' and '.join(problems)}, so it does not match its configuration "
             f"({_short(config)}); get the file again."

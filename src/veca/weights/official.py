@@ -44,47 +44,29 @@ MAX_ENTRIES = 100_000
 def check_archive(path: Path) -> None:
     """Refuse a file that `torch.save` would not write."""
     size = path.stat().st_size
-    if not _is_whole_zip(path, size):
-        raise WeightsError(
-            f"{path} is not a complete checkpoint of torch.save; get it again, or, if it was saved "
-            "with torch before 1.6, save it again with a newer torch."
-        )
     try:
-        with zipfile.ZipFile(path) as archive:
-            _check_entries(archive, path, size)
-    except WeightsError:
-        raise
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            file.seek(0)
+            first = file.read(4)
+            file.seek(max(size - 22, 0))
+            last = file.read()
     except Exception as error:  # reading a damaged archive raises errors of every kind
-        raise WeightsError(f"{path} is a damaged checkpoint ({error}); get it again.") from error
-
-
-def _is_whole_zip(path: Path, size: int) -> bool:
-    """Whether the archive is the whole file, so that all readers see the same one."""
-    if size < 22:
-        return False
-    with path.open("rb") as file:
-        first = file.read(4)
-        file.seek(size - 22)
-        last = file.read()
-    return first == b"PK\x03\x04" and last[:4] == b"PK\x05\x06" and last[-2:] == b"\0\0"
-
-
-def _check_entries(archive: zipfile.ZipFile, path: Path, size: int) -> None:
-    """Require uncompressed entries that fit into the file, and one small pickle."""
-    entries = archive.infolist()
-    compressed = [
-        entry.filename
+        raise WeightsError(
+            f"{path} is not a complete checkpoint of torch.save ({error}); get it again, or, if it "
+            "was saved with torch before 1.6, save it again with a newer torch."
+        ) from error
+    # The archive must be the whole file, so that all readers see the same one.
+    whole = first == b"PK\x03\x04" and last[:4] == b"PK\x05\x06" and last[-2:] == b"\0\0"
+    content = sum(entry.file_size for entry in entries)
+    stored = all(
+        entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
         for entry in entries
-        if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size
-    ]
-    if compressed:
+    )
+    if not (whole and stored) or len(entries) > MAX_ENTRIES or content > size:
         raise WeightsError(
-            f"{path} has compressed entries ({listed(compressed)}), which torch.save never writes; "
-            "do not trust it."
-        )
-    if len(entries) > MAX_ENTRIES or sum(entry.file_size for entry in entries) > size:
-        raise WeightsError(
-            f"{path} claims more content than its {size} bytes can hold; do not trust it."
+            f"{path} is not an uncompressed archive of {size} bytes, as torch.save writes it; do "
+            "not trust it."
         )
     pickles = [entry for entry in entries if entry.filename.endswith(".pkl")]
     if len(pickles) != 1 or pickles[0].filename.split("/")[1:] != ["data.pkl"]:
@@ -151,27 +133,37 @@ def load_official(path: Source) -> VECA:
 def load_official_adaptor(path: Source) -> nn.Linear | None:
     """The projection to the teacher's width in a checkpoint, if it has one."""
     state, _ = _read(Path(path).expanduser())
-    found = {name.removeprefix("output_proj."): state[name] for name in ADAPTOR if name in state}
-    if not found:
+    if "output_proj.weight" not in state:
         return None
     outputs, inputs = _shape(state, "output_proj.weight", 2, str(path))
-    adaptor = nn.Linear(inputs, outputs, bias="bias" in found, device="meta")
-    try:
-        adaptor.load_state_dict({name: _owned(item) for name, item in found.items()}, assign=True)
-    except RuntimeError as error:
+    bias = state.get("output_proj.bias")
+    if bias is not None and bias.shape != (outputs,):
         raise WeightsError(
             f"{path} has an output_proj whose bias does not fit its weight; get it again."
-        ) from error
+        )
+    adaptor = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias is not None)
+    adaptor.weight.data = _owned(state["output_proj.weight"])
+    if bias is not None:
+        adaptor.bias.data = _owned(bias)
     return adaptor.eval()
 
 
 def converted(state: State, settings: Mapping[str, Any], where: str) -> VECA:
     """Our model from the authors' state dict and its configuration, `settings`."""
     config = inferred_config(state, settings, where)
-    check_plausible(config, {name: tuple(item.shape) for name, item in state.items()}, where)
-    check_names(config, state, where)
-    tensors = {name: our_tensor(config, state, name) for name in expected_shapes(config)}
-    check_shapes(config, {name: tuple(item.shape) for name, item in tensors.items()}, where)
+    check_plausible(config, state, where)
+    names = {name: their_name(name) for name in expected_shapes(config)}
+    missing = sorted(set(names.values()) - state.keys())
+    left_over = sorted(state.keys() - {*names.values(), *ADAPTOR, "pos_alpha"})
+    if missing or left_over:
+        problems = [f"lacks {listed(missing, MAX_KEYS)}"] if missing else []
+        problems += [f"has unexpected {listed(left_over, MAX_KEYS)}"] if left_over else []
+        raise WeightsError(
+            f"{where} {' and '.join(problems)}, so it is no checkpoint of the authors' release; "
+            "get it again, or rename its keys."
+        )
+    tensors = {name: our_tensor(config, state, name) for name in names}
+    check_shapes(config, tensors, where)
     return model_with(config, {name: _owned(tensor) for name, tensor in tensors.items()})
 
 
@@ -182,6 +174,7 @@ def inferred_config(state: State, settings: Mapping[str, Any], where: str) -> Ba
     chunks = _numbers(state, r"query_token_chunks\.(\d{1,6})")
     sizes = [_shape(state, f"query_token_chunks.{n}", 3, where)[1] for n in chunks]
     heads = settings.get("num_heads", width // HEAD_WIDTH)
+    given = [settings[name] for name in ROTARY_BASES if settings.get(name) is not None]
     if settings.get("rope_zero_freqs_from", "low") != "low":
         raise WeightsError(
             f"{where} disables the shortest rotary periods, which is not supported; only "
@@ -196,27 +189,13 @@ def inferred_config(state: State, settings: Mapping[str, Any], where: str) -> Ba
             patch_size=side,
             in_channels=channels,
             budgets=tuple(itertools.accumulate(sizes)),
-            rotary_base=_rotary_base(settings),
+            rotary_base=float(given[0]) if given else BackboneConfig.rotary_base,
             rotary_still=float(settings.get("rope_p_zero_freqs", 0.125)),
             coordinate_shift=float(settings.get("rope_shift_coords", 0.08) or 0),
             coordinate_rescale=float(settings.get("rope_rescale_coords", 2.0) or 1),
         )
     except (ValueError, TypeError, ArithmeticError) as error:
         raise WeightsError(f"{where} has an invalid configuration: {error}") from error
-
-
-def check_names(config: BackboneConfig, state: State, where: str) -> None:
-    """Require exactly the keys of the authors' release."""
-    wanted = {their_name(name) for name in expected_shapes(config)}
-    missing = sorted(wanted - state.keys())
-    left_over = sorted(state.keys() - wanted - {*ADAPTOR, "pos_alpha"})
-    if missing or left_over:
-        found = [f"lacks {listed(missing, MAX_KEYS)}"] if missing else []
-        found += [f"has unexpected {listed(left_over, MAX_KEYS)}"] if left_over else []
-        raise WeightsError(
-            f"{where} {' and '.join(found)}, so it is no checkpoint of the authors' release; get "
-            "it again, or rename its keys."
-        )
 
 
 def their_name(name: str) -> str:
@@ -268,22 +247,17 @@ def _read(path: Path) -> tuple[State, Mapping[str, Any]]:
 
 def _check_state(state: object, path: Path) -> None:
     """Require a dictionary of weights that are not larger than the file."""
-    if not isinstance(state, Mapping) or not state:
+    weights = state if isinstance(state, Mapping) else {}
+    if not weights or not all(
+        isinstance(name, str) and isinstance(item, Tensor) and item.is_floating_point()
+        for name, item in weights.items()
+    ):
+        odd = [str(name) for name, item in weights.items() if not isinstance(item, Tensor)]
         raise WeightsError(
-            f"{path} has a {type(state).__name__}; it must be a state dict, or a dictionary with "
-            "'student' and 'config'."
+            f"{path} has {f'entries such as {listed(odd)}' if odd else 'no weights'}; it must be a "
+            "state dict, or a dictionary with 'student' and 'config'."
         )
-    foreign = [
-        name if isinstance(name, str) else f"a {type(name).__name__} as name"
-        for name, item in state.items()
-        if not isinstance(name, str) or not isinstance(item, Tensor) or not item.is_floating_point()
-    ]
-    if foreign:
-        raise WeightsError(
-            f"{path} has entries other than weights ({listed(foreign)}); it must be a state dict, "
-            "or a dictionary with 'student' and 'config'."
-        )
-    claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    claimed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     if claimed > path.stat().st_size:
         raise WeightsError(
             f"{path} claims {claimed} bytes of weights, more than the file has; do not trust it."
@@ -314,12 +288,6 @@ def _numbers(state: State, pattern: str) -> list[int]:
     """The numbers in names of this form, sorted."""
     found = (re.fullmatch(pattern, name, re.ASCII) for name in state)
     return sorted({int(match[1]) for match in found if match})
-
-
-def _rotary_base(settings: Mapping[str, Any]) -> float:
-    """The rotary base in the settings, or the constant of the authors' code."""
-    given = [settings[name] for name in ROTARY_BASES if settings.get(name) is not None]
-    return float(given[0]) if given else BackboneConfig.rotary_base
 
 
 def _ratio(width: int, hidden: int) -> float:
