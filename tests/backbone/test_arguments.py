@@ -1,4 +1,4 @@
-"""What a caller can get wrong, and the words that help."""
+"""What a caller can get wrong, and the messages."""
 
 from typing import Any
 
@@ -8,15 +8,16 @@ import torch
 
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import (
+    VECA,
     check_budget,
     check_ffn,
-    check_form,
     check_images,
-    check_layers,
     patch_grid,
 )
 
 CONFIG = BackboneConfig(width=192, heads=3, ffn_shares=(0.5, 1.0))
+MODEL = VECA(BackboneConfig(layers=2, width=16, heads=1))
+IMAGES = torch.zeros(1, 3, 16, 16)
 
 
 @pytest.mark.parametrize("budget", [0, -1, 65])
@@ -81,30 +82,20 @@ def test_images_of_whole_numbers_are_refused_with_what_to_do() -> None:
 @pytest.mark.compiled  # without the shape hook, which would refuse these first
 def test_whole_numbers_of_other_libraries_are_taken() -> None:
     assert check_budget(CONFIG, np.int64(8)) == 8  # type: ignore[arg-type]
-    check_layers(CONFIG, [np.int32(3)])  # type: ignore[list-item]
+    assert len(MODEL.intermediates(IMAGES, [np.int32(1)])) == 1  # type: ignore[list-item]
 
 
 @pytest.mark.compiled
-def test_an_array_is_refused_with_the_way_to_a_tensor() -> None:
+def test_other_types_are_refused() -> None:
     with pytest.raises(ValueError, match=r"images is a ndarray, .* veca.preprocess"):
         check_images(CONFIG, np.zeros((1, 3, 32, 32)))  # type: ignore[arg-type]
-
-
-@pytest.mark.compiled
-def test_a_share_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"outside \(0, 1\]"):
         check_ffn(CONFIG, "a")  # type: ignore[arg-type]
-
-
-@pytest.mark.compiled
-def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
-    check_form("folded")
     with pytest.raises(ValueError, match="'bogus' is unknown; use 'auto', 'plain', 'folded'"):
-        check_form("bogus")  # type: ignore[arg-type]
+        MODEL.set_attention_form("bogus")  # type: ignore[arg-type]
 
 
-def test_layers_count_from_zero() -> None:
-    check_layers(CONFIG, [11, 0])
-    for layer in (-1, 12):
-        with pytest.raises(ValueError, match=r"outside 0\.\.11"):
-            check_layers(CONFIG, [layer])
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_layers_count_from_zero(layer: int) -> None:
+    with pytest.raises(ValueError, match=r"outside 0\.\.1"):
+        MODEL.intermediates(IMAGES, [0, layer])

@@ -19,6 +19,9 @@ CONFIG = BackboneConfig(
     layers=2, width=32, heads=2, patch_size=4, budgets=(2, 4, 8), ffn_shares=(0.5, 1.0)
 )
 
+MIXING = {"local_kernel": 3, "core_motion": "attention"}
+FULL = {"attention": "full", "budgets": BackboneConfig.budgets}
+
 
 def model(**fields: Any) -> VECA:
     torch.manual_seed(0)
@@ -41,11 +44,12 @@ def _fresh_compiler() -> None:
     rotary.cached_patch_rope.cache_clear()
 
 
-@pytest.mark.parametrize("form", ["plain", "folded"])
-@pytest.mark.parametrize("budget", [3, None])
-@pytest.mark.parametrize("fields", [{}, {"local_kernel": 3, "core_motion": "attention"}])
+@pytest.mark.parametrize(
+    ("fields", "form", "budget"),
+    [({}, "plain", 3), ({}, "folded", None), (MIXING, "plain", None), (MIXING, "folded", 3)],
+)
 def test_one_graph_holds_the_whole_forward_pass(
-    budget: int | None, form: Any, fields: dict[str, Any]
+    fields: dict[str, Any], form: Any, budget: int | None
 ) -> None:
     eager = model(**fields)
     eager.set_attention_form(form)
@@ -122,20 +126,14 @@ class WithBudget(nn.Module):
         return self.inner(pixels, self.budget, self.ffn)
 
 
-@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
-    ("fields", "budget", "ffn"),
+    ("fields", "budget", "ffn", "strict"),
     [
-        ({}, 3, None),
-        ({}, None, 0.5),
-        ({"local_kernel": 3, "core_motion": "attention"}, 3, None),
-        ({"local_kernel": 3, "core_motion": "normalized"}, None, None),
-        ({"attention": "full", "budgets": BackboneConfig.budgets}, None, None),
-        (
-            {"attention": "full", "budgets": BackboneConfig.budgets, "local_kernel": 5},
-            None,
-            None,
-        ),
+        ({}, 3, None, False),
+        ({}, None, 0.5, True),
+        (MIXING, 3, None, True),
+        ({"local_kernel": 3, "core_motion": "normalized"}, None, None, False),
+        ({**FULL, "local_kernel": 5}, None, None, True),
     ],
 )
 def test_an_exported_model_runs_at_batches_and_sizes_it_was_not_exported_with(

@@ -35,6 +35,10 @@ from veca.backbone.config import SIZES, BackboneConfig
         ({"coordinate_shift": -0.1}, "0 or more"),
         ({"coordinate_rescale": 0.5}, "1 or more"),
         ({"coordinate_rescale": float("inf")}, "finite"),
+        *(({"local_kernel": side}, "odd side such as 3 or 5") for side in (1, 2, -3)),
+        ({"default_budget": 0}, "default_budget=0 must be"),
+        ({"default_budget": 65}, "at most 64"),
+        ({"default_budget": 1, "attention": "full"}, "None with attention='full'"),
     ],
 )
 def test_a_field_that_cannot_be_built_is_refused_with_what_can(
@@ -59,9 +63,11 @@ def test_the_bank_is_as_large_as_the_largest_budget() -> None:
     assert BackboneConfig(attention="full", prefix_tokens=5).cores == 5
 
 
-def test_a_configuration_cannot_change_after_it_was_checked() -> None:
+def test_configurations_and_the_table_of_sizes_cannot_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         BackboneConfig().width = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        SIZES["huge"] = SIZES["large"]  # type: ignore[index]
 
 
 @pytest.mark.compiled  # without the shape hook, which would refuse these first
@@ -75,7 +81,8 @@ def test_a_configuration_cannot_change_after_it_was_checked() -> None:
         ({"budgets": 8}, "must be a tuple"),
         ({"ffn_ratio": "a"}, "must be a number"),
         ({"rotary_still": None}, "must be a number"),
-        ({"attention": "linear"}, "'core-periphery' or 'full'"),
+        ({"core_motion": "brownian"}, "'paper', 'normalized', 'attention'"),
+        ({"attention": "linear"}, "'core-periphery', 'full'"),
     ],
 )
 def test_a_field_of_the_wrong_kind_is_refused_with_what_is_right(
@@ -102,11 +109,6 @@ def test_a_size_has_the_parameters_that_the_paper_states(size: str, parameters: 
     assert model.cost(256, 256).parameters == parameters
 
 
-def test_the_table_of_sizes_cannot_be_changed_by_accident() -> None:
-    with pytest.raises(TypeError):
-        SIZES["huge"] = SIZES["large"]  # type: ignore[index]
-
-
 def test_overridden_fields_are_really_used() -> None:
     model = veca.build(
         "tiny", layers=3, width=64, heads=4, ffn_ratio=2.0, patch_size=8, in_channels=5,
@@ -121,12 +123,9 @@ def test_overridden_fields_are_really_used() -> None:
     assert features.grid == (2, 3)
 
 
-def test_an_unknown_size_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_size_or_field_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'huge' is unknown; use one of tiny, small"):
         veca.build("huge")
-
-
-def test_an_unknown_field_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"depth cannot be overridden; .* layers, width"):
         veca.build("tiny", depth=3)
 

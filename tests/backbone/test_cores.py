@@ -10,7 +10,6 @@ from veca.backbone.cores import (
     CORE_STEPS,
     AttentionCoreStep,
     CoreBank,
-    CoreStep,
     NormalizedCoreStep,
 )
 
@@ -63,12 +62,6 @@ def test_a_bank_loads_into_other_chunks(budgets: tuple[int, ...]) -> None:
 def test_a_bank_of_another_size_is_not_loaded() -> None:
     with pytest.raises(RuntimeError, match=r"size mismatch|Unexpected"):
         bank(2, 5, 8).load_state_dict(bank(2, 5, 9).state_dict())
-
-
-def test_cores_hardly_step_before_training() -> None:
-    step = CoreStep(BackboneConfig(width=32, heads=2))
-    step.reset_parameters()
-    assert step.scale.item() == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("motion", get_args(CoreMotion))

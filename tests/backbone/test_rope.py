@@ -67,15 +67,6 @@ def test_the_table_of_a_grid_is_built_once_and_only_a_few_are_kept() -> None:
     assert rotary.cached_patch_rope.cache_info().currsize == rotary.CACHED_GRIDS
 
 
-def test_a_table_first_built_in_inference_mode_serves_training() -> None:
-    rotary.cached_patch_rope.cache_clear()
-    with torch.inference_mode():
-        turn = rotary.cached_patch_rope((2, 2), SMALL, CPU, torch.float32)
-    vectors = torch.randn(1, 4, 2, 16, requires_grad=True)
-    rotary.apply_rope(vectors, turn).sum().backward()
-    assert vectors.grad is not None
-
-
 def test_tables_of_huge_grids_are_not_kept() -> None:
     assert rotary.can_cache((128, 128))
     assert not rotary.can_cache((512, 512))
@@ -85,10 +76,6 @@ def test_patch_centers_run_row_by_row_with_x_first_and_each_axis_from_minus_one_
     centers = patch_centers((2, 4), CPU)
     expected = [[x, y] for y in (-0.5, 0.5) for x in (-0.75, -0.25, 0.25, 0.75)]
     torch.testing.assert_close(centers, torch.tensor(expected))
-
-
-def test_a_single_patch_stands_at_the_center() -> None:
-    assert patch_centers((1, 1), CPU).tolist() == [[0.0, 0.0]]
 
 
 def test_the_first_core_starts_at_the_center_and_every_prefix_covers_the_square() -> None:
@@ -125,8 +112,3 @@ def test_jitter_moves_and_scales_the_patches_as_a_whole_within_its_limits() -> N
         outermost.append(float(moved.max()))
     assert min(outermost) < 0.6  # both ends of the range are reached
     assert max(outermost) > 1.8
-
-
-def test_jitter_can_be_switched_off() -> None:
-    centers = patch_centers((2, 2), CPU)
-    assert torch.equal(jitter(centers, 0.0, 1.0), centers)

@@ -131,10 +131,3 @@ def test_the_group_matcher_places_every_parameter(model: veca.VECA, coarse: bool
     numbered = re.match(patterns[1], "core_steps.2.head.weight")
     assert numbered is not None
     assert numbered.group(1) == "2"
-
-
-def test_checkpointing_can_be_switched_on_and_off(model: veca.VECA) -> None:
-    model.set_grad_checkpointing()
-    assert model.checkpoint_activations
-    model.set_grad_checkpointing(False)
-    assert not model.checkpoint_activations

@@ -94,22 +94,17 @@ class BackboneConfig:
                 f"ffn_ratio={self.ffn_ratio} gives no valid number of hidden units at "
                 f"width={self.width}; use a ratio such as 2.66667."
             )
-        self._check_budgets()
-        self._check_local_mixing()
-        self._check_shares()
-        self._check_constants()
+        self._check_choices_and_ranges()
+        self._check_cores()
+        self._check_shares_and_kernel()
 
-    def _check_budgets(self) -> None:
-        """Budgets must nest, and fields must fit the kind of attention."""
+    def _check_cores(self) -> None:
+        """Budgets must nest, and the fields of cores must fit the kind of attention."""
         for budget in self.budgets:
             _check_count("budgets", budget)
         if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
             raise ValueError(
                 f"budgets={self.budgets} must be increasing core counts, such as (8, 16, 32)."
-            )
-        if self.attention not in ("core-periphery", "full"):
-            raise ValueError(
-                f"attention={self.attention!r} is unknown; use 'core-periphery' or 'full'."
             )
         if self.attention == "full" and self.budgets != PAPER_BUDGETS:
             raise ValueError(
@@ -121,43 +116,38 @@ class BackboneConfig:
                 f"prefix_tokens={self.prefix_tokens} is only for attention='full'; set budgets to "
                 "change the number of cores."
             )
+        if self.default_budget is not None:
+            _check_count("default_budget", self.default_budget)
+            if self.attention == "full" or self.default_budget > self.cores:
+                raise ValueError(
+                    f"default_budget={self.default_budget} cannot be used; it must be at most "
+                    f"{self.cores}, the cores of this model, and None with attention='full'."
+                )
 
-    def _check_local_mixing(self) -> None:
-        """Kernels need a center, core motion a known name, and the default must be a budget."""
-        kernel, budget = self.local_kernel, self.default_budget
-        if type(kernel) is not int or kernel < 0 or (kernel and kernel % 2 == 0) or kernel == 1:
-            raise ValueError(
-                f"local_kernel={kernel!r} is invalid; use 0 for none or an odd side such as 3 or 5."
-            )
-        if self.core_motion not in get_args(CoreMotion):
-            raise ValueError(
-                f"core_motion={self.core_motion!r} is unknown; use "
-                f"{', '.join(map(repr, get_args(CoreMotion)))}."
-            )
-        if budget is None:
-            return
-        _check_count("default_budget", budget)
-        if self.attention == "full" or budget > self.cores:
-            most = (
-                "None: a full-attention model has no cores"
-                if self.attention == "full"
-                else f"at most {self.cores}, the cores of this model"
-            )
-            raise ValueError(f"default_budget={budget} cannot be used; it must be {most}.")
-
-    def _check_shares(self) -> None:
-        """Shares must nest and end with 1."""
+    def _check_shares_and_kernel(self) -> None:
+        """Shares must nest and end with 1; a kernel needs a center."""
         shares = self.ffn_shares
         numbers = all(isinstance(share, int | float) for share in shares)
         increasing = numbers and list(shares) == sorted(set(shares))
         if not shares or not increasing or shares[0] <= 0 or shares[-1] != 1:
             raise ValueError(
-                f"ffn_shares={self.ffn_shares} must increase within (0, 1] and end with 1.0, such "
-                "as (0.25, 0.5, 1.0)."
+                f"ffn_shares={shares} must increase within (0, 1] and end with 1.0, such as "
+                "(0.25, 0.5, 1.0)."
+            )
+        kernel = self.local_kernel
+        if type(kernel) is not int or kernel == 1 or kernel < 0 or (kernel and kernel % 2 == 0):
+            raise ValueError(
+                f"local_kernel={kernel!r} is invalid; use 0 for none or an odd side such as 3 or 5."
             )
 
-    def _check_constants(self) -> None:
-        """Constants must be in their ranges."""
+    def _check_choices_and_ranges(self) -> None:
+        """Fields with names, and constants."""
+        for name, known in (("attention", AttentionKind), ("core_motion", CoreMotion)):
+            if getattr(self, name) not in get_args(known):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is unknown; use "
+                    f"{', '.join(map(repr, get_args(known)))}."
+                )
         allowed = {
             "rotary_base": (self.rotary_base > 0, "above 0"),
             "rotary_still": (0 <= self.rotary_still <= 1, "within [0, 1]"),

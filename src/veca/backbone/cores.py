@@ -189,6 +189,5 @@ def _cut_into_chunks(bank: CoreBank, state: dict[str, Any], prefix: str, *_: obj
             continue  # nothing to do, or torch reports the sizes that differ
         rows = torch.cat([state.pop(f"{stem}{number}") for number in numbers])
         for number, chunk in enumerate(rows.split(sizes)):
-            state[f"{stem}{number}"] = (
-                chunk.clone()
-            )  # a chunk may be assigned, so it owns its memory
+            # Cloned, since a chunk may be assigned and must not keep the others alive.
+            state[f"{stem}{number}"] = chunk.clone()

@@ -5,6 +5,7 @@ what `torch.utils.flop_counter` counts. `attention_flops` is one attention as th
 in the plain form, projections included.
 """
 
+import itertools
 from typing import NamedTuple
 
 from veca.backbone.config import BackboneConfig
@@ -34,12 +35,7 @@ class Cost(NamedTuple):
 
 
 def cost(
-    config: BackboneConfig,
-    grid: tuple[int, int],
-    *,
-    cores: int,
-    hidden: int,
-    folded: bool,
+    config: BackboneConfig, grid: tuple[int, int], *, cores: int, hidden: int, folded: bool
 ) -> Cost:
     """Cost of one image of `grid` patches with the first `cores` cores and `hidden` units."""
     patches = grid[0] * grid[1]
@@ -138,18 +134,11 @@ class CostRow(NamedTuple):
 def cost_rows(config: BackboneConfig) -> list[CostRow]:
     """Costs at every budget of a configuration, for all of `SIDES`."""
     budgets = (None,) if config.attention == "full" else config.budgets
-    return [_row(config, budget, side) for budget in budgets for side in SIDES]
-
-
-def _row(config: BackboneConfig, budget: int | None, side: int) -> CostRow:
-    """One row of the table."""
-    patches = max(1, round(side / config.patch_size))
-    cores = config.cores if budget is None else budget
-    found = cost(
-        config,
-        (patches, patches),
-        cores=cores,
-        hidden=config.hidden,
-        folded=folds(config, cores),
-    )
-    return CostRow(budget, patches * config.patch_size, found.pairs, found.flops / 1e9)
+    rows = []
+    for budget, side in itertools.product(budgets, SIDES):
+        patches = max(1, round(side / config.patch_size))
+        cores, grid = budget or config.cores, (patches, patches)
+        folded = folds(config, cores)
+        found = cost(config, grid, cores=cores, hidden=config.hidden, folded=folded)
+        rows.append(CostRow(budget, patches * config.patch_size, found.pairs, found.flops / 1e9))
+    return rows

@@ -4,10 +4,17 @@ An image becomes N patches. C learned cores, the first C of an ordered bank, rea
 each other; a patch reads only the cores. A block thus scores 2NC + C^2 pairs of tokens instead of
 N^2 (paper, section 3). Each core has a position, which moves from layer to layer.
 
-    images -> tokenize -> (move_cores -> Block) x L -> read_out -> Features
+    images (B, channels, height, width)
+      tokenize        PatchEmbedding: N patches; CoreBank: the first C cores and their positions
+      L times
+        move_cores    a core step moves the positions (from block 2 on)        cores.py
+        run_block     Block: LocalMixing, attention with RoPE, FeedForward     attention.py, rope.py
+      read_out        final norm
+    Features: cores (B, C, D), patches (B, N, D), core_points (B, C, 2), grid
 
-Below: `VECA`, then its modules in the order of the data, then checks of arguments. The ideas of
-the paper have files of their own: `attention.py`, `cores.py` and `rope.py`.
+`forward` checks its arguments and calls `encode`, which is this picture; `trace` is its loop over
+layers, which also serves intermediate layers, maps and paths. The file follows the data: `VECA`,
+its modules, `build`, then checks of arguments.
 
 Shapes: B images, N patches, C active cores, M cores in the bank, T = C + N tokens (cores first),
         D width, H heads, K channels of a head, L layers.
@@ -297,7 +304,10 @@ class VECA(TimmMixin, nn.Module):
         self, images: Tensor, layers: Sequence[int], budget: int | None, ffn: float | None
     ) -> dict[int, Step]:
         """`trace` for arguments of a user."""
-        check_layers(self.config, layers)
+        last = self.config.layers - 1
+        for layer in layers:
+            if _integer(layer) is None or not 0 <= layer <= last:
+                raise ValueError(f"layer {layer!r} is outside 0..{last}; count from 0.")
         check_images(self.config, images)
         units = check_ffn(self.config, ffn)
         return self.trace(images, layers, self.chosen_budget(budget), units)
@@ -322,7 +332,9 @@ class VECA(TimmMixin, nn.Module):
 
     def set_attention_form(self, form: Form) -> None:
         """Compute attention 'folded', 'plain', or ('auto') in whichever form is cheaper."""
-        check_form(form)
+        if form not in get_args(Form):
+            known = ", ".join(map(repr, get_args(Form)))
+            raise ValueError(f"form={form!r} is unknown; use {known}.")
         for layer in range(self.config.layers):
             attention = self.block_of(layer).attention
             if isinstance(attention, CorePeripheryAttention):
@@ -534,19 +546,6 @@ def patch_grid(config: BackboneConfig, height: int, width: int) -> tuple[int, in
                 f"crop or pad the image to {below} or {below + config.patch_size}."
             )
     return height // config.patch_size, width // config.patch_size
-
-
-def check_layers(config: BackboneConfig, layers: Sequence[int]) -> None:
-    """Require layers counted from 0."""
-    for layer in layers:
-        if _integer(layer) is None or not 0 <= layer < config.layers:
-            raise ValueError(f"layer {layer!r} is outside 0..{config.layers - 1}; count from 0.")
-
-
-def check_form(form: Form) -> None:
-    """Require a known form of attention."""
-    if form not in get_args(Form):
-        raise ValueError(f"form={form!r} is unknown; use {', '.join(map(repr, get_args(Form)))}.")
 
 
 def _integer(value: SupportsIndex) -> int | None:

@@ -38,14 +38,8 @@ class TimmMixin:
     @property
     def feature_info(self) -> list[dict[str, Any]]:
         """Module, channels and stride of every layer's feature map."""
-        return [
-            {
-                "module": f"blocks.{layer}",
-                "num_chs": self.config.width,
-                "reduction": self.config.patch_size,
-            }
-            for layer in range(self.config.layers)
-        ]
+        facts = {"num_chs": self.config.width, "reduction": self.config.patch_size}
+        return [{"module": f"blocks.{layer}", **facts} for layer in range(self.config.layers)]
 
     def forward_features(
         self, x: Tensor, *, budget: int | None = None, ffn: float | None = None
@@ -130,7 +124,7 @@ class TimmMixin:
             "blocks": [(r"^(?:blocks|core_steps)\.(\d+)", None), (r"^final_norm", (99999,))],
         }
 
-    def _normalized(self, features: Any) -> Any:  # noqa: ANN401 - Features, defined above this
+    def _normalized(self, features: Any) -> Any:  # noqa: ANN401 - Features, of the module above
         """Features after the final norm."""
         norm = self.final_norm
         return features._replace(cores=norm(features.cores), patches=norm(features.patches))
