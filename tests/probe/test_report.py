@@ -33,7 +33,6 @@ from veca.probe.report import (
 )
 from veca.probe.rows import (
     Row,
-    RowError,
     mean_over_seeds,
     merge_rows,
     primary_metric,
@@ -105,7 +104,7 @@ def test_rows_of_older_versions_are_read() -> None:
     ],
 )
 def test_an_invalid_row_is_refused_with_the_fields_that_are_wrong(wrong: Any, words: str) -> None:
-    with pytest.raises(RowError, match=words):
+    with pytest.raises(ReportError, match=words):
         row_from_json(wrong)
 
 
