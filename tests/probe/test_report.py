@@ -23,7 +23,6 @@ from tests.probe.made_up_rows import (
     teacher,
 )
 from veca.probe.report import (
-    ReportError,
     markdown_table,
     published_rows,
     read_report,
@@ -32,6 +31,7 @@ from veca.probe.report import (
     write_report,
 )
 from veca.probe.rows import (
+    ReportError,
     Row,
     mean_over_seeds,
     merge_rows,
