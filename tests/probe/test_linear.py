@@ -9,11 +9,12 @@ from torch import Tensor
 
 from veca.probe import linear as linear_module
 from veca.probe.linear import (
-    LinearClassifiers,
-    LinearFit,
+    Fit,
     LinearHead,
     _batches,
+    accuracy,
     cosine_lr,
+    initial_layers,
     train_linear_classifiers,
 )
 from veca.probe.metrics import top1
@@ -37,11 +38,10 @@ def features(rows: int = COUNT, width: int = 8, seed: int = 0) -> Tensor:
     return noise + 0.7 * centers[torch.arange(rows) % COUNT % CLASSES]
 
 
-def fit(given: Tensor, plan: LinearProtocol, seed: int = 0, **more: Any) -> LinearFit:
+def fit(given: Tensor, plan: LinearProtocol, seed: int = 0, **more: Any) -> Fit:
     """The chosen classifier."""
-    return train_linear_classifiers(
-        given, more.pop("labels", LABELS), plan, seed, num_classes=CLASSES, **more
-    )
+    labels = more.pop("labels", LABELS)
+    return train_linear_classifiers(given, labels, CLASSES, plan, seed, **more)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -51,9 +51,10 @@ def test_training_is_that_of_torch_with_a_cosine_schedule(several: bool) -> None
     labels[::3, 1] = True
     truth = labels if several else LABELS
     found = fit(given, plan, labels=truth)
-    layer = torch.nn.Linear(8, CLASSES)
-    start = LinearClassifiers(8, CLASSES, plan, seed=0).head(0)
-    layer.load_state_dict({"weight": start.weight, "bias": start.bias})
+    layer = initial_layers(8, CLASSES, plan, seed=0)[0]
+    assert isinstance(layer, torch.nn.Linear)
+    assert float(layer.weight.detach().std()) == pytest.approx(0.01, rel=0.5)
+    assert not layer.bias.any()
     optimizer = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
     for images, rows in _batches(torch.arange(COUNT), COUNT, plan, 0):
@@ -66,7 +67,7 @@ def test_training_is_that_of_torch_with_a_cosine_schedule(several: bool) -> None
         schedule.step()
     torch.testing.assert_close(found.head.weight, layer.weight.detach())
     torch.testing.assert_close(found.head.bias, layer.bias.detach())
-    assert (found.learning_rate, found.step, found.accuracy) == (0.1, 40, None)
+    assert found.chosen == {"rate": 0.1, "step": 40}
 
 
 def test_learning_rates_fall_along_half_a_cosine_and_scale_with_the_batch() -> None:
@@ -75,17 +76,6 @@ def test_learning_rates_fall_along_half_a_cosine_and_scale_with_the_batch() -> N
     assert cosine_lr(paper, 0.05, 6250) == pytest.approx(0.025)
     assert cosine_lr(paper, 0.05, 12_499) == pytest.approx(0.05 * (math.pi / 12_500) ** 2 / 4)
     assert cosine_lr(dinov3, 0.1, 0) == pytest.approx(0.1 * 128 / 256)
-
-
-def test_weights_start_small_and_biases_at_zero() -> None:
-    heads = LinearClassifiers(
-        3000, CLASSES, protocol(learning_rates=(0.1, 1.0), selection="test"), 0
-    )
-    head = heads.head(0)
-    assert float(head.weight.std()) == pytest.approx(0.01, rel=0.05)
-    assert float(head.weight.mean()) == pytest.approx(0, abs=5e-4)
-    assert not head.bias.any()
-    assert torch.equal(head.weight, heads.head(1).weight)
 
 
 def test_every_image_comes_once_per_epoch() -> None:
@@ -116,35 +106,34 @@ def test_the_best_learning_rate_at_the_last_step_is_chosen_on_validation_images(
     alone = {rate: fit(given, protocol(learning_rates=(rate,))) for rate in plan.learning_rates}
     accuracies = {rate: top1(one.head.scores(val[0]), LABELS) for rate, one in alone.items()}
     best = max(accuracies, key=lambda rate: accuracies[rate])
-    assert (found.learning_rate, found.step) == (best, 40)
-    assert found.accuracy == pytest.approx(accuracies[best])
+    assert found.chosen == {"rate": best, "step": 40}
     torch.testing.assert_close(found.head.weight, alone[best].head.weight)
 
 
 def test_the_best_step_is_returned_as_it_was() -> None:
     given, val = features(), (features(seed=2), LABELS)
-    plan = protocol(learning_rates=(0.3, 1e-3), selection="test-best-step", validate_every=7)
+    plan = protocol(learning_rates=(0.3,), selection="test-best-step", validate_every=7)
     found = fit(given, plan, val=val)
-    assert found.step in {7, 14, 21, 28, 35, 40}
-    assert top1(found.head.scores(val[0]), LABELS) == pytest.approx(found.accuracy)
+    assert found.chosen["step"] in {7, 14, 21, 28, 35, 40}
     last = fit(given, protocol(learning_rates=(0.3,)))
-    assert found.accuracy is not None
-    assert found.accuracy >= top1(last.head.scores(val[0]), LABELS)
+    assert top1(found.head.scores(val[0]), LABELS) >= top1(last.head.scores(val[0]), LABELS)
 
 
 def test_held_out_images_are_validated_on_with_all_crops_and_never_trained_on() -> None:
     given = features(2 * COUNT)
-    plan = protocol(num_crops=2, selection="held-out", held_out_share=0.25)
+    plan = protocol(
+        num_crops=2, selection="held-out", held_out_share=0.25, learning_rates=(1e-4, 0.1)
+    )
     train, val = train_val_split(COUNT, 0.25, 0)
     found = fit(given, plan)
     assert found.fitted_on == len(train) == 45
     crops = torch.cat((val, COUNT + val))
-    assert found.accuracy == pytest.approx(
-        top1(found.head.scores(given[crops]), LABELS[crops % COUNT])
-    )
+    assert top1(found.head.scores(given[crops]), LABELS[crops % COUNT]) > 60
     spoilt = given.clone()
-    spoilt[crops] = torch.nan
-    assert torch.equal(fit(spoilt, plan).head.weight, found.head.weight)
+    spoilt[crops] = torch.nan  # all scores are wrong, so that the first rate is kept
+    first = fit(spoilt, plan)
+    assert first.chosen["rate"] == 1e-4
+    assert bool(first.head.weight.isfinite().all())
 
 
 @pytest.mark.parametrize("selection", ["none", "held-out"])
@@ -172,29 +161,22 @@ def test_a_fit_learns_what_can_be_learned() -> None:
     assert top1(noise.head.scores(test), LABELS) < 60
 
 
-def test_progress_is_reported_step_by_step() -> None:
-    steps: list[int] = []
-    fit(features(), protocol(steps=7), advance=steps.append)
-    assert steps == [1] * 7
-
-
 def test_a_diverged_fit_is_an_error_and_does_not_touch_the_others() -> None:
     with pytest.raises(ProtocolError, match=r"training diverged at the learning rate 1e\+38"):
         fit(features(), protocol(learning_rates=(1e38,)))
     plan = protocol(learning_rates=(0.1, 1e38), selection="test")
     both = fit(features(), plan, val=(features(seed=2), LABELS))
-    assert both.learning_rate == 0.1
+    assert both.chosen["rate"] == 0.1
     torch.testing.assert_close(both.head.weight, fit(features(), protocol()).head.weight)
 
 
-@pytest.mark.parametrize("scores", [1, 100, 10_000])
+@pytest.mark.parametrize("scores", [1, 10_000])
 def test_accuracies_do_not_depend_on_chunks(scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear_module, "MAX_SCORES", scores)
-    classifiers = LinearClassifiers(6, CLASSES, protocol(), 0)
+    head = LinearHead(weight=torch.randn(CLASSES, 6), bias=torch.zeros(CLASSES))
     rows, several = torch.randn(50, 6), torch.rand(50, CLASSES) < 0.3
     for truth in (torch.randint(CLASSES, (50,)), several):
-        expected = top1(classifiers.head(0).scores(rows), truth)
-        assert classifiers.accuracies(rows, truth) == [pytest.approx(expected)]
+        assert accuracy(head, rows, truth) == pytest.approx(top1(head.scores(rows), truth))
 
 
 def test_a_class_of_bias_minus_infinity_is_never_predicted() -> None:

@@ -84,7 +84,6 @@ def test_dinov3_s_classifiers_have_its_thirteen_learning_rates() -> None:
         ("test-best-step", 10, (10,)),
         ("test", 3000, (3000,)),
         ("held-out", 3000, (3000,)),
-        ("none", 3000, ()),
     ],
 )
 def test_classifiers_are_validated_at_the_last_step_and_before_only_if_the_step_is_chosen(
@@ -104,13 +103,6 @@ def test_dense_heads_are_validated_at_equal_distances_and_at_the_end(
     assert found[-1] == steps
     gaps = [late - early for early, late in zip((0, *found), found, strict=False)]
     assert max(gaps) - min(gaps) <= 1
-
-
-@pytest.mark.parametrize("protocol", [PAPER, SEGMENTATION["dinov3"]])
-@pytest.mark.parametrize("rates", [(), (0.1, 0.2)])
-def test_several_learning_rates_need_a_selection(protocol: Any, rates: tuple[float, ...]) -> None:
-    with pytest.raises(ProtocolError, match="learning rates with selection='none'; use one"):
-        replace(protocol, learning_rates=rates, selection="none")
 
 
 def test_a_fit_draws_from_as_many_crops_as_it_has_epochs_within_bounds(tmp_path: Path) -> None:
@@ -141,19 +133,7 @@ def test_c_is_chosen_by_the_metric_that_a_dataset_is_known_by(tmp_path: Path) ->
     assert metric(test=several) == metric(test=several, per_class=True) == "map"
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"),
-    [
-        ("voc2012", 20_000),
-        ("voc2012-aug", 20_000),
-        ("pascal-context-60", 40_000),
-        ("ade20k", 40_000),
-        ("coco-stuff", 80_000),
-        ("coco-object", 80_000),
-        ("cityscapes", 12_000),
-        ("my own", 20_000),
-    ],
-)
+@pytest.mark.parametrize(("name", "steps"), [("ade20k", 40_000), ("my own", 20_000)])
 def test_the_paper_has_its_steps_for_each_dataset(name: str, steps: int) -> None:
     found = [find_protocol("segmentation", one, dataset(name)) for one in ("paper", "dinov3")]
     assert [one.steps for one in found] == [steps, 40_000]  # type: ignore[attr-defined]
@@ -168,7 +148,6 @@ def test_the_paper_appends_the_image_feature_and_dinov3_does_not() -> None:
     assert (paper.learning_rates, paper.weight_decay, paper.batch) == ((0.01,), 1e-4, 8)
     assert (dinov3.learning_rates, dinov3.weight_decay, dinov3.batch) == ((1e-3,), 1e-3, 16)
     assert (paper.selection, dinov3.selection) == ("test-best-step", "none")
-    assert (dinov3.window_stride(512), dinov3.window_stride(518)) == (341, 345)
 
 
 def test_small_protocols_have_the_numbers_of_the_documentation() -> None:
@@ -224,7 +203,7 @@ def test_the_paper_s_heads_on_a_model_without_a_class_token_see_patches_only() -
             expected = replace(protocol, feature="patches")
             assert adapt(protocol, plain) == protocol
             assert adapt(protocol, without) == expected
-            assert adapt(protocol, without, feature="patches+image").append_image_feature
+            assert adapt(protocol, without, feature="patches+image").feature == "patches+image"
     assert adapt(PAPER, without).resolution == without.default_resolution
 
 
@@ -261,12 +240,12 @@ def test_held_out_images_are_a_random_share(count: int, share: float, seed: int)
     split = train_val_split(count, share, seed)
     assert sorted(torch.cat(split).tolist()) == list(range(count))
     assert all(part.tolist() == sorted(part.tolist()) and len(part) for part in split)
-    assert abs(len(split.val) - share * count) <= 1 or 1 in map(len, split)
+    assert abs(len(split[1]) - share * count) <= 1 or 1 in map(len, split)
     assert math.prod(map(len, split)) > 0
 
 
 def test_the_seed_decides_which_images_are_held_out() -> None:
-    first, again, other = (train_val_split(100, 0.1, seed).val for seed in (0, 0, 1))
+    first, again, other = (train_val_split(100, 0.1, seed)[1] for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     with pytest.raises(ProtocolError, match="1 training images cannot be split"):

@@ -1,6 +1,7 @@
 """Image classification: kNN, logistic regression and linear classifiers on one vector per image."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.feature_cache import RunContext
 from veca.probe.features import CachedFeatures, extract_image_features
 from veca.probe.knn import knn_votes
-from veca.probe.linear import LinearHead, train_linear_classifiers
+from veca.probe.linear import Fit, train_linear_classifiers
 from veca.probe.logistic import sweep_c
 from veca.probe.metrics import classification_metrics, correct, top1
 from veca.probe.models import FrozenModel
@@ -51,7 +52,6 @@ class ClassificationProbe:
         self.model, self.settings, self.protocol, self.ctx = model, settings, protocol, ctx
         self.data, self.tests = data, (data, *also)
         self.train = training_split(data)
-        self.num_classes = len(data.classes)
 
     def features(self, split: Split, num_crops: int = 0) -> CachedFeatures:
         """Vectors of every image, or of random crops of it, by setting."""
@@ -66,44 +66,63 @@ class ClassificationProbe:
             feature=self.protocol.feature,
         )
 
-    def result(
-        self,
-        data: LabeledDataset,
-        setting: Setting,
-        seed: int,
-        **found: Any,  # noqa: ANN401
-    ) -> ProbeResult:
+    def result(self, data: LabeledDataset, **found: Any) -> ProbeResult:  # noqa: ANN401
         """A result; heads are saved once, with the dataset that they were fitted on."""
-        counts = {"train": len(self.train), "test": len(data.test), **found.pop("counts", {})}
+        found["counts"] = {"train": len(self.train), "test": len(data.test)} | found["counts"]
         facts = {"resize_ratio": self.protocol.resize_ratio, "feature": self.protocol.feature}
-        found["facts"] = facts | found.get("facts", {})
+        found["facts"] = facts | found["facts"]
         if data is not self.data:
             found["tensors"] = {}
-        return ProbeResult(data=data, setting=setting, seed=seed, counts=counts, **found)
+        return ProbeResult(data=data, **found)
 
-    def linear_result(  # noqa: PLR0913, PLR0917
+    def linear_results(  # noqa: PLR0913, PLR0917
         self,
-        data: LabeledDataset,
-        test: Tensor,
-        setting: Setting,
-        seed: int,
-        head: LinearHead,
-        chosen: dict[str, Any],
-        fitted_on: int,
-    ) -> ProbeResult:
-        """The result of a linear head on a test split."""
-        scores, labels = head.scores(test).cpu(), labels_of(data.test)
-        val = self.data.val if self.protocol.selection == "held-out" else None
-        return self.result(
-            data,
-            setting,
-            seed,
-            metrics=metrics_for(scores, labels, data),
-            counts={**({} if val is None else {"held_out": len(val)}), "fitted": fitted_on},
-            chosen=chosen,
-            tensors={"weight": head.weight.cpu(), "bias": head.bias.cpu()},
-            per_image={"correct": correct(scores, labels)},
-        )
+        seeds: Sequence[int],
+        fit: Callable[..., Fit],
+        val_split: Split | None,
+        num_crops: int,
+        num_fits: int,
+        unit: str,
+    ) -> Iterator[ProbeResult]:
+        """Fit a linear head for each seed and setting, and test it on every dataset."""
+        train, labels = self.features(self.train, num_crops), labels_of(self.train)
+        tests = [self.features(tested.test) for tested in self.tests]
+        val = None if val_split is None else (self.features(val_split), labels_of(val_split))
+        own_val = self.data.val if self.protocol.selection == "held-out" else None
+        held_out = {} if own_val is None else {"held_out": len(own_val)}
+        total, shown = len(self.settings) * num_fits, self.ctx.show_progress
+        for seed in seeds:
+            with progress(total, unit, shown=shown) as tracker:
+                for setting in self.settings:
+                    found = fit(  # features are not held here, so that one setting's are in memory
+                        train[setting],
+                        labels,
+                        len(self.data.classes),
+                        self.protocol,
+                        seed,
+                        None if val is None else (val[0][setting], val[1]),
+                        advance=tracker.advance,
+                    )
+                    crops = {"views": num_crops} if "rate" in found.chosen else {}
+                    for tested, test in zip(self.tests, tests, strict=True):
+                        scores, truth = (
+                            found.head.scores(test[setting]).cpu(),
+                            labels_of(tested.test),
+                        )
+                        yield self.result(
+                            tested,
+                            setting=setting,
+                            seed=seed,
+                            metrics=metrics_for(scores, truth, tested),
+                            counts={**held_out, "fitted": found.fitted_on},
+                            chosen=found.chosen | crops,
+                            tensors={
+                                "weight": found.head.weight.cpu(),
+                                "bias": found.head.bias.cpu(),
+                            },
+                            facts={},
+                            per_image={"correct": correct(scores, truth)},
+                        )
 
 
 def evaluate_knn(  # noqa: PLR0913, PLR0917
@@ -132,16 +151,15 @@ def evaluate_knn(  # noqa: PLR0913, PLR0917
                 found = metrics_for(scores, truth, tested)
                 metrics |= {f"{name}_k{k}": found[name] for name in found if name != "top5"}
                 per_image[f"correct_k{k}"] = correct(scores, truth)
+            neighbors = min(PREDICT_NEIGHBORS, max(votes))
             yield probe.result(
                 tested,
-                setting,
-                seeds[0],
+                setting=setting,
+                seed=seeds[0],
                 metrics=metrics,
+                counts={},
                 tensors=_saved_neighbors(train[setting], labels, ctx),
-                facts={
-                    "temperature": protocol.temperature,
-                    "neighbors": min(PREDICT_NEIGHBORS, max(votes)),
-                },
+                facts={"temperature": protocol.temperature, "neighbors": neighbors},
                 per_image=per_image,
             )
 
@@ -157,26 +175,7 @@ def evaluate_logistic(  # noqa: PLR0913, PLR0917
 ) -> Iterator[ProbeResult]:
     """Fit logistic regressions; the seed holds out images to choose C on."""
     probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
-    train, labels = probe.features(probe.train), labels_of(probe.train)
-    val = None if data.val is None else (probe.features(data.val), labels_of(data.val))
-    tests = [probe.features(tested.test) for tested in probe.tests]
-    for seed in seeds:
-        total = len(settings) * len(protocol.c_values)
-        with progress(total, "fits", shown=ctx.show_progress) as tracker:
-            for setting in settings:
-                fit = sweep_c(
-                    train[setting],
-                    labels,
-                    probe.num_classes,
-                    protocol,
-                    seed,
-                    None if val is None else (val[0][setting], val[1]),
-                    advance=tracker.advance,
-                )
-                for tested, test in zip(probe.tests, tests, strict=True):
-                    yield probe.linear_result(
-                        tested, test[setting], setting, seed, fit.head, {"C": fit.c}, fit.fitted_on
-                    )
+    return probe.linear_results(seeds, sweep_c, data.val, 0, len(protocol.c_values), "fits")
 
 
 def evaluate_linear(  # noqa: PLR0913, PLR0917
@@ -190,29 +189,9 @@ def evaluate_linear(  # noqa: PLR0913, PLR0917
 ) -> Iterator[ProbeResult]:
     """Train linear classifiers by SGD, one setting at a time."""
     probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
-    train, labels = probe.features(probe.train, protocol.num_crops), labels_of(probe.train)
-    tests = [probe.features(tested.test) for tested in probe.tests]
-    val_split = {"held-out": data.val, "none": None}.get(protocol.selection, data.test)
-    val = None if val_split is None else (probe.features(val_split), labels_of(val_split))
-    for seed in seeds:
-        total = len(settings) * protocol.steps
-        with progress(total, "steps", shown=ctx.show_progress) as tracker:
-            for setting in settings:
-                fit = train_linear_classifiers(
-                    train[setting],
-                    labels,
-                    protocol,
-                    seed,
-                    num_classes=probe.num_classes,
-                    val=None if val is None else (val[0][setting], val[1]),
-                    device=ctx.ranks.device,
-                    advance=tracker.advance,
-                )
-                chosen = {"rate": fit.learning_rate, "step": fit.step, "views": protocol.num_crops}
-                for tested, test in zip(probe.tests, tests, strict=True):
-                    yield probe.linear_result(
-                        tested, test[setting], setting, seed, fit.head, chosen, fit.fitted_on
-                    )
+    val = {"held-out": data.val, "none": None}.get(protocol.selection, data.test)
+    fit = partial(train_linear_classifiers, device=ctx.ranks.device)
+    return probe.linear_results(seeds, fit, val, protocol.num_crops, protocol.steps, "steps")
 
 
 def labels_of(split: Split) -> Tensor:

@@ -12,7 +12,6 @@ patch is labeled if one of its pixels is.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,24 +53,6 @@ PATCH_ROWS = 512
 """Patches whose neighbors are looked up at once."""
 
 
-class Neighbors(NamedTuple):
-    """The neighbors of M images, nearest first."""
-
-    similarities: Float64[Tensor, "M k"]
-    """Cosines."""
-    rows: Int64[Tensor, "M k"]
-    """Indices of training images."""
-
-
-def nearest(train: Float[Tensor, "N D"], test: Float[Tensor, "M D"], k: int) -> Neighbors:
-    """The k rows of `train` most similar to each row of `test`; ties in the order of `train`."""
-    chunks = list(_nearest_chunks(train, test, k))
-    return Neighbors(
-        torch.cat([chunk.similarities for chunk in chunks]),
-        torch.cat([chunk.rows for chunk in chunks]),
-    )
-
-
 def knn_votes(  # noqa: PLR0913
     train: Float[Tensor, "N D"],
     labels: Labels,
@@ -90,28 +71,30 @@ def knn_votes(  # noqa: PLR0913
     """
     possible = [k for k in ks if k <= len(train)]
     votes: dict[int, list[Tensor]] = {k: [] for k in possible}
-    for found in _nearest_chunks(train, test, max(possible)) if possible else ():
-        for k, chunk in _votes(found, labels, num_classes, possible, temperature):
-            votes[k].append(chunk)
-        advance(len(found.rows))
+    for chunk in test.split(TEST_ROWS) if possible else ():
+        similarities, rows = nearest(train, chunk, max(possible))
+        for k, found in _votes(similarities, rows, labels, num_classes, possible, temperature):
+            votes[k].append(found)
+        advance(len(chunk))
     return {k: torch.cat(chunks) for k, chunks in votes.items()}
 
 
-def _nearest_chunks(train: Tensor, test: Tensor, k: int) -> Iterator[Neighbors]:
-    """Neighbors of `TEST_ROWS` test images at a time."""
-    for chunk in test.split(TEST_ROWS):
-        wanted = _unit_vectors(chunk)
-        values = wanted.new_empty(len(wanted), 0)
-        rows = torch.empty_like(values, dtype=torch.int64)
-        for start in range(0, len(train), TRAIN_ROWS):
-            part = _unit_vectors(train[start : start + TRAIN_ROWS])
-            numbers = torch.arange(start, start + len(part), device=rows.device)
-            # Earlier rows come first, so that ties are in the order of positions.
-            values = torch.cat((values, wanted @ part.T), dim=1)
-            rows = torch.cat((rows, numbers.expand(len(rows), -1)), dim=1)
-            best = _stable_topk(values, min(k, values.shape[1]))
-            values, rows = values.gather(1, best), rows.gather(1, best)
-        yield Neighbors(values, rows)
+def nearest(
+    train: Float[Tensor, "N D"], test: Float[Tensor, "m D"], k: int
+) -> tuple[Float64[Tensor, "m k"], Int64[Tensor, "m k"]]:
+    """Cosines and indices of the k nearest training images; ties in the order of `train`."""
+    wanted = _unit_vectors(test)
+    values = wanted.new_empty(len(wanted), 0)
+    rows = torch.empty_like(values, dtype=torch.int64)
+    for start in range(0, len(train), TRAIN_ROWS):
+        part = _unit_vectors(train[start : start + TRAIN_ROWS])
+        numbers = torch.arange(start, start + len(part), device=rows.device)
+        # Earlier rows come first, so that ties are in the order of positions.
+        values = torch.cat((values, wanted @ part.T), dim=1)
+        rows = torch.cat((rows, numbers.expand(len(rows), -1)), dim=1)
+        best = _stable_topk(values, min(k, values.shape[1]))
+        values, rows = values.gather(1, best), rows.gather(1, best)
+    return values, rows
 
 
 def _unit_vectors(features: Float[Tensor, "n D"]) -> Float64[Tensor, "n D"]:
@@ -136,11 +119,15 @@ def _stable_topk(values: Float64[Tensor, "m n"], k: int) -> Int64[Tensor, "m {k}
     return best
 
 
-def _votes(
-    found: Neighbors, labels: Tensor, num_classes: int, ks: Sequence[int], temperature: float
+def _votes(  # noqa: PLR0913, PLR0917
+    similarities: Tensor,
+    rows: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    ks: Sequence[int],
+    temperature: float,
 ) -> Iterator[tuple[int, Tensor]]:
     """The votes for each k, in ascending order."""
-    similarities, rows = found
     weights = ((similarities - similarities[:, :1]) / temperature).exp()
     weights = weights.mul_(VOTE_GRID).round_().div_(VOTE_GRID)
     total = weights.new_zeros(len(rows), num_classes)

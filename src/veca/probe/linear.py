@@ -4,9 +4,11 @@ The classifiers see the same batches and start from the same weights, so that on
 makes a difference.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,104 +40,86 @@ class LinearHead:
         return self.scores(features).softmax(dim=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinearFit:
-    """The chosen classifier."""
+class Fit(NamedTuple):
+    """A fitted classifier."""
 
     head: LinearHead
-    learning_rate: float
-    """As the protocol lists it."""
-    step: int
-    accuracy: float | None
-    """On the validation images, in percent; None if nothing is chosen."""
+    chosen: dict[str, float]
+    """Learning rate as the protocol lists it, and step; or C."""
     fitted_on: int
     """Images: without those held out, and those without a class."""
 
 
-class LinearClassifiers(nn.Module):
-    """One linear layer for each learning rate, all with the same initial weights."""
-
-    def __init__(self, width: int, num_classes: int, protocol: LinearProtocol, seed: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed_for(seed, 0, "probe/linear/start"))
-        weight = torch.randn(num_classes, width, generator=generator) * protocol.init_std
-        self.layers = nn.ModuleList(nn.Linear(width, num_classes) for _ in protocol.learning_rates)
-        for layer in self.layers:
-            layer.load_state_dict({"weight": weight, "bias": torch.zeros(num_classes)})
-
-    def loss(self, features: Float[Tensor, "B D"], labels: Labels) -> Float[Tensor, ""]:
-        """The sum of the losses; a gradient step on it trains each classifier on its own."""
-        losses = []
-        for layer in self.layers:
-            logits = layer(features)
-            targets = soft_targets(labels, logits.shape[1])
-            losses.append(F.cross_entropy(logits, targets))
-        return torch.stack(losses).sum()
-
-    @torch.no_grad()
-    def accuracies(self, features: Float[Tensor, "M D"], labels: Labels) -> list[float]:
-        """Top-1 accuracy of each classifier in percent."""
-        return [_accuracy(self.head(index), features, labels) for index in range(len(self.layers))]
-
-    def head(self, index: int) -> LinearHead:
-        """A copy of one classifier."""
-        state = self.layers[index].state_dict()
-        return LinearHead(weight=state["weight"].clone(), bias=state["bias"].clone())
-
-
-def train_linear_classifiers(  # noqa: PLR0913
+def train_linear_classifiers(  # noqa: PLR0913, PLR0917
     features: Float[Tensor, "R D"],
     labels: Labels,
+    num_classes: int,
     protocol: LinearProtocol,
     seed: int,
-    *,
-    num_classes: int,
     val: tuple[Tensor, Tensor] | None = None,
+    *,
     device: torch.device | None = None,
     advance: Callable[[int], object] = lambda _: None,
-) -> LinearFit:
+) -> Fit:
     """Train a classifier for each learning rate, and choose one by the protocol's selection.
 
     Args:
         features: crop v of image i of N is row v * N + i; they stay on their device.
         labels: of the N images; those without a class are left out.
+        num_classes: K.
         protocol: learning rates, schedule, and selection.
         seed: of initial weights, batches and held-out images.
-        num_classes: K.
         val: features and labels to choose on; without it 'held-out' sets training images aside.
         device: to train on.
         advance: is called with 1 after each step.
     """
     train = has_label(labels).cpu()
     if protocol.selection == "held-out" and val is None:
-        split = train_val_split(len(train), protocol.held_out_share, seed)
-        val = _all_crops(features, labels, train[split.val], protocol.num_crops)
-        train = train[split.train]
-    device = device or features.device
-    classifiers = LinearClassifiers(features.shape[1], num_classes, protocol, seed).to(device)
+        kept, held_out = train_val_split(len(train), protocol.held_out_share, seed)
+        val = _all_crops(features, labels, train[held_out], max(1, protocol.num_crops))
+        train = train[kept]
+    device, rates = device or features.device, protocol.learning_rates
+    layers = initial_layers(features.shape[1], num_classes, protocol, seed).to(device)
     optimizer = torch.optim.SGD(
-        [{"params": list(layer.parameters())} for layer in classifiers.layers],
-        momentum=protocol.momentum,
+        [{"params": list(layer.parameters())} for layer in layers], momentum=protocol.momentum
     )
-    best: LinearFit | None = None
-    for step, (images, rows) in enumerate(_batches(train, len(labels), protocol, seed)):
-        for group, rate in zip(optimizer.param_groups, protocol.learning_rates, strict=True):
-            group["lr"] = cosine_lr(protocol, rate, step)
+    best, best_accuracy = (layers[0], rates[0], protocol.steps), -1.0
+    for step, (images, rows) in enumerate(_batches(train, len(labels), protocol, seed), start=1):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = cosine_lr(protocol, rate, step - 1)
         batch = features[rows.to(features.device)].to(device, torch.float32)
-        classifiers.loss(batch, labels[images.to(labels.device)].to(device)).backward()
+        targets = soft_targets(labels[images.to(labels.device)].to(device), num_classes)
+        # A gradient step on the sum of the losses trains each classifier on its own.
+        torch.stack([F.cross_entropy(layer(batch), targets) for layer in layers]).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if val is not None and step + 1 in protocol.validation_steps:
-            accuracies = classifiers.accuracies(*val)
-            if best is None or best.accuracy is None or max(accuracies) > best.accuracy:
-                best = _fit(classifiers, accuracies, protocol, step + 1, len(train))
+        if val is not None and step in protocol.validation_steps:
+            for layer, rate in zip(layers, rates, strict=True):
+                if (found := accuracy(head_of(layer), *val)) > best_accuracy:
+                    best, best_accuracy = (copy.deepcopy(layer), rate, step), found
         advance(1)
-    best = best or _fit(classifiers, None, protocol, protocol.steps, len(train))
-    if not bool(best.head.weight.isfinite().all()):
-        raise ProtocolError(
-            f"training diverged at the learning rate {best.learning_rate:g}; use lower ones."
-        )
-    return best
+    layer, rate, step = best
+    head = head_of(layer)
+    if not bool(head.weight.isfinite().all()):
+        raise ProtocolError(f"training diverged at the learning rate {rate:g}; use lower ones.")
+    return Fit(head, {"rate": rate, "step": step}, len(train))
+
+
+def initial_layers(
+    width: int, num_classes: int, protocol: LinearProtocol, seed: int
+) -> nn.ModuleList:
+    """A layer for each learning rate, all with the same weights."""
+    generator = torch.Generator().manual_seed(seed_for(seed, 0, "probe/linear/start"))
+    weight = torch.randn(num_classes, width, generator=generator) * protocol.init_std
+    layers = nn.ModuleList(nn.Linear(width, num_classes) for _ in protocol.learning_rates)
+    for layer in layers:
+        layer.load_state_dict({"weight": weight, "bias": torch.zeros(num_classes)})
+    return layers
+
+
+def head_of(layer: nn.Module) -> LinearHead:
+    """The head with the current weights of a layer."""
+    return LinearHead(**layer.state_dict())
 
 
 def cosine_lr(protocol: LinearProtocol, learning_rate: float, step: int) -> float:
@@ -145,25 +129,7 @@ def cosine_lr(protocol: LinearProtocol, learning_rate: float, step: int) -> floa
     return learning_rate * (1 + math.cos(math.pi * step / protocol.steps)) / 2
 
 
-def _fit(
-    classifiers: LinearClassifiers,
-    accuracies: list[float] | None,
-    protocol: LinearProtocol,
-    step: int,
-    fitted_on: int,
-) -> LinearFit:
-    """The best classifier after a step, of equals the one with the first learning rate."""
-    index = 0 if accuracies is None else accuracies.index(max(accuracies))
-    return LinearFit(
-        head=classifiers.head(index),
-        learning_rate=protocol.learning_rates[index],
-        step=step,
-        accuracy=None if accuracies is None else accuracies[index],
-        fitted_on=fitted_on,
-    )
-
-
-def _accuracy(head: LinearHead, features: Tensor, labels: Tensor) -> float:
+def accuracy(head: LinearHead, features: Tensor, labels: Tensor) -> float:
     """Top-1 accuracy in percent, in bounded memory."""
     size = max(1, MAX_SCORES // len(head.bias))
     hits = 0
@@ -195,7 +161,6 @@ def _all_crops(
     features: Tensor, labels: Tensor, images: Tensor, num_crops: int
 ) -> tuple[Tensor, Tensor]:
     """Features and labels of all crops of some images."""
-    num_crops = max(1, num_crops)
     rows = (torch.arange(num_crops)[:, None] * len(labels) + images).flatten()
     truth = labels[images.to(labels.device)].repeat(num_crops, *[1] * (labels.ndim - 1))
     return features[rows.to(features.device)], truth

@@ -14,19 +14,15 @@ stronger penalties.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from veca.probe.linear import LinearHead
+from veca.probe.linear import Fit, LinearHead
 from veca.probe.metrics import METRICS, Labels, has_label, soft_targets
-from veca.probe.protocols import C_VALUES, LogisticProtocol, ProtocolError, train_val_split
-
-ROUGH_TOLERANCE = 1e-4
-"""Of fits that only serve as the start of another one."""
+from veca.probe.protocols import LogisticProtocol, ProtocolError, train_val_split
 
 MAX_RESIDUAL = 0.1
 """Share of the gradient that a Newton direction may leave, far from the optimum."""
@@ -51,19 +47,6 @@ ROUNDING = 1e-12
 """Share of the gradient at zero weights below which rounding errors dominate."""
 
 
-class Fit(NamedTuple):
-    """The result of a sweep."""
-
-    head: LinearHead
-    """Fitted on all images with the chosen C, in double precision."""
-    c: float
-    """Of equals the smallest."""
-    accuracies: dict[float, float]
-    """The protocol's metric on the validation images for each C, in percent."""
-    fitted_on: int
-    """Images, including those that C was chosen on."""
-
-
 def sweep_c(  # noqa: PLR0913, PLR0917
     features: Float[Tensor, "N D"],
     labels: Labels,
@@ -74,57 +57,33 @@ def sweep_c(  # noqa: PLR0913, PLR0917
     *,
     advance: Callable[[int], object] = lambda _: None,
 ) -> Fit:
-    """Fit all values of C, choose one on validation images, and fit it on all images.
+    """Fit all values of C, choose the best on validation images, and fit it on all images.
 
-    Without `val`, features and labels to choose on, a share of the training images is held out.
-    Images without a class are left out. `advance` is called with 1 after each C.
+    Of equals the smallest is chosen. Without `val`, features and labels to choose on, a share of
+    the training images is held out. Images without a class are left out. `advance` is called with 1
+    after each C.
     """
     x, y = _labeled(features, labels)
     if val is None:
-        split = train_val_split(len(x), protocol.held_out_share, seed)
-        train, val = ((x[rows], y[rows]) for rows in split)
+        rows = train_val_split(len(x), protocol.held_out_share, seed)
+        train, val = ((x[part], y[part]) for part in rows)
     else:
         train, val = (x, y), _labeled(*val)
         x, y = torch.cat((x, val[0].to(x))), torch.cat((y, val[1].to(y.device)))
-    accuracies: dict[float, float] = {}
-    best: LinearHead | None = None
-    for c, head in logistic_path(*train, num_classes, protocol):
-        accuracy = METRICS[protocol.metric](head.scores(val[0]), val[1])
-        if accuracy > max(accuracies.values(), default=-math.inf):
-            best = head
-        accuracies[c] = accuracy
+    problem = SoftmaxProblem(*train, num_classes)
+    path = problem.path(protocol.c_values, protocol.max_iterations, protocol.path_tolerance)
+    best, chosen, start = -math.inf, protocol.c_values[0], None
+    for c, solution in zip(protocol.c_values, path, strict=True):
+        head = problem.head(solution)
+        value = METRICS[protocol.metric](head.scores(val[0]), val[1])
+        if value > best:
+            best, chosen, start = value, c, head
         advance(1)
-    chosen = max(accuracies, key=lambda each: accuracies[each])
     problem = SoftmaxProblem(x, y, num_classes)
     solution = problem.solve(
-        chosen, problem.solution(best), protocol.max_iterations, protocol.tolerance
+        chosen, problem.solution(start), protocol.max_iterations, protocol.tolerance
     )
-    return Fit(problem.head(solution), chosen, accuracies, len(x))
-
-
-def logistic_path(
-    features: Float[Tensor, "N D"], labels: Labels, num_classes: int, protocol: LogisticProtocol
-) -> Iterator[tuple[float, LinearHead]]:
-    """The head of each C in ascending order, accurate enough to choose one."""
-    problem = SoftmaxProblem(*_labeled(features, labels), num_classes)
-    path = problem.path(protocol.c_values, protocol.max_iterations, protocol.path_tolerance)
-    for c, solution in zip(protocol.c_values, path, strict=True):
-        yield c, problem.head(solution)
-
-
-def fit_logistic(
-    features: Float[Tensor, "N D"],
-    labels: Labels,
-    num_classes: int,
-    c: float,
-    protocol: LogisticProtocol,
-) -> LinearHead:
-    """The optimal head for one C, approached by way of smaller ones, four per decade."""
-    problem = SoftmaxProblem(*_labeled(features, labels), num_classes)
-    count = max(0, math.ceil(4 * math.log10(c / C_VALUES[0])))
-    way = [c / 10 ** (step / 4) for step in range(count, -1, -1)]
-    *_, start = problem.path(way, protocol.max_iterations, ROUGH_TOLERANCE)
-    return problem.head(problem.solve(c, start, protocol.max_iterations, protocol.tolerance))
+    return Fit(problem.head(solution), {"C": chosen}, len(x))
 
 
 def _labeled(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +139,7 @@ class SoftmaxProblem:
         return rows * 2 if len(self.classes) == 2 else rows
 
     def path(
-        self, c_values: tuple[float, ...] | list[float], max_iterations: int, tolerance: float
+        self, c_values: Sequence[float], max_iterations: int, tolerance: float
     ) -> Iterator[Float64[Tensor, "a k"]]:
         """The solution of each C, in ascending order.
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Int64
@@ -22,12 +22,6 @@ from veca.probe.rows import Task
 from veca.runtime import VecaError
 from veca.runtime.device import seed_for
 
-Feature = Literal["image", "image+patch-mean", "patch-mean"]
-"""What a classification head sees: the image feature, the mean of the patches, or both."""
-
-DenseFeature = Literal["patches", "patches+image"]
-"""What a dense head sees: each patch feature, alone or with the image feature appended."""
-
 Selection = Literal["none", "held-out", "test", "test-best-step"]
 """How one of several heads is chosen.
 
@@ -36,6 +30,8 @@ on the dataset's own validation split or on held-out training images. 'test': th
 split, as DINOv2 and DINOv3 do, which is slightly optimistic. 'test-best-step': the best learning
 rate and step on the test split, as the VECA paper does, which is more optimistic.
 """
+
+Metric = Literal["top1", "mean_per_class", "map"]
 
 Inference = Literal["whole", "slide"]
 """Whether a test image is seen whole or through sliding windows (`sliding_window.py`)."""
@@ -52,21 +48,12 @@ class ProtocolError(VecaError, ValueError):
     """A protocol that cannot be used: what was got, what is allowed, what to do."""
 
 
-def _require_choice(name: str, learning_rates: tuple[float, ...], selection: str) -> None:
-    """Several heads need a way to choose one."""
-    if not learning_rates or (len(learning_rates) > 1 and selection == "none"):
-        raise ProtocolError(
-            f"{name}: {len(learning_rates)} learning rates with selection='none'; use one, or "
-            "choose with 'held-out'."
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """What all protocols share."""
 
-    features: ClassVar[tuple[str, ...]] = get_args(Feature)
-    """Allowed values of `feature`."""
+    features: ClassVar[tuple[str, ...]] = ("image", "image+patch-mean", "patch-mean")
+    """Allowed values of `feature`: what a head sees of an image, or of each patch."""
     name: str
     resolution: int | None = None
     """Side of a crop, or short side of an image of a dense task, in pixels; None is the model's."""
@@ -115,7 +102,7 @@ class LogisticProtocol(Protocol):
 
     c_values: tuple[float, ...] = C_VALUES
     """In ascending order: the weight of the data against the penalty, as in scikit-learn."""
-    metric: Literal["top1", "mean_per_class", "map"] = "top1"
+    metric: Metric = "top1"
     """By which C is chosen."""
     selection: Selection = "held-out"
     held_out_share: float = 0.1
@@ -150,18 +137,11 @@ class LinearProtocol(Protocol):
     """Of the initial weights; biases start at 0."""
     resize_ratio: float = 1.125
 
-    def __post_init__(self) -> None:
-        """Require one learning rate if nothing is chosen."""
-        _require_choice(self.name, self.learning_rates, self.selection)
-
     @property
     def validation_steps(self) -> tuple[int, ...]:
         """Numbers of steps after which heads are compared."""
-        if self.selection == "none":
-            return ()
-        if self.selection != "test-best-step":
-            return (self.steps,)
-        return (*range(self.validate_every, self.steps, self.validate_every), self.steps)
+        early = range(self.validate_every, self.steps, self.validate_every)
+        return (*(early if self.selection == "test-best-step" else ()), self.steps)
 
 
 KNN: dict[str, KnnProtocol] = {"dinov2": KnnProtocol(name="dinov2")}
@@ -249,7 +229,7 @@ class DepthAugment:
 class DenseProtocol(Protocol):
     """A BatchNorm and a linear layer on patch features, fitted by AdamW."""
 
-    features: ClassVar[tuple[str, ...]] = get_args(DenseFeature)
+    features: ClassVar[tuple[str, ...]] = ("patches", "patches+image")
     resolution: int = 512
     feature: str = "patches"
     steps: int
@@ -282,10 +262,6 @@ class DenseProtocol(Protocol):
     num_validations: int = 1
     """At equal distances, the last one at the end."""
 
-    def __post_init__(self) -> None:
-        """Require one learning rate if nothing is chosen."""
-        _require_choice(self.name, self.learning_rates, self.selection)
-
     @property
     def append_image_feature(self) -> bool:
         """Whether the image feature is appended to each patch feature."""
@@ -296,10 +272,6 @@ class DenseProtocol(Protocol):
         """Numbers of steps after which heads are compared."""
         count = self.num_validations
         return tuple(-(-self.steps * (part + 1) // count) for part in range(count))
-
-    def window_stride(self, window: int) -> int:
-        """Pixels from one window to the next: 341 for windows of 512 by default."""
-        return max(1, round(window * (1 - self.overlap)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -507,25 +479,30 @@ def find_protocol(task: Task, name: str, data: LabeledDataset) -> Protocol:
         )
     found = PROTOCOLS[task][name]
     if isinstance(found, LogisticProtocol):
-        return replace(found, metric=_metric(data))
-    if isinstance(found, LinearProtocol) and not name.endswith("-small"):
-        return _with_crop_per_epoch(found, data)
+        several = data.test.labels is not None and data.test.labels.ndim > 1
+        single: Metric = "mean_per_class" if data.per_class else "top1"
+        return replace(found, metric="map" if several else single)
+    if isinstance(found, LinearProtocol) and found.num_crops and not name.endswith("-small"):
+        # New crops in every epoch, up to a limit.
+        epochs = math.ceil(found.steps * found.batch / max(1, len(data.train or ())))
+        return replace(found, num_crops=min(max(epochs, found.num_crops), MAX_CROPS))
     if isinstance(found, SegmentationProtocol) and name == "paper":
         return replace(found, steps=PAPER_STEPS.get(data.name, found.steps))
     if isinstance(found, DepthProtocol) and name == "dinov3" and data.depth is not None:
-        return _dinov3_depth(found, kb_crop=data.depth.kb_crop, nyu_crop=data.depth.nyu_crop)
+        if data.depth.kb_crop:
+            augment = replace(found.augment, crop=(1.0, 704 / 352), brightness=(0.9, 1.1))
+            return replace(found, resolution=352, augment=augment)
+        if data.depth.nyu_crop:
+            return replace(found, augment=replace(found.augment, crop=(416 / 480, 544 / 480)))
     return found
 
 
-AnyProtocol = TypeVar("AnyProtocol", bound=Protocol)
-
-
 def adapt(
-    protocol: AnyProtocol,
+    protocol: Protocol,
     model: FrozenModel,
     resolution: int | None = None,
     feature: str | None = None,
-) -> AnyProtocol:
+) -> Protocol:
     """A protocol as used with a model; `resolution` and `feature` override it.
 
     With patches of 14 pixels the paper uses other resolutions; its heads on SigLIP 2 see patches
@@ -536,43 +513,11 @@ def adapt(
             f"feature {feature!r} is not available for this task; use one of "
             f"{', '.join(protocol.features)}."
         )
-    changes: dict[str, Any] = {}
-    if protocol.resolution is None:
-        changes["resolution"] = model.default_resolution
-    elif isinstance(protocol, DenseProtocol) and protocol.name in {"paper", "paper-small"}:
-        changes["resolution"] = resolution_for(protocol.resolution, model.stride)
-        if not model.append_image_feature:
-            changes["feature"] = "patches"
-    if resolution is not None:
-        changes["resolution"] = resolution
-    if feature is not None:
-        changes["feature"] = feature
-    return replace(protocol, **changes)
-
-
-def _metric(data: LabeledDataset) -> Literal["top1", "mean_per_class", "map"]:
-    """The metric that a dataset is known by."""
-    if data.test.labels is not None and data.test.labels.ndim > 1:
-        return "map"
-    return "mean_per_class" if data.per_class else "top1"
-
-
-def _with_crop_per_epoch(protocol: LinearProtocol, data: LabeledDataset) -> LinearProtocol:
-    """New crops in every epoch, up to `MAX_CROPS`."""
-    if not protocol.num_crops or data.train is None:
-        return protocol
-    epochs = math.ceil(protocol.steps * protocol.batch / len(data.train))
-    return replace(protocol, num_crops=min(max(epochs, protocol.num_crops), MAX_CROPS))
-
-
-def _dinov3_depth(protocol: DepthProtocol, *, kb_crop: bool, nyu_crop: bool) -> DepthProtocol:
-    """The crops that DINOv3 uses for KITTI and NYU."""
-    if kb_crop:
-        augment = replace(protocol.augment, crop=(1.0, 704 / 352), brightness=(0.9, 1.1))
-        return replace(protocol, resolution=352, augment=augment)
-    if nyu_crop:
-        return replace(protocol, augment=replace(protocol.augment, crop=(416 / 480, 544 / 480)))
-    return protocol
+    side, seen = protocol.resolution or model.default_resolution, protocol.feature
+    if isinstance(protocol, DenseProtocol) and protocol.name in {"paper", "paper-small"}:
+        side = resolution_for(side, model.stride)
+        seen = seen if model.append_image_feature else "patches"
+    return replace(protocol, resolution=resolution or side, feature=feature or seen)
 
 
 def training_split(data: LabeledDataset) -> Split:
@@ -583,15 +528,10 @@ def training_split(data: LabeledDataset) -> Split:
     return data.train
 
 
-class TrainVal(NamedTuple):
-    """Sorted, disjoint indices that cover all images."""
-
-    train: Int64[Tensor, " n"]
-    val: Int64[Tensor, " m"]
-
-
-def train_val_split(count: int, val_share: float, seed: int) -> TrainVal:
-    """Hold out a random share of `count` images, at least one; at least one remains."""
+def train_val_split(
+    count: int, val_share: float, seed: int
+) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " m"]]:
+    """Hold out a random share of `count` images, at least one; sorted indices of both parts."""
     if count < 2:
         raise ProtocolError(
             f"{count} training images cannot be split to choose a head on; use at least 2, or a "
@@ -600,4 +540,4 @@ def train_val_split(count: int, val_share: float, seed: int) -> TrainVal:
     generator = torch.Generator().manual_seed(seed_for(seed, 0, "probe/held-out"))
     order = torch.randperm(count, generator=generator)
     held_out = min(max(1, round(val_share * count)), count - 1)
-    return TrainVal(order[held_out:].sort().values, order[:held_out].sort().values)
+    return order[held_out:].sort().values, order[:held_out].sort().values
