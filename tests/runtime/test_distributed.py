@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,87 +11,51 @@ import torch
 import torch.distributed as dist
 
 from tests.runtime.held_folder import held
+from tests.runtime.ranks import run_ranks
 from veca.runtime import distributed
 from veca.runtime.distributed import VARIABLES, WARM_UP_CALLS, Ranks, RanksError, init_distributed
 from veca.runtime.files import LockedError
 
-TWO = """
-import os, torch, torch.distributed as dist
-from veca.runtime.distributed import RanksError, init_distributed
-
-with init_distributed("cpu") as ranks:
-    rank = ranks.rank
-    assert (ranks.world_size, ranks.is_main, ranks.device.type) == (2, rank == 0, "cpu")
-    assert ranks.any(rank == 1) and ranks.any(rank == 0) and ranks.any(True)
-    assert not ranks.any(False)
-
-    own = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t() * (rank + 1)
-    assert torch.equal(ranks.all_reduce(own), torch.tensor([[3.0, 9.0], [6.0, 12.0]]))
-    assert own[1, 0] == 2 * (rank + 1)
-    assert ranks.all_reduce(torch.tensor(2**40 + rank)) == 2**41 + 1
-
-    for dtype in (torch.bool, torch.bfloat16, torch.int64, torch.float64, torch.uint8):
-        first = torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
-        given = first if ranks.is_main else torch.zeros(2, 3, dtype=dtype)
-        assert ranks.broadcast(given) is given and torch.equal(given, first)
-    turned = torch.full((3, 2), float(rank)).t()
-    assert torch.equal(ranks.broadcast(turned), torch.zeros(2, 3)) and not turned.any()
-    learned = torch.nn.Parameter(torch.full((3, 2), float(rank)))
-    assert not ranks.broadcast(learned).any() and learned.requires_grad
-    scalar = torch.tensor(float(rank))
-    assert ranks.broadcast(scalar) == 0 and ranks.broadcast(torch.zeros(0)).shape == (0,)
-
-    value = {"name": "ä", "steps": [1, 2.5, None]}
-    assert ranks.broadcast_object(value if ranks.is_main else None) == value
-    assert ranks.split(6) == slice(3 * rank, 3 * rank + 3)
-    ranks.barrier()
-
-    done = []
-    assert ranks.on_main(lambda: done.append(1) or "made") == "made"
-    assert len(done) == ranks.is_main
-    def fail():
-        raise OSError(28, "disk full")
-    try:
-        ranks.on_main(fail)
-    except OSError as error:
-        assert error.errno == 28
-    else:
-        raise AssertionError("only rank 0 failed")
-    print(f"rank {rank} agrees\\n", end="", flush=True)  # in one piece: two write
-
-    if not ranks.is_main:
-        os._exit(0)  # without a farewell
-    try:
-        ranks.all_reduce(torch.ones(1))
-    except RanksError as error:
-        print(error, flush=True)
-assert not dist.is_initialized()
-"""
-
-
-def torchrun(script: Path, code: str) -> "subprocess.CompletedProcess[str]":
-    """Run two ranks on this machine."""
-    script.write_text(code, "utf-8")
-    clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    options = ["--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *options, str(script)],
-        env=clean | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=120,
-    )
-
 
 @pytest.mark.workers
 def test_two_ranks_agree_and_the_one_left_alone_reports_it(tmp_path: Path) -> None:
-    run = torchrun(tmp_path / "two.py", TWO)
-    assert run.returncode == 0, run.stderr
-    first, second, *last = sorted(run.stdout.splitlines(), key=lambda line: line[:4] != "rank")
-    assert {first, second} == {"rank 0 agrees", "rank 1 agrees"}
-    assert "lost contact with another rank" in " ".join(last)
-    assert "restart with --resume" in " ".join(last)
+    def fail() -> None:
+        raise OSError(28, "disk full")
+
+    def work(ranks: Ranks) -> None:
+        rank = ranks.rank
+        assert (ranks.world_size, ranks.is_main, ranks.device.type) == (2, rank == 0, "cpu")
+        assert ranks.any(rank == 1)
+        assert ranks.any(True)
+        assert not ranks.any(False)
+        own = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t() * (rank + 1)
+        assert torch.equal(ranks.all_reduce(own), torch.tensor([[3.0, 9.0], [6.0, 12.0]]))
+        assert own[1, 0] == 2 * (rank + 1)
+        assert ranks.all_reduce(torch.tensor(2**40 + rank)) == 2**41 + 1
+        for dtype in (torch.bool, torch.bfloat16, torch.int64, torch.float64, torch.uint8):
+            first = torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
+            given = first if ranks.is_main else torch.zeros(2, 3, dtype=dtype)
+            assert ranks.broadcast(given) is given
+            assert torch.equal(given, first)
+        turned = torch.full((3, 2), float(rank)).t()
+        assert not ranks.broadcast(turned).any()
+        learned = torch.nn.Parameter(torch.full((3, 2), float(rank)))
+        assert not ranks.broadcast(learned).any()
+        assert learned.requires_grad
+        value = {"name": "ä", "steps": [1, 2.5, None]}
+        assert ranks.broadcast_object(value if ranks.is_main else None) == value
+        assert ranks.split(6) == slice(3 * rank, 3 * rank + 3)
+        ranks.barrier()
+        assert ranks.on_main(lambda: f"made by {rank}") == "made by 0"
+        with pytest.raises(OSError, match="disk full") as caught:
+            ranks.on_main(fail)
+        assert caught.value.errno == 28
+        if not ranks.is_main:
+            os._exit(0)  # without a farewell
+        with pytest.raises(RanksError, match=r"lost contact with another rank .* with --resume"):
+            ranks.all_reduce(torch.ones(1))
+
+    run_ranks(work, tmp_path)
 
 
 @pytest.fixture
@@ -204,10 +166,11 @@ def test_a_batch_that_does_not_split_is_refused_with_one_that_does() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"MASTER_PORT": None, "LOCAL_RANK": None}, "but not LOCAL_RANK, MASTER_PORT; start"),
-        ({"RANK": "one"}, "'one': RANK, WORLD_SIZE and LOCAL_RANK must be integers"),
-        ({"RANK": "2"}, r"RANK=2 and LOCAL_RANK=0 must be within 0\.\.0"),
-        ({"LOCAL_RANK": "-1"}, r"LOCAL_RANK=-1 must be within 0\.\.0"),
+        ({"MASTER_PORT": None}, r"'MASTER_PORT'\); start with torchrun"),
+        ({"LOCAL_RANK": None}, r"'LOCAL_RANK'\); start with torchrun"),
+        ({"RANK": "one"}, "'one'"),
+        ({"RANK": "2"}, "rank=2, local_rank=0, world_size=1"),
+        ({"LOCAL_RANK": "-1"}, "local_rank=-1"),
     ],
 )
 def test_an_environment_that_torchrun_did_not_make_is_refused(
@@ -279,19 +242,12 @@ def test_a_single_process_does_the_work_of_rank_0_itself() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
-def test_all_folders_are_locked_or_none(tmp_path: Path) -> None:
-    single = Ranks(device=torch.device("cpu"))
-    one, two = tmp_path / "one", tmp_path / "deep" / "two"
-    with single.locked(one, two):
-        assert one.is_dir()
-        assert two.is_dir()
-    with held(two):
-        with (
-            pytest.raises(LockedError, match=f"another process is writing into {two}; wait"),
-            single.locked(one, two),
-        ):
-            pytest.fail("a folder of another process was locked")
-        with held(one):  # released, so that another process can lock it
-            pass
-    with single.locked(one, two):
+def test_a_folder_is_created_and_locked(tmp_path: Path) -> None:
+    single, folder = Ranks(device=torch.device("cpu")), tmp_path / "deep" / "one"
+    with single.locked(folder):
+        assert folder.is_dir()
+    words = f"another process is writing into {folder}; wait"
+    with held(folder), pytest.raises(LockedError, match=words), single.locked(folder):
+        pytest.fail("a folder of another process was locked")
+    with single.locked(folder):
         pass

@@ -73,7 +73,6 @@ def test_a_terminal_gets_a_bar() -> None:
 def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(5, "images", shown=False) as tracker:
         tracker.advance(5)
-    assert tracker.done == 5
     assert capsys.readouterr() == ("", "")
 
 

@@ -142,7 +142,7 @@ def as_markdown(report: Report) -> str:
         f"- Model: {config.model}{source}. {UNTRAINED}",
         f"- Machine: {report.machine}.",
         f"- Protocol: {' and '.join(config.resolved)}, batch {config.batch}, inference mode, seed "
-        f"{config.seed}; all cases in turns within one process, {effort.warmups} warm-up, at least "
+        f"{config.seed}; all cases in turns within one process, 1 warm-up, at least "
         f"{effort.rounds} rounds and {effort.seconds:g} s each, no new round after "
         f"{effort.most_seconds:g} s.",
         f"- Load average before and after: {report.load[0]}, {report.load[1]}.",

@@ -77,7 +77,7 @@ def distill(  # noqa: PLR0913 - the entry point
         context = RunContext(
             folder=RunFolder(Path(out).expanduser()),
             ranks=ranks,
-            stop=lambda: request.signal is not None,
+            stop=request.requested,
             resume=resume,
             show_progress=show_progress,
         )

@@ -187,8 +187,7 @@ def open_teacher_cache(  # noqa: PLR0913 - everything that cached outputs depend
 
 def _missing(store: "OutputStore", context: RunContext) -> list[int]:
     """Chunks without a usable file; ranks share the work."""
-    suspects = torch.ones((1, store.num_chunks), dtype=torch.int32)
-    lacking = find_missing([store], suspects, context.ranks, context.stop)
+    lacking = find_missing([store], context.ranks, context.stop)
     missing: list[int] = lacking[0].nonzero().flatten().tolist()
     return missing
 

@@ -27,8 +27,8 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that torchrun sets."""
 
 TIMEOUT = timedelta(hours=1)
-"""How long a rank waits for the others, such as for rank 0 to list millions of images. A rank that
-dies is noticed at once; the timeout only ends a run that hangs."""
+"""How long a rank waits for the others, such as for rank 0 to list millions of images; a rank that
+dies is noticed at once."""
 
 WARM_UP_CALLS = 4
 """Concurrent calls of each kind, enough to reach all threads of a process group."""
@@ -51,7 +51,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which writes files and logs."""
+        """Whether this is rank 0, which writes and logs."""
         return self.rank == 0
 
     def any(self, flag: bool) -> bool:
@@ -103,14 +103,13 @@ class Ranks:
         return result
 
     @contextmanager
-    def locked(self, *folders: Path) -> Iterator[None]:
-        """Create folders and lock them for this run; rank 0 holds the locks."""
+    def locked(self, folder: Path) -> Iterator[None]:
+        """Create a folder and lock it for this run; rank 0 holds the lock."""
         with ExitStack() as stack:
 
             def enter() -> None:
-                for folder in folders:
-                    make_folder(folder)
-                    stack.enter_context(lock_folder(folder))
+                make_folder(folder)
+                stack.enter_context(lock_folder(folder))
 
             self.on_main(enter)
             yield
@@ -149,11 +148,19 @@ def init_distributed(device: str = "auto") -> Iterator[Ranks]:
     Under torchrun on GPUs each rank gets its own. Torchrun sets OMP_NUM_THREADS=1 unless it is
     set already, which is respected.
     """
-    given = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    if not given.keys() & {"RANK", "WORLD_SIZE", "LOCAL_RANK"}:
+    if not any(name in os.environ for name in VARIABLES[:3]):
         yield Ranks(device=pick_device(device))
         return
-    rank, world_size, local_rank = _numbers(given)
+    try:
+        rank, world_size, local_rank = (int(os.environ[name]) for name in VARIABLES[:3])
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        if not (0 <= rank < world_size and 0 <= local_rank < world_size):
+            raise ValueError(f"{rank=}, {local_rank=}, {world_size=}")
+    except (KeyError, ValueError) as error:
+        raise RanksError(
+            f"the environment variables {', '.join(VARIABLES)} are incomplete or invalid "
+            f"({error}); start with torchrun, which sets them, or unset them to use one process."
+        ) from error
     chosen = _rank_device(device, local_rank)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -161,9 +168,8 @@ def init_distributed(device: str = "auto") -> Iterator[Ranks]:
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=TIMEOUT)
     except RuntimeError as error:
         raise RanksError(
-            f"the {world_size} ranks could not connect at "
-            f"{given['MASTER_ADDR']}:{given['MASTER_PORT']} ({error}); check that the address is "
-            "free and reachable from every machine."
+            f"the {world_size} ranks could not connect at {address} ({error}); check that the "
+            "address is free and reachable from every machine."
         ) from error
     try:
         cpu = chosen.type == "cpu"
@@ -189,26 +195,6 @@ def _warm_up(group: Any) -> None:  # noqa: ANN401 - torch has no type for it
         ]
         for call in calls:
             call.wait()
-
-
-def _numbers(given: dict[str, str]) -> tuple[int, int, int]:
-    """Rank, world size, and rank on this machine."""
-    missing = [name for name in VARIABLES if name not in given]
-    if missing:
-        raise RanksError(
-            f"the environment has {', '.join(given)} but not {', '.join(missing)}; start with "
-            "torchrun, which sets all of them, or unset them to use one process."
-        )
-    try:
-        rank, world_size, local_rank = (int(given[name]) for name in VARIABLES[:3])
-    except ValueError as error:
-        raise RanksError(f"{error}: RANK, WORLD_SIZE and LOCAL_RANK must be integers.") from error
-    if not (0 <= rank < world_size and 0 <= local_rank < world_size):
-        raise RanksError(
-            f"RANK={rank} and LOCAL_RANK={local_rank} must be within 0..{world_size - 1} for "
-            f"WORLD_SIZE={world_size}; start with torchrun, which sets them."
-        )
-    return rank, world_size, local_rank
 
 
 def _rank_device(name: str, local_rank: int) -> torch.device:

@@ -17,9 +17,6 @@ TEMPORARY_SUFFIX = ".tmp"
 LOCK_NAME = ".lock"
 """An empty file that stays in the folder; only the lock on it means anything."""
 
-BLOCK = 1 << 16
-"""Bytes read at a time while searching for the last complete line."""
-
 
 class FileError(VecaError, OSError):
     """A file that is damaged."""
@@ -36,27 +33,22 @@ def write_atomic(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     name, then the folder is synced.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
-        write_file(temporary, pieces)
-        os.replace(temporary, path)  # noqa: PTH105 - one name for every step, so tests can fail it
+        descriptor = os.open(temporary, flags, 0o666)  # the umask applies
+        try:
+            for piece in pieces:
+                rest = memoryview(piece).cast("B")
+                while len(rest):  # the system may write less than it is given
+                    rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)  # noqa: PTH105 - so that tests can make it fail
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync_dir(path.parent)
-
-
-def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a new file and sync its content, but not the folder."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags, 0o666)  # the umask applies
-    try:
-        for piece in pieces:
-            rest = memoryview(piece).cast("B")
-            while len(rest):  # the system may write less than it is given
-                rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:
@@ -82,8 +74,7 @@ def fsync_dir(folder: Path) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes; the lock of a killed process is released.
 
-    Child processes do not inherit the lock, so a data-loading worker that outlives a killed run
-    for a moment does not block the next one. On file systems without locks this does nothing.
+    Child processes do not inherit it. On file systems without locks this does nothing.
     """
     if os.name == "nt":  # no fcntl on Windows
         yield
@@ -108,8 +99,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def dumps_strict(value: Any, name: str) -> str:  # noqa: ANN401 - anything may be refused
     """One line of JSON that reads back as the same value; errors mention `name`.
 
-    Plain `json.dumps` turns tuples into lists and the key 1 into "1", and writes NaN, which other
-    readers reject. What a run is resumed from must not change like that.
+    Plain `json.dumps` turns tuples into lists and the key 1 into "1", and writes NaN.
     """
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
@@ -126,15 +116,15 @@ def dumps_strict(value: Any, name: str) -> str:  # noqa: ANN401 - anything may b
 class JsonlWriter:
     """Appends rows to a JSON lines file; one process writes it and must close it.
 
-    A row is complete once its newline is there: readers skip a last line without one, and the next
-    writer removes it, so a killed writer cannot spoil the file.
+    A last line without a newline is the rest of a killed writer: readers skip it, and the next
+    writer removes it.
     """
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         self.path = path
         self._file = os.open(path, flags, 0o666)  # the umask applies
-        os.ftruncate(self._file, _end_of_complete_lines(path))
+        os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)  # complete lines
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row; if it cannot be written whole, nothing of it stays."""
@@ -177,16 +167,3 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                     "that line to read the others."
                 )
             yield row
-
-
-def _end_of_complete_lines(path: Path) -> int:
-    """Size of a file up to its last newline."""
-    with path.open("rb") as file:
-        start = file.seek(0, os.SEEK_END)
-        while start > 0:
-            end, start = start, max(0, start - BLOCK)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-    return 0

@@ -58,63 +58,33 @@ class Tracker:
     No thread draws it, since data loaders may fork meanwhile.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - made by `progress` alone
-        self, total: int, unit: str, done: int, shown: bool, console: Console, clock: Clock
-    ) -> None:
-        self._bar = Progress(
-            TextColumn(f"{{task.completed:,.0f}} of {{task.total:,.0f}} {unit}"),
-            BarColumn(),
-            TextColumn("{task.fields[speed]}"),
-            console=console,
-            auto_refresh=False,
-            redirect_stdout=False,
-            disable=not shown,
-            get_time=clock,
-            speed_estimate_period=SPEED_SECONDS,
-        )
-        self._task_id = self._bar.add_task("", total=total, completed=done, speed="")
-        self._task = self._bar.tasks[0]
-        self._unit, self._shown, self._console, self._clock = unit, shown, console, clock
-        self._shown_at, self._shown_done = clock(), done
-        if console.is_terminal:
-            self._bar.start()
-
-    @property
-    def done(self) -> int:
-        """Items finished so far."""
-        return int(self._task.completed)
+    def __init__(self, bar: Progress, unit: str, shown: bool) -> None:
+        self._bar, self._task = bar, bar.tasks[0]
+        self._unit, self._shown = unit, shown
+        self._drawn_at, self._drawn = bar.get_time(), self._task.completed
 
     def advance(self, count: int = 1) -> None:
         """Count items, and show them unless something was shown a moment ago."""
-        self._bar.update(self._task_id, advance=count)
-        pause = BAR_SECONDS if self._console.is_terminal else LINE_SECONDS
-        if self._clock() - self._shown_at >= pause:
-            self._show()
+        self._bar.update(self._task.id, advance=count)
+        pause = BAR_SECONDS if self._bar.console.is_terminal else LINE_SECONDS
+        if self._bar.get_time() - self._drawn_at >= pause:
+            self.draw()
 
-    def close(self) -> None:
-        """Show the final count."""
-        if self._shown_done != self.done:
-            self._show()
-        if self._console.is_terminal:  # elsewhere it would print an empty line
-            self._bar.stop()
-
-    def _show(self) -> None:
-        self._shown_at, self._shown_done = self._clock(), self.done
-        if self._console.is_terminal:
-            self._bar.update(self._task_id, speed=self._speed(), refresh=True)
+    def draw(self) -> None:
+        """Show the count, speed and time left, unless that was done for this count."""
+        task = self._task
+        if self._drawn == task.completed:
+            return
+        self._drawn_at, self._drawn = self._bar.get_time(), task.completed
+        text = f"{task.completed:,.0f} of {task.total:,.0f} {self._unit}"
+        if task.speed:
+            text += f", {task.speed:,.1f} {self._unit}/s"
+        if task.speed and task.remaining:
+            text += f", {duration(task.remaining / task.speed)} left"
+        if self._bar.console.is_terminal:
+            self._bar.update(task.id, description=text, refresh=True)
         elif self._shown:
-            total = int(self._task.total or 0)
-            parts = [f"{self.done:,} of {total:,} {self._unit}", self._speed()]
-            line = ", ".join(part for part in parts if part)
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def _speed(self) -> str:
-        """Such as '85.3 images/s, 3 min 42 s left'; empty before it is known."""
-        speed, left = self._task.speed, self._task.remaining
-        if not speed:
-            return ""
-        text = f"{speed:,.1f} {self._unit}/s"
-        return f"{text}, {duration(left / speed)} left" if left else text
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -128,11 +98,26 @@ def progress(  # noqa: PLR0913 - the last two are for tests
     clock: Clock = time.monotonic,
 ) -> Iterator[Tracker]:
     """Show the progress of work of which `done` items were finished before."""
-    tracker = Tracker(total, unit, done, shown, console, clock)
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        auto_refresh=False,
+        redirect_stdout=False,
+        disable=not shown,
+        get_time=clock,
+        speed_estimate_period=SPEED_SECONDS,
+    )
+    bar.add_task(f"{done:,} of {total:,} {unit}", total=total, completed=done)
+    tracker = Tracker(bar, unit, shown)
+    if console.is_terminal:
+        bar.start()
     try:
         yield tracker
     finally:
-        tracker.close()
+        tracker.draw()
+        if console.is_terminal:  # elsewhere it would print an empty line
+            bar.stop()
 
 
 def duration(seconds: float) -> str:

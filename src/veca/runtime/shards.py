@@ -73,8 +73,6 @@ class ShardStore:
             lazy: compare a chunk with its hash when it is first opened instead of in `fill`, which
                 then checks headers alone; for stores of which a run may read only a part.
         """
-        if count < 1 or chunk_size < 1:
-            raise ValueError(f"count={count} and chunk_size={chunk_size} must be 1 or more.")
         dumps_strict(dict(facts), "facts")
         self.facts = {"facts": dict(facts), "count": count, "chunk_size": chunk_size}
         text = json.dumps(self.facts, sort_keys=True)
@@ -100,27 +98,10 @@ class ShardStore:
         """The file of a chunk."""
         return self.folder / f"chunk-{chunk:05}.safetensors"
 
-    def missing(self, *, verify: bool = False) -> list[int]:
-        """Chunks to compute: those without a file, and damaged ones, with a warning."""
-        found = []
-        for chunk in range(self.num_chunks):
-            if problem := self.problem(chunk, verify=verify):
-                found.append(chunk)
-                self.warn(chunk, problem)
-        return found
-
-    def verify(self) -> list[int]:
-        """Compare every chunk with its hash, whether that was done in this run or not."""
-        self._verified.clear()
-        return self.missing(verify=True)
-
-    def problem(self, chunk: int, *, verify: bool = False) -> str | None:
-        """Why a chunk cannot be used; None if it can.
-
-        Its hash is compared once per run, and in a lazy store only for `verify`.
-        """
+    def problem(self, chunk: int) -> str | None:
+        """Why a chunk cannot be used; None if it can. A lazy store looks at its header alone."""
         try:
-            self._open(chunk, verify=verify or not self.lazy).close()
+            self._open(chunk, verify=not self.lazy).close()
         except OSError as error:
             return _reason(error)
         return None
@@ -153,11 +134,9 @@ class ShardStore:
 
     def rows(self, name: str, items: NDArray[np.int64]) -> Tensor:
         """The rows of a tensor for some items, in their order; each chunk is opened once."""
-        if len(items) and not 0 <= items.min() <= items.max() < self.count:
-            raise ValueError(f"items {items.min()} to {items.max()} are not in 0..{self.count - 1}")
         with self.open(0) as file:
-            like = file.read(name, [])
-        out = like.new_empty((len(items), *like.shape[1:]))
+            spec = file.specs[name]
+        out = torch.empty((len(items), *spec.shape[1:]), dtype=spec.dtype)
         chunks, rows = np.divmod(items, self.chunk_size)
         for chunk in np.unique(chunks).tolist():
             places = np.flatnonzero(chunks == chunk)
@@ -181,11 +160,6 @@ class ShardStore:
                 )
         if not self.lazy:
             self._verified.update(range(self.num_chunks))
-
-    def warn(self, chunk: int, problem: str) -> None:
-        """Log why a chunk that exists is computed again."""
-        if self.path(chunk).exists():
-            logger.warning("%s is computed again: %s.", self.path(chunk), problem)
 
     def _open(self, chunk: int, verify: bool = True) -> TensorFile:
         """An open chunk that belongs here, compared with its hash if that was not done yet."""
@@ -231,10 +205,7 @@ def fill(
         ShardError: another run is filling a store, something cannot be written, or another rank
             failed; an error of `compute` itself is raised as it is.
     """
-    if len({(store.count, store.chunk_size) for store in stores}) != 1:
-        raise ValueError("stores that are filled together need equal count and chunk_size.")
-    suspects = torch.ones((len(stores), stores[0].num_chunks), dtype=torch.int32)
-    lacking = find_missing(stores, suspects, ranks, stop)
+    lacking = find_missing(stores, ranks, stop)
     if lacking.any():
         filled = [stores[at] for at in lacking.any(1).nonzero().flatten().tolist()]
         with ExitStack() as locks:
@@ -242,9 +213,11 @@ def fill(
                 if ranks.is_main:
                     _begin(filled, locks)
             # Another run may have been here between the look and the lock.
-            lacking = find_missing(stores, lacking, ranks, stop)
-            if ranks.is_main:
-                _warn(stores, lacking)
+            lacking = find_missing(stores, ranks, stop, lacking)
+            for at, chunk in lacking.nonzero().tolist():
+                path = stores[at].path(chunk)
+                if ranks.is_main and path.exists():
+                    logger.warning("%s is computed again: %s.", path, stores[at].problem(chunk))
             _compute_missing(stores, lacking, compute, ranks, stop)
             ranks.barrier()  # before the lock is released
     for store in stores:
@@ -253,11 +226,13 @@ def fill(
 
 def find_missing(
     stores: Sequence[ShardStore],
-    suspects: Int32[Tensor, "stores chunks"],
     ranks: Ranks,
     stop: Callable[[], bool],
+    suspects: Int32[Tensor, "stores chunks"] | None = None,
 ) -> Int32[Tensor, "stores chunks"]:
-    """Which of the suspected chunks are missing or damaged; each rank looks at its share."""
+    """Which chunks (of the suspects) are missing or damaged; each rank looks at its share."""
+    if suspects is None:
+        suspects = torch.ones((len(stores), stores[0].num_chunks), dtype=torch.int32)
     found = torch.zeros_like(suspects)
     with all_or_none(ranks):
         for at, chunk in suspects.nonzero()[ranks.rank :: ranks.world_size].tolist():
@@ -309,18 +284,9 @@ def _compute_missing(
                 if stop():
                     raise StoppedError
                 if turn < len(mine):
-                    found = next(results, None)
-                    if found is None:
-                        raise ShardError(
-                            "compute ended before its last task; yield one result each."
-                        )
+                    found = next(results)
                     for at in mine[turn].stores:
                         stores[at].write(mine[turn].chunk, found[at])
-
-
-def _warn(stores: Sequence[ShardStore], lacking: Int32[Tensor, "stores chunks"]) -> None:
-    for at, chunk in lacking.nonzero().tolist():
-        stores[at].warn(chunk, stores[at].problem(chunk) or "")
 
 
 def _begin(stores: Sequence[ShardStore], locks: ExitStack) -> None:

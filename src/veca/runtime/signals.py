@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C as a flag that a run checks where it is safe to stop."""
+"""SIGTERM and Ctrl-C as a flag that a run checks where it is safe to stop.
+
+An exception could be raised anywhere, also where Python ignores it, such as in a destructor.
+"""
 
 import os
 import signal
@@ -16,7 +19,7 @@ ECHO_SECONDS = 1.0
 """A signal that follows another within this time is the same request: Slurm and systemd signal
 every process of a job, and torchrun, one of them, forwards it to the others."""
 
-MESSAGE = b"\nStopping after this step; a second signal exits at once without saving.\n"
+MESSAGE = b"\nStopping; a second signal exits at once without saving.\n"
 
 
 @dataclass
@@ -26,7 +29,6 @@ class StopFlag:
     signal: int | None = None
     """The first signal received."""
 
-    @property
     def requested(self) -> bool:
         """Whether a signal has arrived."""
         return self.signal is not None

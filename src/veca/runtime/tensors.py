@@ -3,9 +3,8 @@
 The header's metadata holds `"format": "pt"`, our own metadata as JSON under `veca`, and two hashes:
 `data_sha256` over the bytes of the tensors, and `sha256` over the header, in which its own 64
 digits count as zeros. So the header is checked whenever a file is opened, which costs next to
-nothing, and a changed, cut or exchanged byte anywhere in the file is detected by a full
-verification. Equal tensors and metadata give equal files, byte for byte, and `sha256` identifies
-them.
+nothing, and a full verification detects any changed byte. Equal tensors and metadata give equal
+files, and `sha256` identifies them.
 
 The safetensors library would write from a second copy of all tensors, order metadata at random and
 not fsync; so the layout is written here.
@@ -17,16 +16,14 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from veca.runtime import VecaError
@@ -55,17 +52,14 @@ ALIGNMENT = 8
 METADATA = "__metadata__"
 """The entry of the header that is no tensor."""
 
-Tensors = Mapping[str, Tensor] | Mapping[str, NDArray[Any]]
-Rows = Sequence[int] | NDArray[np.int64]
-
 METADATA_KEY = "veca"
 """The entry of the header's metadata that holds ours."""
 
+Tensors = Mapping[str, Tensor] | Mapping[str, NDArray[Any]]
+Rows = Sequence[int] | NDArray[np.int64]
+
 MAX_HEADER_BYTES = 100_000_000
 """As in the safetensors library."""
-
-READ_BYTES = 1 << 20
-"""Bytes that are hashed at a time."""
 
 _NO_DIGEST = "0" * 64
 _DIGEST_FIELD = re.compile(rb'\{"__metadata__":\{"format":"pt","sha256":"([0-9a-f]{64})"')
@@ -98,33 +92,33 @@ def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any] | Non
     Returns:
         The SHA-256 that identifies tensors and metadata.
     """
-    pieces, digest = _file_pieces(tensors, metadata or {})
+    metadata = dict(metadata or {})
+    dumps_strict(metadata, "metadata")  # refuses what JSON would change
+    ordered: dict[str, Any] = {name: tensors[name] for name in sorted(tensors)}
+    about = {
+        "format": "pt",  # transformers refuses files without it
+        "sha256": _NO_DIGEST,
+        "data_sha256": _sha256(islice(tensor_pieces(ordered), 2, None)),
+        METADATA_KEY: json.dumps(metadata, sort_keys=True, separators=(",", ":")),
+    }
+    pieces = tensor_pieces(ordered, about)
+    prefix, header = bytes(next(pieces)), bytes(next(pieces))
+    digest = _sha256([prefix, header])
+    header = header.replace(_NO_DIGEST.encode(), digest.encode(), 1)
     try:
         make_folder(path.parent)
-        write_atomic(path, pieces)
+        write_atomic(path, chain([prefix, header], pieces))
     except OSError as error:
         error.filename = error.filename or str(path)  # a full disk does not name its file
         raise
     return digest
 
 
-def load_tensors(path: Path, *, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read all tensors, in memory of their own, and the metadata.
-
-    Args:
-        path: a file written by `save_tensors`.
-        verify: whether the tensors are compared with their hash; the header always is.
-    """
-    digest = hashlib.sha256()
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read and verify all tensors of a file of `save_tensors`, and its metadata."""
     with TensorFile(path) as file:
-        tensors = {}
-        for name in file.specs:  # in the order of the file, so that one pass reads and hashes
-            tensors[name] = file.read(name)
-            if verify:
-                digest.update(bytes_of(tensors[name]))
-        if verify:
-            file.check_data(digest.hexdigest())
-        return dict(sorted(tensors.items())), file.metadata
+        file.verify()
+        return {name: file.read(name) for name in sorted(file.specs)}, file.metadata
 
 
 def open_tensors(path: Path) -> "TensorFile":
@@ -132,10 +126,12 @@ def open_tensors(path: Path) -> "TensorFile":
     return TensorFile(path)
 
 
-def verify(path: Path) -> None:
-    """Compare a whole file with its hashes; raises DamagedFileError."""
-    with TensorFile(path) as file:
-        file.verify()
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of any safetensors file, copied into memory; no hash is checked.
+
+    A file that is not whole raises the library's own SafetensorError.
+    """
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
 def remove_temporary_files(folder: Path) -> None:
@@ -144,19 +140,13 @@ def remove_temporary_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Type, shape and place of a tensor in a file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     start: int
     """First byte, counted from the first tensor."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class TensorFile:
@@ -168,7 +158,7 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("rb", buffering=0)
+        self._file = path.open("rb")
         try:
             self._read_header()
         except BaseException:
@@ -185,69 +175,40 @@ class TensorFile:
     def __enter__(self) -> "TensorFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def read(self, name: str, rows: Rows | None = None) -> Tensor:
-        """A tensor, or some of its rows (entries of the first axis), in memory of its own."""
-        if name not in self.specs:
-            raise ValueError(
-                f"{self.path} has no tensor {name!r}; it has {', '.join(sorted(self.specs))}."
-            )
+    def read(self, name: str) -> Tensor:
+        """A tensor, in memory of its own."""
         spec = self.specs[name]
-        if rows is None:
-            return self._read(spec, spec.start, spec.shape)
-        out = torch.empty((len(rows), *spec.shape[1:]), dtype=spec.dtype)
-        self.read_into(out, name, rows, range(len(rows)))
+        out = torch.empty(spec.shape, dtype=spec.dtype)
+        self._fill(bytes_of(out), spec.start)
         return out
 
     def read_into(self, out: Tensor, name: str, rows: Rows, places: Rows) -> None:
         """Read rows into places (entries of the first axis) of a contiguous tensor on the CPU."""
         spec = self.specs[name]
-        count, size = spec.shape[0], math.prod(spec.shape[1:]) * spec.dtype.itemsize
+        size = math.prod(spec.shape[1:]) * spec.dtype.itemsize
         buffer = bytes_of(out)
         for row, place in zip(rows, places, strict=True):
-            if not 0 <= row < count:
-                raise ValueError(f"row {row} of {name!r} does not exist; use 0 to {count - 1}.")
             target = buffer[int(place) * size : (int(place) + 1) * size]
             self._fill(target, spec.start + int(row) * size)
 
     def verify(self) -> None:
         """Compare the tensors with their hash; raises DamagedFileError."""
-        digest, buffer = hashlib.sha256(), memoryview(bytearray(READ_BYTES))
-        for start in range(0, self._data_bytes, READ_BYTES):
-            piece = buffer[: min(READ_BYTES, self._data_bytes - start)]
-            self._fill(piece, start)
-            digest.update(piece)
-        self.check_data(digest.hexdigest())
-
-    def check_data(self, digest: str) -> None:
-        """Compare the hash of the tensors as read, in the order of the file, with the header's."""
-        if digest != self._data_sha256:
+        self._file.seek(self._data_start)
+        if hashlib.file_digest(self._file, "sha256").hexdigest() != self._data_sha256:
             raise self._damaged("its tensors do not match their SHA-256")
 
-    def _read(self, spec: TensorSpec, start: int, shape: Sequence[int]) -> Tensor:
-        out = torch.empty(tuple(shape), dtype=spec.dtype)
-        self._fill(bytes_of(out), start)
-        return out
-
     def _fill(self, buffer: memoryview, start: int) -> None:
-        """Read bytes of the tensors until the buffer is full."""
+        """Read bytes of the tensors."""
         self._file.seek(self._data_start + start)
-        while len(buffer):  # the system may give less than it was asked for
-            count = self._file.readinto(buffer)
-            if not count:
-                raise self._damaged("it was cut short")
-            buffer = buffer[count:]
+        if self._file.readinto(buffer) < len(buffer):
+            raise self._damaged("it was cut short")
 
     def _read_header(self) -> None:
         """Check the header, and only then believe what it says."""
@@ -262,58 +223,23 @@ class TensorFile:
             raise self._damaged("its header has no SHA-256")
         self.sha256 = found[1].decode()
         blank = header[: found.start(1)] + _NO_DIGEST.encode() + header[found.end(1) :]
-        if hashlib.sha256(prefix + blank).hexdigest() != self.sha256:
+        if _sha256([prefix, blank]) != self.sha256:
             raise self._damaged("its header does not match its SHA-256")
-        try:
-            self._parse(json.loads(header))
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise self._damaged(f"its header cannot be used: {error}") from error
-        self._data_start = 8 + length
-        if size != self._data_start + self._data_bytes:
-            raise self._damaged(
-                f"it has {size:,} bytes instead of {self._data_start + self._data_bytes:,}"
-            )
-
-    def _parse(self, header: dict[str, Any]) -> None:
-        """Read names, types and places; they must follow each other without gaps."""
-        about = header.pop(METADATA)
+        entries = json.loads(header)
+        about = entries.pop(METADATA)
         self.metadata = json.loads(about[METADATA_KEY])
         self._data_sha256 = about["data_sha256"]
-        self.specs, end = {}, 0
-        for name, entry in header.items():
-            spec = TensorSpec(DTYPES[entry["dtype"]], tuple(entry["shape"]), end)
-            end += spec.nbytes
-            if min(spec.shape, default=0) < 0 or entry["data_offsets"] != [spec.start, end]:
-                raise ValueError(f"the tensor {name!r} is not where it should be")
-            self.specs[name] = spec
-        self._data_bytes = end
+        self.specs = {
+            name: TensorSpec(DTYPES[one["dtype"]], tuple(one["shape"]), one["data_offsets"][0])
+            for name, one in entries.items()
+        }
+        self._data_start = 8 + length
+        end = max((one["data_offsets"][1] for one in entries.values()), default=0)
+        if size != self._data_start + end:
+            raise self._damaged(f"it has {size:,} bytes instead of {self._data_start + end:,}")
 
     def _damaged(self, reason: str) -> DamagedFileError:
         return DamagedFileError(self.path, reason)
-
-
-def _file_pieces(
-    tensors: Tensors, metadata: Mapping[str, Any]
-) -> tuple[Iterator[bytes | memoryview], str]:
-    """The file piece by piece, and its SHA-256."""
-    dumps_strict(dict(metadata), "metadata")  # refuses what JSON would change
-    ordered: dict[str, Any] = {name: tensors[name] for name in sorted(tensors)}
-    about = {
-        "format": "pt",  # transformers refuses files without it
-        "sha256": _NO_DIGEST,
-        "data_sha256": _sha256(islice(tensor_pieces(ordered), 2, None)),
-        METADATA_KEY: json.dumps(metadata, sort_keys=True, separators=(",", ":")),
-    }
-    pieces = tensor_pieces(ordered, about)
-    prefix, header = bytes(next(pieces)), bytes(next(pieces))
-    digest = _sha256([prefix, header])
-
-    def written() -> Iterator[bytes | memoryview]:
-        yield prefix
-        yield header.replace(_NO_DIGEST.encode(), digest.encode(), 1)
-        yield from pieces
-
-    return written(), digest
 
 
 def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
@@ -345,10 +271,9 @@ def tensor_pieces(
     end = 0
     for name in order:
         tensor = tensors[name]
-        code, start = _code(name, tensor), end
-        end += tensor.nbytes
+        start, end = end, end + tensor.nbytes
         header[name] = {
-            "dtype": code,
+            "dtype": _CODES[type_name(tensor.dtype)],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -366,27 +291,3 @@ def bytes_of(tensor: Tensor | NDArray[Any]) -> memoryview:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         return flat.view(torch.uint8).numpy().data
     return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of any safetensors file, copied into memory; no hash is checked.
-
-    A file that is not whole raises the library's own SafetensorError.
-    """
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-
-
-def _code(name: str, tensor: Tensor | NDArray[Any]) -> str:
-    """The type of a tensor by its name in the file."""
-    if name == METADATA:
-        raise ValueError(f"a tensor cannot be called {METADATA!r} in a file; give it another name.")
-    kind = type_name(tensor.dtype)
-    if isinstance(tensor, Tensor) and (tensor.is_meta or tensor.layout != torch.strided):
-        kind = f"{kind} without memory" if tensor.is_meta else f"sparse {kind}"
-    if kind not in _CODES:
-        raise ValueError(
-            f"the tensor {name!r} is {kind}, which a file cannot hold; allowed are dense tensors "
-            f"of {', '.join(_CODES)}: convert it first."
-        )
-    return _CODES[kind]

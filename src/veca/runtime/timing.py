@@ -1,16 +1,20 @@
-"""Time functions in turns, with quartiles."""
+"""Time functions in turns, with quartiles.
+
+All cases run once per round, in random order, so that their ratios hold where the machine slows
+down.
+"""
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 Clock = Callable[[], float]
-"""Seconds that only ever rise."""
+"""Monotonic seconds."""
 
 Tell = Callable[[str], None]
 """Takes a line on how far a long run is."""
@@ -26,34 +30,28 @@ OUT_OF_MEMORY = "out of memory"
 class Effort:
     """How long to measure."""
 
-    warmups: int = 1
-    """Calls of each case before the first round."""
-
     rounds: int = 7
-    """Rounds at least."""
+    """Minimum number of rounds."""
 
     seconds: float = 2.0
-    """Time that each case is measured for at least."""
+    """Minimum time that each case is measured for."""
 
     most_seconds: float = 120.0
-    """No round begins for a case once it has taken this long, warm-ups included."""
+    """No round begins for a case once it has taken this long, its warm-up included."""
 
     def __post_init__(self) -> None:
-        """Refuse what measures nothing."""
-        if self.rounds < 1 or self.warmups < 0:
-            raise ValueError(
-                f"rounds={self.rounds} and warmups={self.warmups} measure nothing; use at least 1 "
-                "round and no fewer than 0 warm-ups."
-            )
+        """Validate the flags of `veca bench`."""
+        if self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds} is invalid; use at least 1 round.")
         if not self.seconds <= self.most_seconds or self.most_seconds <= 0:
             raise ValueError(
-                f"at least {self.seconds} and at most {self.most_seconds} seconds for a case do "
-                "not go together; give a larger most."
+                f"at least {self.seconds} and at most {self.most_seconds} seconds per case "
+                "contradict each other; raise the maximum."
             )
 
 
 class Quartiles(NamedTuple):
-    """The middle of some numbers, and the range of their middle half."""
+    """The median of some numbers, and the range of their middle half."""
 
     low: float
     median: float
@@ -61,13 +59,13 @@ class Quartiles(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """What the rounds of one case took."""
+    """The measured times of one case."""
 
     samples: tuple[float, ...]
     """Milliseconds; the i-th sample of every case is of the i-th round. None if memory ran out."""
 
     note: str = ""
-    """What was not measured as asked for."""
+    """What could not be measured as requested."""
 
     @property
     def milliseconds(self) -> Quartiles:
@@ -83,24 +81,81 @@ def measure(
     clock: Clock = time.perf_counter,
     tell: Tell = lambda _: None,
 ) -> dict[str, Timing]:
-    """Time all cases in turns; a call must end only when its result is there."""
-    stopwatch = _Stopwatch(cases, effort, clock, tell)
+    """Time all cases in turns; a call must return only when its result is there."""
+    found = {name: _Case(run) for name, run in cases.items()}
+    told = clock()
+
+    def call(name: str) -> list[float]:
+        nonlocal told
+        taken = found[name].call(clock)
+        if clock() - told >= SILENCE:
+            told = clock()
+            done = len(found[name].samples)
+            tell(f"round {done}, {name} took {found[name].spent:.0f} s so far")
+        return taken
+
     with torch.inference_mode():
-        for name in cases:
-            stopwatch.warm_up(name)
+        for name, case in found.items():
+            taken = call(name)  # a warm-up
+            if not case.note and case.spent >= effort.most_seconds:
+                case.samples = taken
+                case.note = f"one call without a warm-up, which took {case.spent:.0f} s"
         order = random.Random(seed)
-        while names := stopwatch.unfinished():
+        while names := _unfinished(found, effort):
             order.shuffle(names)
             for name in names:
-                stopwatch.run(name)
-    return {name: stopwatch.timing(name) for name in cases}
+                found[name].samples += call(name)
+    return {name: case.timing(effort) for name, case in found.items()}
+
+
+@dataclass
+class _Case:
+    """A function, and its measurements so far."""
+
+    run: Callable[[], object]
+    samples: list[float] = field(default_factory=list)
+    spent: float = 0.0
+    note: str = ""
+
+    def call(self, clock: Clock) -> list[float]:
+        """The milliseconds of one call; none if memory ran out."""
+        start = clock()
+        try:
+            self.run()
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            self.note = OUT_OF_MEMORY
+        taken = clock() - start
+        self.spent += taken
+        return [] if self.note else [1000 * taken]
+
+    def timing(self, effort: Effort) -> Timing:
+        """The samples, with a note if some are missing."""
+        note = self.note
+        if not note and len(self.samples) < effort.rounds:
+            note = f"{len(self.samples)} of {effort.rounds} rounds, {self.spent:.0f} s"
+        return Timing(tuple(self.samples), note)
+
+
+def _unfinished(cases: Mapping[str, _Case], effort: Effort) -> list[str]:
+    """The cases of the next round: all that have time left, if one of them needs it."""
+    going = {
+        name: case.samples
+        for name, case in cases.items()
+        if not case.note and case.spent < effort.most_seconds
+    }
+    needed = any(
+        len(samples) < effort.rounds or sum(samples) < 1000 * effort.seconds
+        for samples in going.values()
+    )
+    return list(going) if needed else []
 
 
 def quartiles(numbers: Sequence[float]) -> Quartiles:
     """Quartiles that are numbers of the list or lie between two of them."""
-    if len(numbers) == 1:
-        return Quartiles(numbers[0], numbers[0], numbers[0])
-    return Quartiles(*statistics.quantiles(numbers, n=4, method="inclusive"))
+    low, median, high = np.percentile(numbers, (25, 50, 75)).tolist()
+    return Quartiles(low, median, high)
 
 
 def speedup(timing: Timing, rival: Timing) -> Quartiles:
@@ -114,84 +169,3 @@ def ran_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-class _Stopwatch:
-    """Runs cases and keeps what they took."""
-
-    def __init__(
-        self,
-        cases: Mapping[str, Callable[[], object]],
-        effort: Effort,
-        clock: Clock,
-        tell: Tell,
-    ) -> None:
-        self.cases, self.effort, self.clock, self.tell = cases, effort, clock, tell
-        self.told = clock()
-        self.spent = dict.fromkeys(cases, 0.0)
-        self.samples: dict[str, list[float]] = {name: [] for name in cases}
-        self.cold: set[str] = set()
-        self.failed: set[str] = set()
-
-    def run(self, name: str) -> None:
-        """Take one sample."""
-        taken = self._call(name)
-        if name not in self.failed:
-            self.samples[name].append(1000 * taken)
-
-    def warm_up(self, name: str) -> None:
-        """Call a case as often as asked for; a first call that uses up the time is its sample."""
-        for _ in range(self.effort.warmups):
-            taken = self._call(name)
-            if name in self.failed:
-                return
-            if self.spent[name] >= self.effort.most_seconds:
-                self.samples[name].append(1000 * taken)
-                self.cold.add(name)
-                return
-
-    def unfinished(self) -> list[str]:
-        """Who takes part in the next round: all that have time left, if one of them needs it."""
-        most, failed = self.effort.most_seconds, self.failed
-        names = [name for name in self.cases if self.spent[name] < most and name not in failed]
-        return names if any(self._needs_more(name) for name in names) else []
-
-    def _needs_more(self, name: str) -> bool:
-        """Whether a case was not yet measured as long as asked for."""
-        samples = self.samples[name]
-        return len(samples) < self.effort.rounds or sum(samples) < 1000 * self.effort.seconds
-
-    def timing(self, name: str) -> Timing:
-        """The samples of a case, with a word on what is missing."""
-        samples = tuple(self.samples[name])
-        if name in self.failed:
-            note = OUT_OF_MEMORY
-        elif name in self.cold:
-            note = f"one call without a warm-up, which took {self.spent[name]:.0f} s"
-        elif len(samples) < self.effort.rounds:
-            note = f"{len(samples)} of {self.effort.rounds} rounds, {self.spent[name]:.0f} s"
-        else:
-            note = ""
-        return Timing(samples, note)
-
-    def _call(self, name: str) -> float:
-        """Seconds of one call."""
-        start = self.clock()
-        try:
-            self.cases[name]()
-        except (MemoryError, RuntimeError) as error:
-            if not ran_out_of_memory(error):
-                raise
-            self.failed.add(name)
-        taken = self.clock() - start
-        self.spent[name] += taken
-        self._tell(name, start + taken)
-        return taken
-
-    def _tell(self, name: str, now: float) -> None:
-        """Say how far the run is, if nothing was said for long."""
-        if now - self.told >= SILENCE:
-            self.told = now
-            done = len(self.samples[name])
-            step = f"round {done + 1}" if done else "warm-up or first round"
-            self.tell(f"{step}, {name} took {self.spent[name]:.0f} s so far")
