@@ -3,7 +3,6 @@
 import importlib
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import veca.embed
 from tests.embed.written import SOURCE, WIDTH, made_up_rows, meta, written
@@ -148,64 +145,6 @@ def test_paths_are_stored_relative_to_the_source_folder(
     assert found[1] == 0
 
 
-Damage = Callable[[bytes, int, int], bytes]
-
-DAMAGES: dict[str, Damage] = {
-    "flip a bit": lambda data, at, size: _put(data, at, bytes([data[at] ^ (1 << size % 8)])),
-    "cut": lambda data, at, size: data[:at],
-    "remove": lambda data, at, size: data[:at] + data[at + size :],
-    "append": lambda data, at, size: data + data[at : at + size],
-    "zeros": lambda data, at, size: _put(data, at, bytes(size)),
-    "swap": lambda data, at, size: data[at : at + size] + data[:at] + data[at + size :],
-    "letters": lambda data, at, size: data.replace(b"fp32", b"bf16"),
-    "budget": lambda data, at, size: data.replace(b'"budget": 4', b'"budget": 3'),
-    "other rows": lambda data, at, size: data.replace(b"2.jpg", b"7.jpg"),
-}
-
-
-def _put(data: bytes, at: int, new: bytes) -> bytes:
-    return (data[:at] + new + data[at + len(new) :])[: len(data)]
-
-
-@settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    name=st.sampled_from(
-        ["shard-00000.parquet", "shard-00001.parquet", "_patches-00001.safetensors"]
-    ),
-    damage=st.sampled_from(sorted(DAMAGES)),
-    place=st.floats(0, 1, exclude_max=True),
-    size=st.integers(1, 200),
-)
-def test_no_damage_is_silent_and_none_is_a_traceback(
-    name: str, damage: str, place: float, size: int, collection: Collection
-) -> None:
-    path = collection.folder / name
-    whole = path.read_bytes()
-    data = DAMAGES[damage](whole, int(place * len(whole)), size)
-    path.write_bytes(data)
-    try:
-        if data == whole:
-            read_all(collection.folder)
-            return
-        with pytest.raises(CollectionError, match="is damaged"):
-            read_all(collection.folder)
-        writer = CollectionWriter(collection.folder, meta())
-        assert len(writer.damaged) == 1
-        assert len(writer.shards) == 1
-    finally:
-        path.write_bytes(whole)
-
-
-def read_all(folder: Path) -> None:
-    """Read everything that a collection has."""
-    collection = Collection.open(folder)
-    collection.features()
-    for path in collection.paths:
-        collection.patch_map(path)
-
-
 def test_exchanged_and_copied_files_are_damage(collection: Collection) -> None:
     first, second = (shard.path for shard in collection.shards)
     shutil.copy(first, second)
@@ -213,12 +152,12 @@ def test_exchanged_and_copied_files_are_damage(collection: Collection) -> None:
         Collection.open(collection.folder)
     maps = [shard.patches_path for shard in collection.shards]
     shutil.copy(*maps)
-    assert CollectionWriter(collection.folder, meta()).damaged
+    assert CollectionWriter(collection.folder, meta()).damaged()
     written(collection.folder.parent / "other", [made_up_rows(5)])
     shutil.copy(collection.folder.parent / "other" / maps[0].name, maps[0])
     writer = CollectionWriter(collection.folder, meta())
     assert not writer.shards
-    assert any("belongs to another shard" in problem for problem in writer.damaged)
+    assert any("belongs to another shard" in problem for problem in writer.damaged())
 
 
 def test_metadata_written_by_another_tool_is_not_trusted(collection: Collection) -> None:

@@ -54,9 +54,15 @@ def written(
     """A collection with these shards."""
     folder.mkdir(exist_ok=True)
     writer = CollectionWriter(folder, about or meta())
+    dtype = writer.meta.settings["dtype"]
     for number, rows in zip(writer.plan(len(shards)), shards, strict=True):
-        writer.write(number, SOURCE, rows)
+        typed = [row._replace(feature=_as_type(row.feature, dtype)) for row in rows]
+        writer.write(number, SOURCE, typed)
     return Collection.open(folder)
+
+
+def _as_type(feature: np.ndarray | None, dtype: str) -> np.ndarray | None:
+    return None if feature is None else feature.astype(dtype)
 
 
 def with_features(features: np.ndarray, shard: int = 0) -> list[ImageRow]:

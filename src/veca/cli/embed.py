@@ -6,18 +6,18 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from signal import SIGINT
 from typing import Annotated
 
 import tyro
 
 from veca.cli.flags import command_line
-from veca.data.transforms import Fit
 from veca.embed.collection import Collection
 from veca.embed.contact_sheet import contact_sheet, write_sheet
-from veca.embed.embed import EmbedConfig, EmbedSummary, StoredType, embed_images
-from veca.embed.search import Match, nearest, query_vector
-from veca.runtime.device import Precision
+from veca.embed.embed import EmbedConfig, EmbedSummary, embed_images
+from veca.embed.search import nearest, query_vector
 from veca.runtime.logging import duration
+from veca.runtime.signals import exit_code, stop_requests
 
 EMBED = """Store the features of many images as Parquet files, one row per image.
 
@@ -40,20 +40,19 @@ Paths = Annotated[
     tyro.conf.Positional,
     tyro.conf.arg(metavar="PATHS...", help_behavior_hint="(one or more)"),
 ]
-Budget = Annotated[
-    int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 16, or all if fewer)")
-]
-Share = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: all)")]
 
 
 def embed(words: Sequence[str]) -> None:
     """Run `veca embed` with these arguments."""
-    job = tyro.cli(_embed_job, prog="veca embed", description=EMBED, args=words)
-    try:
-        summary = job(command=command_line("embed", words), show_progress=True)
-    except KeyboardInterrupt:
-        print("Finished shards are kept; repeat the command to continue.", file=sys.stderr)
-        raise
+    with stop_requests() as flag:
+        job = tyro.cli(_embed_job, prog="veca embed", description=EMBED, args=words)
+        try:
+            summary = job(
+                command=command_line("embed", words), show_progress=True, stop=flag.requested
+            )
+        except KeyboardInterrupt as stopped:
+            print("Finished shards are kept; repeat the command to continue.", file=sys.stderr)
+            raise SystemExit(exit_code(flag.signal or SIGINT)) from stopped
     print("\n".join(_summary_lines(summary)))
 
 
@@ -63,13 +62,7 @@ def _embed_job(  # noqa: PLR0913 - the flags of the command
     *,
     model: Annotated[str, tyro.conf.arg(metavar="M")],
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-    budget: Budget = None,
-    patches: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-    ffn: Share = None,
-    size: int = EmbedConfig.size,
-    fit: Fit = EmbedConfig.fit,
-    precision: Precision = EmbedConfig.precision,
-    dtype: StoredType = EmbedConfig.dtype,
+    config: Annotated[EmbedConfig, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff],
     batch: int = 16,
     workers: int = 2,
     device: str = "auto",
@@ -80,56 +73,32 @@ def _embed_job(  # noqa: PLR0913 - the flags of the command
         paths: images, folders, .tar files, .txt or .lst lists, patterns in quotes
         model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
         out: folder of the collection, new or to be continued
-        budget: number of cores
-        patches: store patch maps as well
-        ffn: share of the hidden units, for models with nested feed-forward layers
-        size: short side of a prepared image in pixels; with --fit pad the long side
-        fit: how sides become multiples of the patch size
-        precision: what the model computes in; auto is the precision of an existing collection,
-            otherwise bf16 where the device computes it natively, else fp32
-        dtype: type of the stored features
+        config: what to compute and store
         batch: images of equal size that go through the model together, at most
         workers: processes that decode images; 0 decodes in the main process
         device: auto, cpu, cuda, cuda:1
     """
-    config = EmbedConfig(
-        budget=budget,
-        ffn=ffn,
-        size=size,
-        fit=fit,
-        precision=precision,
-        dtype=dtype,
-        patches=patches,
-    )
     return partial(
-        embed_images,
-        paths,
-        model,
-        out,
-        config,
-        num_workers=workers,
-        batch_size=batch,
-        device=device,
-    )
+        embed_images, paths, model, out, config,
+        num_workers=workers, batch_size=batch, device=device,
+    )  # fmt: skip
 
 
 def _summary_lines(summary: EmbedSummary) -> list[str]:
     """What a run did, in sentences."""
-    settings = summary.meta.settings
+    meta = summary.meta
     stored = (
-        f"{summary.folder} has {summary.images:,} features of {summary.meta.width} channels "
-        f"({settings['dtype']}, computed in {settings['precision']})"
+        f"{summary.folder} has {summary.images:,} features of {meta.backbone['width']} channels "
+        f"({meta.settings['dtype']}, computed in {meta.settings['precision']})"
     )
-    done = summary.embedded + summary.failed
-    if done:
+    lines = [f"Nothing to do: {stored}."]
+    if done := summary.embedded + summary.failed:
         rate = done / max(summary.seconds, 1e-9)
         changed = f" ({summary.changed:,} changed files again)" if summary.changed else ""
         lines = [
             f"Embedded {summary.embedded:,} images{changed} in {duration(summary.seconds)}, "
             f"{rate:,.1f} images/s; {stored}."
         ]
-    else:
-        lines = [f"Nothing to do: {stored}."]
     if summary.unreadable:
         lines.append(
             f"{summary.unreadable:,} images could not be read ({summary.failed:,} in this run); "
@@ -175,7 +144,19 @@ def _search(  # noqa: PLR0913 - the flags of the command
     matches = nearest(collection, query.feature, top)
     write_sheet(contact_sheet(query.image, matches), out)
     if as_json:
-        print(json.dumps(_as_json(query.image.name, collection, matches, out), indent=2))
+        found = {
+            "image": query.image.name,
+            "collection": str(collection.folder),
+            "count": len(collection),
+            "missing_shards": collection.missing,
+            "untrained": collection.meta.untrained,
+            "sheet": str(out),
+            "matches": [
+                {"rank": match.rank, "similarity": match.similarity, "path": match.image.path}
+                for match in matches
+            ],
+        }
+        print(json.dumps(found, indent=2))
         return
     if collection.meta.untrained:
         print("warning: the model is untrained; similarities are not meaningful")
@@ -187,24 +168,6 @@ def _search(  # noqa: PLR0913 - the flags of the command
     for match in matches:
         print(f"{match.rank:>4}  {match.similarity:.4f}  {_shown(match.image.path)}")
     print(f"Contact sheet: {out}")
-
-
-def _as_json(
-    image: str, collection: Collection, matches: Sequence[Match], sheet: Path
-) -> dict[str, object]:
-    """The result as plain values."""
-    return {
-        "image": image,
-        "collection": str(collection.folder),
-        "count": len(collection),
-        "missing_shards": collection.missing,
-        "untrained": collection.meta.untrained,
-        "sheet": str(sheet),
-        "matches": [
-            {"rank": match.rank, "similarity": match.similarity, "path": match.image.path}
-            for match in matches
-        ],
-    }
 
 
 def _shown(path: str) -> str:

@@ -11,14 +11,15 @@ checksum in every page.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -28,12 +29,9 @@ from veca.data.listing import UNKNOWN, ImageEntry, key, possible_names, split_me
 from veca.runtime import VERSION, VecaError
 from veca.runtime.device import usable_processors
 from veca.runtime.files import LOCK_NAME, TEMPORARY_SUFFIX, write_atomic
-from veca.runtime.tensors import (
-    DamagedFileError,
-    open_tensors,
-    remove_temporary_files,
-    save_tensors,
-)
+from veca.runtime.tensors import open_tensors, remove_temporary_files, save_tensors
+
+Result = TypeVar("Result")
 
 
 class CollectionError(VecaError, ValueError):
@@ -42,6 +40,12 @@ class CollectionError(VecaError, ValueError):
 
 class DamagedShardError(CollectionError):
     """A shard that is not what was written."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {reason}; repeat `veca embed` with its images to compute it "
+            "again, or delete it."
+        )
 
 
 try:
@@ -64,16 +68,22 @@ NO_DIGEST = b"0" * 64
 DIGEST_MARK = DIGEST_KEY.encode() + b"\x18\x40"
 """What precedes the digest in a Parquet footer: its key, a field header and the length 64."""
 
-TO_PRIVATE = {0xDC00 + byte: 0xF700 + byte for byte in range(128, 256)}
-"""File names that are not UTF-8: their bytes as private characters, since Parquet text is UTF-8."""
 MAX_FOOTER_BYTES = 1_000_000
 """Where the digest is looked for, from the end of a file."""
 
+TO_PRIVATE = {0xDC00 + byte: 0xF700 + byte for byte in range(128, 256)}
+"""File names that are not UTF-8: their bytes as private characters, since Parquet text is UTF-8."""
 FROM_PRIVATE = {private: byte for byte, private in TO_PRIVATE.items()}
+
+COLUMNS = {
+    "path": pa.string(), "num_bytes": pa.int64(), "tar_offset": pa.int64(), "width": pa.int32(),
+    "height": pa.int32(), "error": pa.string(), "sha256": pa.string(),
+}  # fmt: skip
+"""All columns but `feature`, whose type depends on the model and the settings."""
 
 
 class ImageRow(NamedTuple):
-    """One image of a collection."""
+    """One image of a collection; where there is an error, all from `width` on are None."""
 
     path: str
     """Absolute; of a member of a tar file `<path of the tar file>#<name in it>`."""
@@ -88,15 +98,11 @@ class ImageRow(NamedTuple):
     """Of the upright original, in pixels."""
 
     height: int | None = None
-
     error: str | None = None
-    """Why the image could not be read; the fields from `width` on are then None."""
-
     sha256: str | None = None
     """Of the encoded image."""
 
     feature: Float[np.ndarray, " D"] | None = None
-
     patch_map: Float[np.ndarray, "D rows columns"] | None = None
 
     @property
@@ -119,7 +125,6 @@ class CollectionMeta:
     """Of configuration and weights, as shown by `veca info`."""
 
     untrained: bool
-    """Whether the model has never been trained."""
 
     backbone: dict[str, Any]
     """Fields of the `BackboneConfig`."""
@@ -127,29 +132,21 @@ class CollectionMeta:
     settings: dict[str, Any]
     """Fields of the `EmbedConfig`, resolved: never 'auto'."""
 
-    @property
-    def width(self) -> int:
-        """Channels of a feature."""
-        width: int = self.backbone["width"]
-        return width
-
     def check_same(self, other: "CollectionMeta", where: object) -> None:
         """Refuse to mix features that cannot be compared; `where` names what has these."""
         names = [name for name, value in self.settings.items() if value != other.settings[name]]
-        ours, theirs = (
-            [f"{name} {meta.settings[name]}" for name in names] for meta in (self, other)
-        )
         if self.model_sha256 != other.model_sha256:
-            ours.insert(0, self._model())
-            theirs.insert(0, other._model())
-        if ours:
+            names.insert(0, "model")
+        if names:
             raise CollectionError(
-                f"{where} was made with {', '.join(ours)}, not with {', '.join(theirs)}; use the "
-                "same model and settings, or another folder."
+                f"{where} was made with {self._shown(names)}, not with {other._shown(names)}; use "
+                "the same model and settings, or another folder."
             )
 
-    def _model(self) -> str:
-        return f"model {self.model or 'in memory'} (SHA-256 {self.model_sha256[:12]}...)"
+    def _shown(self, names: Sequence[str]) -> str:
+        model = f"{self.model or 'in memory'} (SHA-256 {self.model_sha256[:12]}...)"
+        values = {"model": model, **self.settings}
+        return ", ".join(f"{name} {values[name]}" for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,34 +176,34 @@ class Shard:
         """The file of patch maps."""
         return self.path.parent / f"_patches-{self.number:05}.safetensors"
 
-    def table(self, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401 - pyarrow is untyped
-        """Read columns, by default all, and verify the checksums of their pages."""
+    def table(self, *columns: str) -> Any:  # noqa: ANN401 - pyarrow is untyped
+        """Read columns, and verify the checksums of their pages."""
         try:
             with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
-                return file.read(columns, use_threads=False)
+                return file.read(list(columns), use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            raise _damaged(self.path, str(error)) from error
+            raise DamagedShardError(self.path, str(error)) from error
 
     def features(self) -> Float[np.ndarray, "n D"]:
         """Features of the images that could be read, in the order of the rows."""
-        column = self.table(["feature"])["feature"].combine_chunks()
+        column = self.table("feature")["feature"].combine_chunks()
         flat: NDArray[np.floating] = column.flatten().to_numpy()  # leaves out nulls
-        return flat.reshape(-1, self.meta.width).copy()  # Arrow memory is read-only
+        return flat.reshape(-1, self.meta.backbone["width"]).copy()  # Arrow memory is read-only
 
-    def rows(self, *, features: bool = False, patch_maps: bool = False) -> list[ImageRow]:
-        """Every row; features and patch maps are None unless they are asked for."""
-        names = [name for name in ROW_FIELDS if name != "feature"]
-        rows = [
+    def rows(self) -> list[ImageRow]:
+        """Every row without its feature and patch map."""
+        return [
             ImageRow(**{**fields, "path": absolute_name(self.source, fields["path"])})
-            for fields in self.table(names).to_pylist()
+            for fields in self.table(*COLUMNS).to_pylist()
         ]
+
+    def whole_rows(self) -> list[ImageRow]:
+        """Every row with its feature and, if the shard has them, patch map."""
+        rows = self.rows()
         readable = [place for place, row in enumerate(rows) if row.error is None]
-        if features:
-            for place, feature in zip(readable, self.features(), strict=True):
-                rows[place] = rows[place]._replace(feature=feature)
-        if patch_maps:
-            for place in readable:
-                rows[place] = rows[place]._replace(patch_map=self.patch_map(place))
+        for place, feature in zip(readable, self.features(), strict=True):
+            patch_map = None if self.patches_sha256 is None else self.patch_map(place)
+            rows[place] = rows[place]._replace(feature=feature, patch_map=patch_map)
         return rows
 
     def patch_map(self, row: int) -> Float[np.ndarray, "D rows columns"]:
@@ -221,16 +218,12 @@ class Shard:
             return
         try:
             with open_tensors(self.patches_path) as file:
-                if file.sha256 != self.patches_sha256:
-                    raise _damaged(self.patches_path, "it belongs to another shard")
                 file.verify()
-        except (DamagedFileError, FileNotFoundError) as error:
-            reason = error.reason if isinstance(error, DamagedFileError) else "it is missing"
-            raise _damaged(self.patches_path, reason) from error
-
-
-ROW_FIELDS = ("path", "num_bytes", "tar_offset", "width", "height", "error", "sha256", "feature")
-"""Columns of a shard."""
+                if file.sha256 != self.patches_sha256:
+                    raise DamagedShardError(self.patches_path, "it belongs to another shard")
+        except OSError as error:
+            reason = getattr(error, "reason", "it is missing")
+            raise DamagedShardError(self.patches_path, reason) from error
 
 
 def read_shard(path: Path) -> Shard:
@@ -238,23 +231,27 @@ def read_shard(path: Path) -> Shard:
     data = memoryview(path.read_bytes())
     place = bytes(data[-MAX_FOOTER_BYTES:]).rfind(DIGEST_MARK)
     if place < 0:
-        raise _damaged(path, "it has no SHA-256")
+        raise DamagedShardError(path, "it has no SHA-256")
     start = max(0, len(data) - MAX_FOOTER_BYTES) + place + len(DIGEST_MARK)
     digest = hashlib.sha256(data[:start])
     digest.update(NO_DIGEST)
     digest.update(data[start + len(NO_DIGEST) :])
     if digest.hexdigest().encode() != data[start : start + len(NO_DIGEST)]:
-        raise _damaged(path, "it does not match its SHA-256")
-    file = pq.ParquetFile(pa.BufferReader(data))
-    content = json.loads(file.metadata.metadata[METADATA_KEY.encode()])
+        raise DamagedShardError(path, "it does not match its SHA-256")
+    metadata = pq.read_metadata(pa.BufferReader(data)).metadata
+    content = json.loads(metadata[METADATA_KEY.encode()])
     if content.pop("format") != FORMAT:
         raise CollectionError(f"{path} was written by another version of veca; use that one.")
-    number = SHARD_NAME.fullmatch(path.name)
-    if number is None or int(number[1]) != content["number"]:
-        raise _damaged(path, f"it is a copy of shard {content['number']}")
+    if path.name != shard_name(content["number"]):
+        raise DamagedShardError(path, f"it is a copy of shard {content['number']}")
     del content["veca_version"], content["command"]
     meta = CollectionMeta(**content.pop("meta"))
     return Shard(path=path, meta=meta, **content)
+
+
+def shard_name(number: int) -> str:
+    """The name of the file of a shard."""
+    return f"shard-{number:05}.parquet"
 
 
 def absolute_name(source: str, path: str) -> str:
@@ -269,13 +266,6 @@ def relative_name(source: str, name: str, tar: str | None) -> str:
     """What stands in the column `path`; the name in a tar file is not a path and stays as it is."""
     file = tar or name
     return f"{os.path.relpath(file, source)}{name[len(file) :]}".translate(TO_PRIVATE)
-
-
-def _damaged(path: Path, reason: str) -> "DamagedShardError":
-    return DamagedShardError(
-        f"{path} is damaged: {reason}; repeat the `veca embed` command to compute it again, or "
-        "delete it."
-    )
 
 
 class Collection:
@@ -300,8 +290,7 @@ class Collection:
             raise CollectionError(
                 f"{path} has no collection (no file shard-*.parquet); make one with `veca embed`."
             )
-        with ThreadPoolExecutor(usable_processors()) as pool:
-            return cls(path, list(pool.map(read_shard, files.values())))
+        return cls(path, in_threads(read_shard, files))
 
     def __len__(self) -> int:
         """Images with a feature."""
@@ -330,7 +319,7 @@ class Collection:
         """The shard and the row of an image, found by its path."""
         names = [(name, split_member(name)) for name in possible_names(image)]
         for shard in self.shards:
-            column = shard.table(["path"])["path"]
+            column = shard.table("path")["path"]
             for name, member in names:
                 path = relative_name(shard.source, name, member[0] if member else None)
                 row: int = column.index(path).as_py()
@@ -353,41 +342,31 @@ class Collection:
         return shard.patch_map(row)
 
 
-def shard_files(folder: Path) -> dict[int, Path]:
+def in_threads(work: Callable[..., Result], *items: Sequence[Any]) -> list[Result]:
+    """The results of independent work, in order; reading and hashing release the GIL."""
+    with ThreadPoolExecutor(usable_processors()) as pool:
+        return list(pool.map(work, *items))
+
+
+def shard_files(folder: Path) -> list[Path]:
     """The shards of a folder by their numbers, in order."""
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 - names only
-    found = ((SHARD_NAME.fullmatch(name), name) for name in names)
-    return dict(sorted((int(match[1]), folder / name) for match, name in found if match))
+    paths = filter(lambda path: SHARD_NAME.fullmatch(path.name), folder.glob("shard-*.parquet"))
+    return sorted(paths, key=lambda path: int(path.stem.removeprefix("shard-")))
 
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder with other files than those of a collection."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise CollectionError(f"{folder} is a file; give a folder for the collection.")
-    names = sorted(path.name for path in folder.iterdir())
-    foreign = [
-        name
-        for name in names
-        if name != LOCK_NAME and not name.endswith(TEMPORARY_SUFFIX)
-        and not PATCHES_NAME.fullmatch(name)
-    ]  # fmt: skip
-    if foreign and not any(map(SHARD_NAME.fullmatch, foreign)):
-        raise CollectionError(
-            f"{folder} has other files ({foreign[0]}) and no collection; give a new or an empty "
-            "folder."
-        )
-
-
-class KnownImages(NamedTuple):
-    """The images of a collection in a compact form."""
-
-    keys: NDArray[np.uint64]
-    """`key` of each path."""
-
-    num_bytes: NDArray[np.int64]
-    shards: NDArray[np.int64]
+    if not folder.exists() or shard_files(folder):
+        return
+    for path in sorted(folder.iterdir()):
+        if not (path.name == LOCK_NAME or path.suffix == TEMPORARY_SUFFIX
+                or PATCHES_NAME.fullmatch(path.name)):  # fmt: skip
+            raise CollectionError(
+                f"{folder} has other files ({path.name}) and no collection; give a new or an empty "
+                "folder."
+            )
 
 
 class CollectionWriter:
@@ -398,95 +377,80 @@ class CollectionWriter:
         self.folder = folder
         self.meta = meta
         self.shards: dict[int, Shard] = {}
-        self.damaged: list[str] = []
-        """What was wrong with shards that have to be computed again."""
+        self._damaged: dict[Path, str] = {}
         self._command = command
         self._planned = 0
         remove_temporary_files(folder)
-        with ThreadPoolExecutor(usable_processors()) as pool:
-            for found in pool.map(_read_whole_shard, shard_files(folder).values()):
-                if isinstance(found, Shard):
-                    found.meta.check_same(meta, folder)
-                    self.shards[found.number] = found
-                else:
-                    self.damaged.append(found)
+        files = shard_files(folder)
+        for path, found in zip(files, in_threads(_whole_shard, files), strict=True):
+            if isinstance(found, Shard):
+                found.meta.check_same(meta, folder)
+                self.shards[found.number] = found
+            else:
+                self._damaged[path] = found
 
-    def known(self) -> KnownImages:
-        """The images that the folder has, those with an error included."""
-        keys, sizes, shards = [], [], []
+    def damaged(self) -> list[str]:
+        """What is wrong with shards that are not overwritten yet."""
+        whole = {shard.path for shard in self.shards.values()}
+        return [problem for path, problem in self._damaged.items() if path not in whole]
+
+    def known(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+        """Key, size and shard of every image, those with an error included."""
+        parts = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))]
         for number, shard in self.shards.items():
-            table = shard.table(["path", "num_bytes"])
+            table = shard.table("path", "num_bytes")
             names = table["path"].to_pylist()
-            keys.append([key(absolute_name(shard.source, name)) for name in names])
-            sizes.append(table["num_bytes"].fill_null(UNKNOWN).to_numpy())
-            shards.append(np.full(len(names), number))
-        return KnownImages(
-            np.concatenate([np.array(part, np.uint64) for part in (*keys, [])]),
-            np.concatenate([*sizes, np.empty(0, np.int64)]),
-            np.concatenate([*shards, np.empty(0, np.int64)]),
-        )
+            keys = np.array([key(absolute_name(shard.source, name)) for name in names], np.uint64)
+            sizes = table["num_bytes"].fill_null(UNKNOWN).to_numpy()
+            parts.append((keys, sizes, np.full(len(names), number)))
+        keys, sizes, numbers = map(np.concatenate, zip(*parts, strict=True))
+        return keys, sizes, numbers
 
     def plan(self, count: int) -> list[int]:
         """Numbers for new shards: gaps first, then the next ones."""
-        free = (number for number in range(len(self.shards) + count) if number not in self.shards)
-        numbers = [number for number, _ in zip(free, range(count), strict=False)]
+        free = (number for number in itertools.count() if number not in self.shards)
+        numbers = list(itertools.islice(free, count))
         self._planned = max((*numbers, *self.shards), default=-1) + 1
         return numbers
 
     def write(self, number: int, source: str, rows: Sequence[ImageRow]) -> None:
         """Write a shard atomically; paths are stored relative to the folder `source`."""
-        path = self.folder / f"shard-{number:05}.parquet"
         failures = sum(row.error is not None for row in rows)
-        shard = Shard(
-            path=path,
-            number=number,
-            meta=self.meta,
-            source=source,
-            planned=self._planned,
-            images=len(rows) - failures,
-            failures=failures,
-            patches_sha256=None,
-        )
-        content = {
-            **{name: value for name, value in asdict(shard).items() if name != "path"},
+        content: dict[str, Any] = {
             "format": FORMAT,
             "veca_version": VERSION,
             "command": self._command,
+            "meta": asdict(self.meta),
+            "number": number,
+            "source": source,
+            "planned": self._planned,
+            "images": len(rows) - failures,
+            "failures": failures,
+            "patches_sha256": None,
         }
         if self.meta.settings["patches"]:
             maps = {
                 str(at): row.patch_map for at, row in enumerate(rows) if row.patch_map is not None
             }
-            content["patches_sha256"] = save_tensors(shard.patches_path, maps, {"number": number})
+            path = self.folder / f"_patches-{number:05}.safetensors"
+            content["patches_sha256"] = save_tensors(path, maps, {"number": number})
+        path = self.folder / shard_name(number)
         write_atomic(path, [_encoded(self._table(source, rows), content)])
         self.shards[number] = read_shard(path)
 
     def _table(self, source: str, rows: Sequence[ImageRow]) -> Any:  # noqa: ANN401
         """The rows as Arrow sees them."""
-        width, dtype = self.meta.width, self.meta.settings["dtype"]
-        missing = np.array([row.feature is None for row in rows])
-        features = np.zeros((len(rows), width), dtype)
-        for place, row in enumerate(rows):
-            if row.feature is not None:
-                features[place] = row.feature
-        integers = {"num_bytes": pa.int64(), "tar_offset": pa.int64(),
-                    "width": pa.int32(), "height": pa.int32()}  # fmt: skip
-        columns = {
-            "path": pa.array([relative_name(source, row.path, row.source.shard) for row in rows]),
-            **{
-                name: pa.array([getattr(row, name) for row in rows], kind)
-                for name, kind in integers.items()
-            },
-            "error": pa.array([row.error for row in rows], pa.string()),
-            "sha256": pa.array([row.sha256 for row in rows], pa.string()),
-            "feature": pa.FixedSizeListArray.from_arrays(
-                pa.array(features.ravel()), type=_feature_type(width, dtype), mask=pa.array(missing)
-            ),
-        }
-        return pa.table(columns)
+        element = pa.from_numpy_dtype(self.meta.settings["dtype"])
+        # A third faster to read without nulls within a feature.
+        element = pa.field("element", element, nullable=False)
+        feature = pa.list_(element, self.meta.backbone["width"])
+        values = {name: [getattr(row, name) for row in rows] for name in (*COLUMNS, "feature")}
+        values["path"] = [relative_name(source, row.path, row.source.shard) for row in rows]
+        kinds = {**COLUMNS, "feature": feature}
+        return pa.table({name: pa.array(values[name], kind) for name, kind in kinds.items()})
 
 
-def _read_whole_shard(path: Path) -> Shard | str:
+def _whole_shard(path: Path) -> Shard | str:
     """A shard whose patch maps are verified too, or what is wrong with it."""
     try:
         shard = read_shard(path)
@@ -494,11 +458,6 @@ def _read_whole_shard(path: Path) -> Shard | str:
     except DamagedShardError as error:
         return str(error)
     return shard
-
-
-def _feature_type(width: int, dtype: str) -> Any:  # noqa: ANN401
-    """The type of the column `feature`; a third faster to read without nulls within a feature."""
-    return pa.list_(pa.field("element", pa.from_numpy_dtype(dtype), nullable=False), width)
 
 
 def _encoded(table: Any, content: dict[str, Any]) -> bytes:  # noqa: ANN401

@@ -1,27 +1,27 @@
 """Embedding: from image files to a collection of features.
 
 `embed_images` is the whole flow. Images are listed and cut into shards; worker processes decode
-them to bytes, in order; the `Embedder` takes batches of equal size through the model; each finished
-shard is written as one file.
+them, in order; the `Embedder` takes batches of equal size through the model; each finished shard is
+written as one file.
 """
 
-import contextlib
 import dataclasses
 import hashlib
+import io
 import itertools
 import logging
-import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -33,7 +33,6 @@ from veca.data.listing import (
     UNKNOWN,
     ImageEntry,
     ImageList,
-    ImageTable,
     KeyedRows,
     absolute,
     list_images,
@@ -54,7 +53,7 @@ from veca.embed.collection import (
 )
 from veca.runtime.device import Precision, cpu_threads, pick_device, resolve_precision
 from veca.runtime.files import lock_folder, make_folder
-from veca.runtime.logging import Tracker, progress
+from veca.runtime.logging import progress
 from veca.weights.card import is_trained
 from veca.weights.checkpoint import load_or_build
 from veca.weights.format import weights_hash
@@ -90,7 +89,7 @@ class EmbedConfig:
     """Everything the features of a collection depend on, except the model."""
 
     budget: int | None = None
-    """Number of cores; by default 16, or all cores of a model with fewer."""
+    """Number of cores; by default that of the model, else 16, or all if it has fewer."""
 
     ffn: float | None = None
     """Share of the hidden units to use, for models with nested feed-forward layers."""
@@ -112,43 +111,40 @@ class EmbedConfig:
     """Whether to store patch maps as well."""
 
     def __post_init__(self) -> None:
-        """Check what does not depend on the model."""
-        if self.precision not in get_args(Precision):
-            allowed = ", ".join(map(repr, get_args(Precision)))
-            raise CollectionError(f"precision={self.precision!r} is invalid; use {allowed}.")
+        """Check what nothing else does."""
         if self.dtype not in get_args(StoredType):
             allowed = " or ".join(map(repr, get_args(StoredType)))
             raise CollectionError(f"dtype={self.dtype!r} is invalid; use {allowed}.")
 
 
-class EmbedSummary(NamedTuple):
+@dataclass(kw_only=True)
+class EmbedSummary:
     """What a run did, and what the collection is now."""
 
     folder: Path
-
-    embedded: int
-    """Images that this run embedded, those that have changed included."""
+    meta: CollectionMeta
+    ignored: int
+    """Files that are not images by their names."""
 
     changed: int
     """Images that were embedded again because their files have changed."""
 
-    failed: int
+    embedded: int = 0
+    """Images that this run embedded, those that have changed included."""
+
+    failed: int = 0
     """Images that this run could not read."""
 
-    errors: list[str]
+    errors: list[str] = field(default_factory=list)
     """Why, for the first of them."""
 
-    ignored: int
-    """Files that are not images by their names."""
-
-    images: int
+    images: int = 0
     """Features in the collection."""
 
-    unreadable: int
+    unreadable: int = 0
     """Rows with an error in the collection."""
 
-    seconds: float
-    meta: CollectionMeta
+    seconds: float = 0.0
 
 
 class PreparedImage(NamedTuple):
@@ -165,25 +161,21 @@ class PreparedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageDecoder(Dataset[list[PreparedImage | ImageRow]]):
-    """Decodes rows of a table of images; every worker process has a copy."""
+    """Decodes rows of a list of images; every worker process has a copy."""
 
-    table: ImageTable
-    problems: Mapping[int, str]
-    """Rows that are known to be unreadable."""
-
+    images: ImageList
     config: EmbedConfig
     patch_size: int
 
     def __getitem__(self, rows: NDArray[np.int64]) -> list[PreparedImage | ImageRow]:
         """Decode some rows; an image that cannot be read becomes a row with an error."""
-        return [self.decode(int(row)) for row in rows]
+        return [self._decode(int(row)) for row in rows]
 
-    def decode(self, row: int) -> PreparedImage | ImageRow:
-        """Decode one row."""
-        image = self.table[row]
+    def _decode(self, row: int) -> PreparedImage | ImageRow:
+        image = self.images.table[row]
         try:
-            if row in self.problems:
-                raise ImageError(self.problems[row])
+            if row in self.images.problems:
+                raise ImageError(self.images.problems[row])
             return decode_image(image, self.config, self.patch_size)
         except (ImageError, OSError, MemoryError) as error:
             return unread(image)._replace(error=one_line(error))
@@ -195,7 +187,7 @@ def decode_image(image: ImageEntry, config: EmbedConfig, patch_size: int) -> Pre
         picture = decode(file)
         geometry = fitted(picture.sides, config.size, config.fit, patch_size)
         check_result(geometry, MAX_PATCHES * patch_size**2)
-        with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as stream:  # noqa: PTH123
+        with io.FileIO(file) if isinstance(file, str) else file as stream:
             stream.seek(0)
             digest = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
     height, width = geometry.original
@@ -242,25 +234,19 @@ class Embedder:
             settings=asdict(self.config),
         )
 
-    def __call__(self, images: Sequence[PreparedImage]) -> list[ImageRow]:
-        """Rows with features; the images must have one grid."""
-        features, patch_maps = self.features(images)
-        return [
-            image.row._replace(feature=feature, patch_map=patch_map)
-            for image, feature, patch_map in zip(images, features, patch_maps, strict=True)
-        ]
-
     @torch.inference_mode()
-    def features(
-        self, images: Sequence[PreparedImage]
-    ) -> tuple[Float[np.ndarray, "B D"], Sequence[NDArray[np.floating] | None]]:
-        """Features and, if they are asked for, patch maps, in the type in which they are stored."""
+    def __call__(self, images: Sequence[PreparedImage]) -> list[ImageRow]:
+        """Rows with features and, if asked for, patch maps; the images must have one grid."""
         weight = next(self.model.parameters())
         pixels = [padded(torch.from_numpy(image.pixels), image.geometry) for image in images]
         batch = torch.stack(pixels).to(weight.device, weight.dtype)
         found = self.model(batch, self.config.budget, self.config.ffn)
-        maps = list(self._stored(found.patch_map)) if self.config.patches else [None] * len(images)
-        return self._stored(found.image), maps
+        features = self._stored(found.image)
+        maps = self._stored(found.patch_map) if self.config.patches else [None] * len(images)
+        return [
+            image.row._replace(feature=feature, patch_map=patch_map)
+            for image, feature, patch_map in zip(images, features, maps, strict=True)
+        ]
 
     def _stored(self, values: Tensor) -> NDArray[np.floating]:
         """Values in the stored type, if it can hold them."""
@@ -306,6 +292,7 @@ def embed_images(  # noqa: PLR0913 - the public entry point
     device: str = "auto",
     command: str | None = None,
     show_progress: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> EmbedSummary:
     """Store the features of images in the folder `out`.
 
@@ -323,6 +310,7 @@ def embed_images(  # noqa: PLR0913 - the public entry point
         device: 'auto', 'cpu', 'cuda', 'cuda:1'.
         command: stored as the command that made the collection.
         show_progress: whether to show progress on stderr.
+        stop: asked after every image; KeyboardInterrupt is raised where it returns True.
     """
     started = time.monotonic()
     if batch_size < 1 or num_workers < 0:
@@ -338,180 +326,151 @@ def embed_images(  # noqa: PLR0913 - the public entry point
         logger.warning("warning: the model is untrained; its features are not meaningful")
     make_folder(folder)
     with lock_folder(folder):
-        run = _Run(
-            images=images,
-            embedder=embedder,
-            writer=CollectionWriter(folder, embedder.meta, command),
-            source=_source_folder(paths),
-            batch_size=batch_size,
-            num_workers=num_workers,
+        writer = CollectionWriter(folder, embedder.meta, command)
+        for problem in writer.damaged():
+            logger.warning("warning: %s", problem)
+        tasks, changed = _plan(images, writer, _shard_rows(embedder))
+        summary = EmbedSummary(
+            folder=folder, meta=embedder.meta, ignored=images.others, changed=changed
         )
-        run.embed(show_progress)
-    return run.summary(time.monotonic() - started)
+        decoded = _decoded(
+            images, tasks, embedder, batch_size, num_workers, show_progress=show_progress, stop=stop
+        )
+        with closing(decoded):
+            for number, rows in tasks:
+                found = _embedded(itertools.islice(decoded, len(rows)), embedder, batch_size)
+                _write(writer, number, _source_folder(paths), found, summary)
+    return _finished(summary, writer, time.monotonic() - started)
 
 
-class ShardTask(NamedTuple):
-    """A shard to write."""
-
-    number: int
-
-    rows: NDArray[np.int64]
-    """Rows of the table of images to compute."""
-
-    renewed: bool = False
-    """Whether they replace rows of an existing shard, which keeps the others."""
+ShardTask = tuple[int, NDArray[np.int64]]
+"""The number of a shard, and the rows of the table of images to compute for it."""
 
 
 def _plan(
     images: ImageList, writer: CollectionWriter, shard_rows: int
 ) -> tuple[list[ShardTask], int]:
-    """Shards to write, from the list of images and what is in the folder, and nothing else."""
+    """Shards to write, and how many of their images have changed."""
     keys, sizes = images.table.keys[images.rows], images.table.sizes[images.rows]
-    known = writer.known()
-    places = KeyedRows(known.keys).find(keys)
+    known_keys, known_sizes, known_shards = writer.known()
+    places = KeyedRows(known_keys).find(keys)
     there = np.flatnonzero(places >= 0)
-    differs = sizes[there] != known.num_bytes[places[there]]
+    differs = sizes[there] != known_sizes[places[there]]
     changed = there[differs & (sizes[there] != UNKNOWN)]
-    shards = known.shards[places[changed]]
+    shards = known_shards[places[changed]]
     tasks = [
-        ShardTask(int(number), images.rows[changed[shards == number]], renewed=True)
-        for number in np.unique(shards)
+        (number, images.rows[changed[shards == number]]) for number in np.unique(shards).tolist()
     ]
     new = images.rows[places < 0]
     chunks = [new[start : start + shard_rows] for start in range(0, len(new), shard_rows)]
-    numbers = writer.plan(len(chunks))
-    return [*tasks, *map(ShardTask, numbers, chunks)], len(changed)
+    return [*tasks, *zip(writer.plan(len(chunks)), chunks, strict=True)], len(changed)
 
 
-@dataclass(kw_only=True)
-class _Run:
-    """Everything that is needed to turn tasks into shards."""
+def _decoded(  # noqa: PLR0913 - what `embed_images` is given
+    images: ImageList,
+    tasks: Sequence[ShardTask],
+    embedder: Embedder,
+    batch_size: int,
+    num_workers: int,
+    *,
+    show_progress: bool,
+    stop: Callable[[], bool],
+) -> Generator[PreparedImage | ImageRow, None, None]:
+    """The images of all tasks in order, decoded ahead."""
+    chunks = [
+        rows[start : start + batch_size]
+        for _, rows in tasks
+        for start in range(0, len(rows), batch_size)
+    ]
+    total = len(images.rows)
+    done = total - sum(map(len, chunks))
+    decoder = ImageDecoder(images, embedder.config, embedder.model.config.patch_size)
+    with (
+        cpu_threads(num_workers),
+        closing(worker_loader(decoder, chunks, num_workers if chunks else 0)) as stream,
+        progress(total, "images", done=done, shown=show_progress) as tracker,
+    ):
+        for image in itertools.chain.from_iterable(stream):
+            if stop():
+                raise KeyboardInterrupt
+            tracker.advance()
+            yield image
 
-    images: ImageList
-    embedder: Embedder
-    writer: CollectionWriter
-    source: str
-    batch_size: int
-    num_workers: int
-    embedded: int = 0
-    changed: int = 0
-    failed: int = 0
-    errors: list[str] = field(default_factory=list)
 
-    def embed(self, show_progress: bool) -> None:
-        """Write every shard that is missing, damaged or out of date; images are decoded ahead."""
-        for problem in self.writer.damaged:
-            logger.warning("warning: %s", problem)
-        tasks, self.changed = _plan(self.images, self.writer, _shard_rows(self.embedder))
-        if not tasks:
-            return
-        chunks = (
-            task.rows[start : start + self.batch_size]
-            for task in tasks
-            for start in range(0, len(task.rows), self.batch_size)
+def _embedded(
+    images: Iterable[PreparedImage | ImageRow], embedder: Embedder, batch_size: int
+) -> list[ImageRow]:
+    """Embed the images of a shard in batches of one grid; rows come in the order of images."""
+    rows: dict[int, ImageRow] = {}
+    buckets: defaultdict[tuple[int, int], dict[int, PreparedImage]] = defaultdict(dict)
+    square = max(1, embedder.config.size // embedder.model.config.patch_size) ** 2
+    waiting = 0
+
+    def flush(grid: tuple[int, int]) -> None:
+        nonlocal waiting
+        bucket = buckets.pop(grid)
+        rows.update(zip(bucket, embedder(list(bucket.values())), strict=True))
+        waiting -= sum(image.pixels.nbytes for image in bucket.values())
+
+    for place, image in enumerate(images):
+        if isinstance(image, ImageRow):
+            rows[place] = image
+            continue
+        grid = image.geometry.grid
+        buckets[grid][place] = image
+        waiting += image.pixels.nbytes
+        # At most twice the patches of a batch of squares.
+        if len(buckets[grid]) >= min(batch_size, 2 * batch_size * square // (grid[0] * grid[1])):
+            flush(grid)
+        elif waiting > MAX_WAITING_BYTES:
+            for other in list(buckets):
+                flush(other)
+    for grid in list(buckets):
+        flush(grid)
+    return [rows[place] for place in sorted(rows)]
+
+
+def _write(
+    writer: CollectionWriter,
+    number: int,
+    source: str,
+    rows: list[ImageRow],
+    summary: EmbedSummary,
+) -> None:
+    """Write a shard; of an existing one, other rows stay."""
+    errors = [row.error for row in rows if row.error is not None]
+    summary.embedded += len(rows) - len(errors)
+    summary.failed += len(errors)
+    summary.errors += errors[: MAX_ERRORS - len(summary.errors)]
+    if shard := writer.shards.get(number):  # some of its images have changed
+        source = shard.source
+        new = {row.path: row for row in rows}
+        rows = [new.get(row.path, row) for row in shard.whole_rows()]
+    try:
+        writer.write(number, source, rows)
+    except OSError as error:
+        done = sum(shard.images for shard in writer.shards.values())
+        raise CollectionError(
+            f"{writer.folder} cannot be written to ({error.strerror or error}); the {done:,} "
+            "images embedded so far are intact: free some space, then run the same command again."
+        ) from error
+
+
+def _finished(summary: EmbedSummary, writer: CollectionWriter, seconds: float) -> EmbedSummary:
+    """The summary of a run that ended; an error if the collection cannot be searched."""
+    if damaged := writer.damaged():
+        raise CollectionError(damaged[0])
+    shards = writer.shards.values()
+    summary.images = sum(shard.images for shard in shards)
+    summary.unreadable = sum(shard.failures for shard in shards)
+    summary.seconds = seconds
+    if not summary.images:
+        rows = itertools.chain.from_iterable(shard.rows() for shard in shards)
+        raise CollectionError(
+            f"none of the {summary.unreadable:,} images could be read; the first error: "
+            f"{next(row.error for row in rows)}"
         )
-        decoder = ImageDecoder(
-            self.images.table,
-            self.images.problems,
-            self.embedder.config,
-            self.embedder.model.config.patch_size,
-        )
-        total = len(self.images.rows)
-        done = total - sum(len(task.rows) for task in tasks)
-        stream = worker_loader(decoder, chunks, self.num_workers)
-        bar = progress(total, "images", done=done, shown=show_progress)
-        with cpu_threads(self.num_workers), contextlib.closing(stream), bar as tracker:
-            for task in tasks:
-                mine = itertools.islice(stream, math.ceil(len(task.rows) / self.batch_size))
-                images = _counted(itertools.chain.from_iterable(mine), tracker)
-                self._write(task, self._rows(images))
-
-    def summary(self, seconds: float) -> EmbedSummary:
-        """What was done; an error if the collection has no feature at all."""
-        shards = self.writer.shards.values()
-        found = EmbedSummary(
-            folder=self.writer.folder,
-            embedded=self.embedded,
-            changed=self.changed,
-            failed=self.failed,
-            errors=self.errors,
-            ignored=self.images.others,
-            images=sum(shard.images for shard in shards),
-            unreadable=sum(shard.failures for shard in shards),
-            seconds=seconds,
-            meta=self.writer.meta,
-        )
-        if not found.images:
-            rows = itertools.chain.from_iterable(shard.rows() for shard in shards)
-            raise CollectionError(
-                f"none of the {found.unreadable:,} images could be read; the first error: "
-                f"{next(row.error for row in rows)}"
-            )
-        return found
-
-    def _rows(self, images: Iterable[PreparedImage | ImageRow]) -> list[ImageRow]:
-        """Embed the images of a shard in batches of one grid; rows come in the order of images."""
-        rows: dict[int, ImageRow] = {}
-        buckets: defaultdict[tuple[int, int], dict[int, PreparedImage]] = defaultdict(dict)
-        waiting = 0
-        for place, image in enumerate(images):
-            if isinstance(image, ImageRow):
-                rows[place] = image
-                continue
-            bucket = buckets[image.geometry.grid]
-            bucket[place] = image
-            waiting += image.pixels.nbytes
-            if len(bucket) == self._batch_of(image.geometry.grid):
-                waiting -= self._embed_bucket(buckets.pop(image.geometry.grid), rows)
-            elif waiting > MAX_WAITING_BYTES:
-                for grid in list(buckets):
-                    waiting -= self._embed_bucket(buckets.pop(grid), rows)
-        for bucket in buckets.values():
-            self._embed_bucket(bucket, rows)
-        return [rows[place] for place in sorted(rows)]
-
-    def _embed_bucket(self, bucket: Mapping[int, PreparedImage], rows: dict[int, ImageRow]) -> int:
-        """Embed a batch into `rows`, and return the bytes of its pixels."""
-        rows |= zip(bucket, self.embedder(list(bucket.values())), strict=True)
-        return sum(image.pixels.nbytes for image in bucket.values())
-
-    def _batch_of(self, grid: tuple[int, int]) -> int:
-        """Images of a batch: at most twice the patches of a batch of squares."""
-        config = self.embedder.config
-        square = max(1, config.size // self.embedder.model.config.patch_size) ** 2
-        return max(1, min(self.batch_size, 2 * self.batch_size * square // (grid[0] * grid[1])))
-
-    def _write(self, task: ShardTask, rows: list[ImageRow]) -> None:
-        """Write a shard; of an existing one, other rows stay."""
-        errors = [row.error for row in rows if row.error is not None]
-        self.embedded += len(rows) - len(errors)
-        self.failed += len(errors)
-        self.errors += errors[: MAX_ERRORS - len(self.errors)]
-        source = self.source
-        if task.renewed:
-            shard = self.writer.shards[task.number]
-            source = shard.source
-            new = {row.path: row for row in rows}
-            kept = shard.rows(features=True, patch_maps=self.embedder.config.patches)
-            rows = [new.get(row.path, row) for row in kept]
-        try:
-            self.writer.write(task.number, source, rows)
-        except OSError as error:
-            done = sum(shard.images for shard in self.writer.shards.values())
-            raise CollectionError(
-                f"{self.writer.folder} cannot be written to ({error.strerror or error}); the "
-                f"{done:,} images embedded so far are intact: free some space, then run the same "
-                "command again."
-            ) from error
-
-
-def _counted(
-    images: Iterator[PreparedImage | ImageRow], tracker: Tracker
-) -> Iterator[PreparedImage | ImageRow]:
-    """The same images, counted as progress when the next one is asked for."""
-    for image in images:
-        yield image
-        tracker.advance()
+    return summary
 
 
 def _shard_rows(embedder: Embedder) -> int:
@@ -525,11 +484,10 @@ def _shard_rows(embedder: Embedder) -> int:
 
 def _continued(config: EmbedConfig, folder: Path) -> EmbedConfig:
     """The settings, with 'auto' precision replaced by that of an existing collection."""
-    if config.precision == "auto":
-        for path in shard_files(folder).values():
-            with contextlib.suppress(DamagedShardError):
-                found = read_shard(path).meta.settings["precision"]
-                return dataclasses.replace(config, precision=found)
+    for path in shard_files(folder) if config.precision == "auto" else ():
+        with suppress(DamagedShardError):
+            found = read_shard(path).meta.settings["precision"]
+            return dataclasses.replace(config, precision=found)
     return config
 
 

@@ -1,7 +1,7 @@
 """Similarity search: the images of a collection that are most like a query."""
 
+import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,9 +11,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from veca.data.listing import UNKNOWN, ImageEntry, absolute, list_images, split_member
-from veca.embed.collection import Collection, CollectionError, ImageRow
+from veca.embed.collection import Collection, CollectionError, ImageRow, in_threads
 from veca.embed.embed import EmbedConfig, Embedder, ModelSource, decode_image
-from veca.runtime.device import usable_processors
 
 TINY = np.finfo(np.float32).tiny
 
@@ -23,9 +22,6 @@ class Query(NamedTuple):
 
     image: ImageEntry
     feature: Float[np.ndarray, " D"]
-
-    in_collection: bool
-    """Whether its feature was taken from the collection."""
 
 
 class Match(NamedTuple):
@@ -58,14 +54,16 @@ def query_vector(
     found = collection.find(image)
     if found is not None:
         shard, place = found
-        row = shard.rows(features=True)[place]
+        row = shard.whole_rows()[place]
         if row.feature is not None and not _changed(row.source):
-            return Query(row.source, row.feature, in_collection=True)
-    source = _source(image)
+            return Query(row.source, row.feature)
+    path = absolute(image)
+    source = ImageEntry(path, UNKNOWN, None, UNKNOWN)
+    if not os.path.lexists(path) and split_member(os.fspath(image)):
+        source = list_images([image]).table[0]
     embedder = _embedder(collection, model, device)
     decoded = decode_image(source, embedder.config, embedder.model.config.patch_size)
-    features, _ = embedder.features([decoded])
-    return Query(source, features[0], in_collection=False)
+    return Query(source, np.asarray(embedder([decoded])[0].feature))
 
 
 def nearest(collection: Collection, feature: Float[np.ndarray, " D"], top: int = 12) -> list[Match]:
@@ -79,25 +77,26 @@ def nearest(collection: Collection, feature: Float[np.ndarray, " D"], top: int =
         raise CollectionError(
             f"{collection.folder} has no image that could be read; add some with `veca embed`."
         )
-    width = collection.meta.width
+    width = collection.meta.backbone["width"]
     if feature.shape != (width,):
         raise CollectionError(
             f"the query has the shape {feature.shape}, but features of the collection have "
             f"({width},); embed it with the model of the collection."
         )
-    with ThreadPoolExecutor(usable_processors()) as pool:
-        parts = list(pool.map(lambda shard: _cosines(shard.features(), feature), collection.shards))
+    shards = collection.shards
+    parts = in_threads(lambda shard: _cosines(shard.features(), feature), shards)
     similarities = np.concatenate(parts)
-    best = np.argsort(-similarities, kind="stable")[:top]
-    ends = np.cumsum([len(part) for part in parts])
-    rows: dict[int, list[ImageRow]] = {}
+    starts = np.cumsum([0, *map(len, parts)])
+
+    @functools.cache
+    def readable(number: int) -> list[ImageRow]:
+        return [row for row in shards[number].rows() if row.error is None]
+
     matches = []
-    for rank, place in enumerate(best.tolist(), start=1):
-        number = int(np.searchsorted(ends, place, side="right"))
-        if number not in rows:
-            shard = collection.shards[number]
-            rows[number] = [row for row in shard.rows() if row.error is None]
-        image = rows[number][place - int(ends[number]) + len(parts[number])]
+    best = np.argsort(-similarities, kind="stable")[:top].tolist()
+    for rank, place in enumerate(best, start=1):
+        number = int(np.searchsorted(starts, place, side="right")) - 1
+        image = readable(number)[place - int(starts[number])]
         matches.append(Match(rank, float(similarities[place]), image))
     return matches
 
@@ -119,14 +118,6 @@ def _changed(source: ImageEntry) -> bool:
     """Whether the file of an image exists and is another one than was embedded."""
     path = Path(source.name)
     return source.shard is None and path.exists() and path.stat().st_size != source.num_bytes
-
-
-def _source(image: str | os.PathLike[str]) -> ImageEntry:
-    """Where an image is that is not in the collection."""
-    path = absolute(image)
-    if not os.path.lexists(path) and split_member(os.fspath(image)):
-        return list_images([image]).table[0]
-    return ImageEntry(path, UNKNOWN, None, UNKNOWN)
 
 
 def _embedder(collection: Collection, model: ModelSource | None, device: str) -> Embedder:
