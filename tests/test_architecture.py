@@ -1,6 +1,7 @@
 """The rules of `rules.py` hold for the project, and each of them can fail."""
 
 import os
+import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
@@ -193,3 +194,13 @@ def test_the_files_of_the_repository_are_those_git_would_keep(tmp_path: Path) ->
 def test_the_source_and_the_package_have_the_same_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["version"] == VERSION == veca.__version__
+
+
+def test_the_documents_name_files_that_exist() -> None:
+    for page in ("docs/architecture.md", "CONTRIBUTING.md"):
+        text = (ROOT / page).read_text("utf-8")
+        named = set(re.findall(r"(?<![\w/.])[\w.]+/[\w/.]+\.(?:py|md|html|toml)\b", text))
+        missing = [
+            name for name in named if not any((at / name).is_file() for at in (PACKAGE, ROOT))
+        ]
+        assert sorted(set(missing) - {"build/fingerprint.py"}) == [], page
