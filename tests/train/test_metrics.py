@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that only tests advance."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -50,10 +51,17 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return list(read_jsonl(path))
 
 
-def logger_of(folder: Path | None, terminal: io.StringIO | None = None) -> MetricLogger:
-    """A logger of a run of 100 steps, on a terminal if there is one."""
-    console = Console(file=terminal or io.StringIO(), force_terminal=bool(terminal), width=200)
-    return MetricLogger(folder, Meter(clock=Clock()), total=100, console=console)
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the time."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+def logger_of(folder: Path | None) -> MetricLogger:
+    """A logger of a run of 100 steps."""
+    return MetricLogger(folder, Meter(), total=100)
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,12 +89,14 @@ def test_every_step_is_a_row_and_some_are_rows_of_speed(tmp_path: Path) -> None:
 
 
 def test_progress_is_one_line_on_a_terminal_and_a_message_in_a_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "veca")
     terminal = io.StringIO()
-    for console in (terminal, None):
-        logger = logger_of(tmp_path, console)
+    for file in (terminal, None):
+        console = Console(file=file or io.StringIO(), force_terminal=bool(file), width=200)
+        monkeypatch.setattr(module, "CONSOLE", console)
+        logger = logger_of(tmp_path)
         logger.step(step_row(0), 4)
         logger.step(step_row(1, loss=None, skipped=True), 4)  # a moment later
         logger.close()
@@ -98,7 +108,7 @@ def test_progress_is_one_line_on_a_terminal_and_a_message_in_a_log(
     assert describe_step(step_row(1, loss=None)).startswith("skipped, 2 cores")
 
 
-def test_other_ranks_write_and_show_nothing(
+def test_other_ranks_log_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -170,7 +180,7 @@ def test_tensorboard_shows_every_row_and_no_step_of_a_resumed_run_twice(tmp_path
     assert found["validation/loss/ffn_0.5/8_cores"][-1] == (6, 2.0)
 
 
-def test_a_tensorboard_that_cannot_be_written_is_left_out(
+def test_a_run_continues_without_tensorboard_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class FullBoard:
@@ -188,7 +198,7 @@ def test_a_tensorboard_that_cannot_be_written_is_left_out(
     assert len(rows(tmp_path / "metrics.jsonl")) == 2
 
 
-def test_rows_give_a_scalar_for_each_number() -> None:
+def test_each_number_of_a_row_is_a_scalar() -> None:
     drawn = {"train/budget": 2, "train/ffn": 1.0, "train/resolution": 32}
     assert scalars(step_row(7)) == {"train/loss": 0.5, "train/loss_patch_cosine": 0.25, **drawn}
     skipped = step_row(7, loss=None, loss_patch_cosine=None, budget=None, skipped=True)
@@ -200,9 +210,8 @@ def test_rows_give_a_scalar_for_each_number() -> None:
     assert scalars({"kind": "resume", "step": 5}) == {}
 
 
-def test_speed_is_that_of_the_last_steps_without_pauses() -> None:
-    clock = Clock()
-    meter = Meter(clock=clock)
+def test_speed_is_that_of_the_last_steps_without_pauses(clock: Clock) -> None:
+    meter = Meter()
     for _ in range(100):
         clock.now += 100
         meter.step(1)
@@ -216,10 +225,10 @@ def test_speed_is_that_of_the_last_steps_without_pauses() -> None:
         speed = meter.step(64)
     assert speed.images_per_second == pytest.approx(32)
     assert speed.data_wait == pytest.approx(0.25)
-    assert Meter(clock=clock).step(1)[:2] == (0, 0)  # no time has passed
+    assert Meter().step(1)[:2] == (0, 0)  # no time has passed
 
 
-def test_memory_that_was_used_stays_in_the_peak() -> None:
+def test_peak_memory_never_falls() -> None:
     block = bytearray(b"x") * 100_000_000
     before = peak_memory(CPU)
     del block
@@ -230,7 +239,7 @@ def test_memory_that_was_used_stays_in_the_peak() -> None:
 
 
 @pytest.mark.parametrize("platform", ["darwin", "linux"])
-def test_without_a_process_file_the_system_is_asked(
+def test_peak_memory_of_other_systems(
     platform: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(module, "PROCESS_STATUS", tmp_path / "none")

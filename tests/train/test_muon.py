@@ -11,11 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veca.train import muon
-from veca.train.muon import POLAR_EXPRESS, NorMuon, NorMuonConfig, PolarConfig, polar_express
-
-NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)
-LIKE_TORCH = PolarConfig(steps=(NEWTON_SCHULZ,) * 5, margin=1.0, dtype=torch.bfloat16)
-"""What torch.optim.Muon does to its momentum."""
+from veca.train.muon import POLAR_EXPRESS, NorMuon, polar_express
 
 SHAPES = ((12, 8), (8, 12), (12, 8), (10, 10), (12, 8), (4, 30))
 
@@ -27,7 +23,7 @@ def matrices(*shapes: tuple[int, int]) -> list[nn.Parameter]:
 
 
 def give_gradients(weights: list[nn.Parameter], step: int) -> None:
-    """Gradients by the step alone; rows differ in size, so that evening them matters."""
+    """Set gradients whose rows differ in size; they depend on the step alone."""
     draw = torch.Generator().manual_seed(100 + step)
     for weight in weights:
         rows = torch.logspace(0, -1, len(weight)).unsqueeze(1)
@@ -44,7 +40,7 @@ def trained(optimizer: torch.optim.Optimizer, steps: int = 4) -> list[Tensor]:
 
 
 def slow_normuon(weight: Tensor, gradients: list[Tensor], lr: float, decay: float) -> Tensor:
-    """The paper's update, number by number where it can be, in double precision."""
+    """The paper's update in double precision."""
     weight = weight.double().clone()
     rows, columns = weight.shape
     momentum, moments = torch.zeros_like(weight), [0.0] * rows
@@ -69,42 +65,20 @@ def slow_normuon(weight: Tensor, gradients: list[Tensor], lr: float, decay: floa
 
 
 @pytest.mark.parametrize("decay", [0.0, 2.0])
-def test_steps_are_the_papers(decay: float) -> None:
+def test_steps_follow_the_paper(decay: float) -> None:
     weights = matrices(*SHAPES)
     starts = [weight.detach().clone() for weight in weights]
     gradients: list[list[Tensor]] = []
     for step in range(4):
         give_gradients(weights, step)
         gradients.append([weight.grad.clone() for weight in weights if weight.grad is not None])
-    found = trained(NorMuon(weights, lr=0.05, config=NorMuonConfig(weight_decay=decay)))
+    found = trained(NorMuon(weights, lr=0.05, weight_decay=decay))
     for index, (start, end) in enumerate(zip(starts, found, strict=True)):
         wanted = slow_normuon(start, [given[index] for given in gradients], 0.05, decay)
         torch.testing.assert_close(end.double(), wanted, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5])
-@pytest.mark.parametrize(("momentum", "tolerance"), [(0.5, 1e-6), (0.95, 2e-3)])
-def test_without_even_rows_and_caution_it_is_torchs_muon(
-    decay: float, momentum: float, tolerance: float
-) -> None:
-    # Torch's momentum is ours times (1 - momentum): a power of two does not change the rounding to
-    # bfloat16, 0.95 does, by one part in 256 of an entry of a step.
-    config = NorMuonConfig(
-        weight_decay=decay, momentum=momentum, beta2=None, cautious=False, polar=LIKE_TORCH
-    )
-    ours = trained(NorMuon(matrices(*SHAPES), lr=0.02, config=config))
-    theirs = trained(
-        torch.optim.Muon(
-            matrices(*SHAPES), lr=0.02, weight_decay=decay, momentum=momentum,
-            ns_coefficients=NEWTON_SCHULZ, adjust_lr_fn="match_rms_adamw",
-        )
-    )  # fmt: skip
-    for one, other, start in zip(ours, theirs, matrices(*SHAPES), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
-        assert float((other - start).detach().abs().max()) > 0.02  # they did move
-
-
-def test_matrices_without_a_gradient_are_neither_moved_nor_decayed_nor_remembered() -> None:
+def test_matrices_without_a_gradient_keep_weights_and_state() -> None:
     weights = matrices((12, 8), (12, 8), (12, 8))
     optimizer = NorMuon(weights, lr=0.1)
     give_gradients(weights, 0)
@@ -116,7 +90,7 @@ def test_matrices_without_a_gradient_are_neither_moved_nor_decayed_nor_remembere
     assert weights[1] not in optimizer.state
 
 
-def test_one_that_was_left_out_for_a_step_goes_on_with_the_momentum_it_had() -> None:
+def test_a_matrix_without_a_gradient_for_a_step_keeps_its_momentum() -> None:
     together, apart = matrices((6, 4), (6, 4)), matrices((6, 4), (6, 4))[:1]
     both, alone = NorMuon(together, lr=0.1), NorMuon(apart, lr=0.1)
     for step in (0, 1, 2):
@@ -130,8 +104,8 @@ def test_one_that_was_left_out_for_a_step_goes_on_with_the_momentum_it_had() -> 
     torch.testing.assert_close(together[0], apart[0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("most", [1, 250, 10**9])
-def test_steps_do_not_depend_on_how_many_matrices_go_together(
+@pytest.mark.parametrize("most", [1, 250])
+def test_steps_do_not_depend_on_the_size_of_groups(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = trained(NorMuon(matrices(*SHAPES), lr=0.05))
@@ -154,13 +128,13 @@ def test_a_gradient_of_zeros_moves_nothing_and_stays_finite() -> None:
     weights = matrices((5, 3))
     before = weights[0].detach().clone()
     weights[0].grad = torch.zeros(5, 3)
-    NorMuon(weights, lr=0.1, config=NorMuonConfig(weight_decay=0.0)).step()
+    NorMuon(weights, lr=0.1, weight_decay=0.0).step()
     assert torch.equal(weights[0], before)
 
 
-def test_steps_do_not_depend_on_the_size_of_gradients() -> None:
+def test_steps_do_not_depend_on_the_size_of_gradients_and_repeat_exactly() -> None:
     found = []
-    for size in (1e-3, 1.0, 1e3):
+    for size in (1e-3, 1.0, 1.0, 1e3):
         weights = matrices((12, 8))
         optimizer = NorMuon(weights, lr=0.05)
         give_gradients(weights, 0)
@@ -168,25 +142,21 @@ def test_steps_do_not_depend_on_the_size_of_gradients() -> None:
             weight.grad = size * weight.grad if weight.grad is not None else None
         optimizer.step()
         found.append(weights[0].detach())
+    assert torch.equal(found[1], found[2])
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5)
-    torch.testing.assert_close(found[2], found[1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[3], found[1], rtol=0, atol=1e-5)
 
 
 def test_a_step_has_about_the_size_of_an_adamw_step() -> None:
     weights = matrices((64, 48))
     start = weights[0].detach().clone()
     weights[0].grad = torch.randn(64, 48)
-    NorMuon(weights, lr=0.01, config=NorMuonConfig(weight_decay=0.0)).step()
+    NorMuon(weights, lr=0.01, weight_decay=0.0).step()
     size = float((weights[0].detach() - start).square().mean().sqrt())
     assert size == pytest.approx(0.2 * 0.01, rel=0.15)
 
 
-def test_equal_runs_give_equal_bits() -> None:
-    first, second = (trained(NorMuon(matrices(*SHAPES), lr=0.05)) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def test_parameters_that_are_no_matrices_are_refused() -> None:
+def test_other_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(3,\); give it to AdamW"):
         NorMuon([nn.Parameter(torch.zeros(3))])
 
@@ -227,7 +197,7 @@ def derived_steps(count: int, low: float, cushion: float, safety: float) -> list
 
 
 def slow_polar(matrix: Tensor) -> Tensor:
-    """The same steps as functions of singular values, in double precision."""
+    """The same steps on singular values, in double precision."""
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     values = values / (1.01 * values.square().sum().sqrt() + 1e-7)
     for a, b, c in POLAR_EXPRESS:
@@ -242,40 +212,22 @@ def with_values(values: Tensor, rows: int, columns: int) -> Tensor:
     return ((left * values.double()) @ right.T).float()
 
 
-def test_the_five_steps_are_those_that_the_derivation_gives() -> None:
+def test_the_five_steps_are_those_of_the_derivation() -> None:
     steps = derived_steps(5, low=1e-3, cushion=0.02, safety=1.01)
     torch.testing.assert_close(
         torch.stack(steps), torch.tensor(POLAR_EXPRESS).double(), rtol=0, atol=2e-6
     )
 
 
-@pytest.mark.parametrize("shape", [(1024, 192), (192, 1024), (300, 200)])
-def test_well_conditioned_matrices_come_near_their_orthogonal_factor(
-    shape: tuple[int, int],
-) -> None:
-    matrix = torch.randn(shape)
-    if shape == (300, 200):
-        matrix = with_values(torch.linspace(0.3, 1, 200), *shape)
-    found = polar_express(matrix).double()
-    left, _, right = torch.linalg.svd(matrix.double(), full_matrices=False)
-    values = torch.linalg.svdvals(found)
-    assert float(values.min()) >= 0.858
-    assert float(values.max()) <= 1.133
-    error = torch.linalg.matrix_norm(found - left @ right, ord=2)
-    assert (
-        float(error) <= 0.142
-    )  # as far as the singular values are from one, no singular vector turned
-
-
 @pytest.mark.parametrize("shape", [(24, 24), (40, 24), (24, 60), (60, 24), (1, 7), (7, 1), (1, 1)])
-def test_steps_act_on_singular_values_alone(shape: tuple[int, int]) -> None:
+def test_only_singular_values_change(shape: tuple[int, int]) -> None:
     matrix = torch.randn(shape)
     torch.testing.assert_close(
         polar_express(matrix).double(), slow_polar(matrix), rtol=0, atol=1e-4
     )
 
 
-@pytest.mark.parametrize("columns", [48, 96, 300])  # steps one by one, and in two legs
+@pytest.mark.parametrize("columns", [48, 96, 300])  # steps one by one, and in two groups
 @pytest.mark.parametrize(
     "values",
     [
@@ -285,26 +237,18 @@ def test_steps_act_on_singular_values_alone(shape: tuple[int, int]) -> None:
         torch.cat((torch.ones(1), torch.full((47,), 1e-4))),
     ],
 )
-def test_ill_conditioned_matrices_lose_no_precision_in_either_form(
-    columns: int, values: Tensor
-) -> None:
+def test_ill_conditioned_matrices_lose_no_precision(columns: int, values: Tensor) -> None:
     matrix = with_values(values, 48, columns)
     found, wanted = polar_express(matrix).double(), slow_polar(matrix)
     assert float((found - wanted).norm() / wanted.norm()) < 2e-4
 
 
-def test_singular_values_too_small_for_five_steps_stay_small() -> None:
-    values = torch.linalg.svdvals(polar_express(with_values(torch.logspace(0, -8, 32), 32, 32)))
-    assert float(values.min()) < 1e-3
-    assert float(values.max()) < 1.14
-
-
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     count=st.integers(1, 4), rows=st.integers(1, 20), columns=st.integers(1, 20),
     scale=st.sampled_from([1e-3, 1.0, 1e4]),
 )  # fmt: skip
-def test_a_stack_is_made_orthogonal_matrix_by_matrix_whatever_their_size(
+def test_a_stack_gives_the_results_of_its_matrices(
     count: int, rows: int, columns: int, scale: float
 ) -> None:
     stack = scale * torch.randn(count, rows, columns)
@@ -312,12 +256,7 @@ def test_a_stack_is_made_orthogonal_matrix_by_matrix_whatever_their_size(
     torch.testing.assert_close(polar_express(stack), singly, rtol=1e-5, atol=1e-5)
 
 
-def test_the_transpose_gives_the_transpose() -> None:
-    matrix = torch.randn(12, 50)
-    torch.testing.assert_close(polar_express(matrix.T), polar_express(matrix).T, rtol=0, atol=1e-6)
-
-
-def test_a_matrix_of_zeros_stays_zero_and_input_is_not_changed() -> None:
+def test_zeros_stay_zero_and_the_input_is_not_changed() -> None:
     assert torch.equal(polar_express(torch.zeros(2, 4, 3)), torch.zeros(2, 4, 3))
     matrix = torch.randn(5, 4)
     before = matrix.clone()
@@ -325,9 +264,9 @@ def test_a_matrix_of_zeros_stays_zero_and_input_is_not_changed() -> None:
     assert torch.equal(matrix, before)
 
 
-def test_half_precision_is_near_and_comes_back_in_the_precision_given() -> None:
+def test_bf16_products_return_the_dtype_of_the_input() -> None:
     matrix = torch.randn(64, 256)
-    half = polar_express(matrix, PolarConfig(dtype=torch.bfloat16))
+    half = polar_express(matrix, torch.bfloat16)
     assert half.dtype == torch.float32
     assert not torch.equal(half, polar_express(matrix))
     assert float((half - polar_express(matrix)).norm() / half.norm()) < 0.03
@@ -335,7 +274,7 @@ def test_half_precision_is_near_and_comes_back_in_the_precision_given() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(192, 192), (1024, 192), (192, 512)])
-def test_singular_values_of_layers_come_near_one_in_either_precision(
+def test_singular_values_of_layers_come_near_one(
     shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
     decades = torch.logspace(0, -2.3, min(shape))  # down to 0.001 of the Frobenius norm
@@ -343,15 +282,6 @@ def test_singular_values_of_layers_come_near_one_in_either_precision(
         with_values(decades, *shape),
         with_values(torch.rand(min(shape)) + 0.01, *shape),
     ):
-        values = torch.linalg.svdvals(polar_express(matrix, PolarConfig(dtype=dtype)))
+        values = torch.linalg.svdvals(polar_express(matrix, dtype))
         assert float(values.min()) > 0.86
         assert float(values.max()) < 1.14
-
-
-@pytest.mark.parametrize("columns", [9, 30])
-def test_other_steps_replace_the_papers(columns: int) -> None:
-    matrix = torch.randn(6, columns)
-    none = polar_express(matrix, PolarConfig(steps=(), margin=1.0))
-    torch.testing.assert_close(none, matrix / matrix.norm())
-    cubic = polar_express(matrix, PolarConfig(steps=((1.5, -0.5, 0.0),) * 60, margin=1.0))
-    torch.testing.assert_close(cubic @ cubic.T, torch.eye(6), rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""One model on several ranks, sharded or copied, and the average of its weights."""
+"""DDP and sharding on two ranks, gradient synchronization, and the weight average."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -112,7 +112,7 @@ def assert_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
 
 
 def train_sharded(ranks: Ranks, folder: Path) -> None:
-    """Train a sharded student, store it halfway, resume it; rank 0 saves everything."""
+    """Train a sharded student, store it halfway and resume it; rank 0 saves everything."""
     student = SmallStudent()
     wrap_student(student, list(student.backbone.blocks), ranks, shard=True)
     optimizers = Optimizers(student, OPTIMIZER)
@@ -158,7 +158,7 @@ def group(found: Found, name: str) -> Found:
 
 
 @pytest.mark.workers
-def test_a_sharded_student_takes_the_steps_of_a_whole_one_and_resumes_exactly(found: Found) -> None:
+def test_a_sharded_student_equals_a_whole_one_and_resumes_exactly(found: Found) -> None:
     assert_close(group(found, "end"), weights_of(trained(range(4))[0]))
     assert_equal(group(found, "resumed"), group(found, "end"))
     assert_close(group(found, "state"), trained(range(2))[1].state_dict())
@@ -175,7 +175,7 @@ def test_one_rank_continues_where_two_stopped(found: Found) -> None:
 
 
 @pytest.mark.workers
-def test_the_norm_of_sharded_gradients_is_that_of_whole_ones_and_can_be_clipped(
+def test_sharded_gradients_are_clipped_like_whole_ones(
     found: Found,
 ) -> None:
     student = SmallStudent()
@@ -206,7 +206,7 @@ def gradients(student: nn.Module) -> dict[str, Tensor | None]:
     return {name: parameter.grad for name, parameter in student.named_parameters()}
 
 
-def test_one_rank_calls_the_student_itself_and_cannot_shard() -> None:
+def test_one_rank_needs_no_wrapper_and_cannot_shard() -> None:
     student, alone = SmallStudent(), Ranks(device=CPU)
     blocks = list(student.backbone.blocks)
     assert wrap_student(student, blocks, alone, shard=False) is student
@@ -214,21 +214,8 @@ def test_one_rank_calls_the_student_itself_and_cannot_shard() -> None:
         wrap_student(student, blocks, alone, shard=True)
 
 
-@pytest.mark.parametrize("now", [False, True])
-def test_one_rank_gets_the_same_gradients_either_way(now: bool) -> None:
-    student, plain = SmallStudent().eval(), SmallStudent().eval()
-    learn(plain, 0)
-    with gradients_synchronized(student, now):
-        learn(student, 0)
-    for name, gradient in gradients(student).items():
-        other = plain.get_parameter(name).grad
-        assert (gradient is None) == (other is None)
-        if gradient is not None and other is not None:
-            assert torch.equal(gradient, other)
-
-
 @pytest.mark.usefixtures("mesh")
-def test_copies_reduce_gradients_when_asked_to_and_do_not_wait_for_unused_cores() -> None:
+def test_ddp_reduces_gradients_when_asked_to_and_allows_unused_cores() -> None:
     student = SmallStudent().eval()
     model = wrap_student(student, [], Ranks(world_size=2, device=CPU), shard=False)
     assert isinstance(model, DistributedDataParallel)
@@ -242,7 +229,7 @@ def test_copies_reduce_gradients_when_asked_to_and_do_not_wait_for_unused_cores(
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # of views, which nobody changes
-def test_a_sharded_student_reduces_gradients_when_asked_to(mesh: DeviceMesh) -> None:
+def test_fsdp_reduces_gradients_when_asked_to(mesh: DeviceMesh) -> None:
     student = SmallStudent().eval()
     fully_shard(student, mesh=mesh)
     assert isinstance(student, FSDPModule)
@@ -253,9 +240,7 @@ def test_a_sharded_student_reduces_gradients_when_asked_to(mesh: DeviceMesh) -> 
 
 
 @pytest.mark.parametrize("placement", [Shard(0), Shard(1), Replicate()])
-def test_a_tensor_sharded_like_another_is_whole_again_when_gathered(
-    mesh: DeviceMesh, placement: Shard | Replicate
-) -> None:
+def test_a_sharded_tensor_is_gathered_whole(mesh: DeviceMesh, placement: Shard | Replicate) -> None:
     like = distribute_tensor(torch.zeros(5, 3), mesh, [placement])
     tensor = torch.randn(5, 3)
     sharded = shard_like(tensor, like)
@@ -266,14 +251,11 @@ def test_a_tensor_sharded_like_another_is_whole_again_when_gathered(
     assert not full_tensor(sharded).any()
 
 
-def test_a_plain_tensor_is_its_own_whole_and_its_own_part() -> None:
+def test_plain_tensors_are_not_sharded() -> None:
     tensor = torch.randn(3)
     assert full_tensor(tensor) is tensor
     assert local_tensor(tensor) is tensor
     assert shard_like(tensor, torch.zeros(3)) is tensor
-
-
-def test_a_tensor_is_filled_from_a_whole_one_in_its_own_type() -> None:
     target = nn.Parameter(torch.zeros(3, dtype=torch.float32))
     load_full(target, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
     assert target.tolist() == [1.0, 2.0, 3.0]
@@ -282,7 +264,7 @@ def test_a_tensor_is_filled_from_a_whole_one_in_its_own_type() -> None:
 
 
 @pytest.mark.compiled
-def test_compiling_leaves_room_for_a_graph_of_every_budget_and_size(
+def test_compiling_allows_a_graph_per_budget_and_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits = torch._dynamo.config
@@ -306,7 +288,7 @@ def change(student: nn.Module, step: int) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=draw))
 
 
-def test_the_average_weighs_the_weights_of_every_step_as_the_formula_says() -> None:
+def test_the_average_follows_its_formula() -> None:
     student, decay = SmallStudent(), 0.4
     ema = EMA(student, decay)
     history = [weights_of(student)]
@@ -325,21 +307,21 @@ def test_the_average_weighs_the_weights_of_every_step_as_the_formula_says() -> N
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_within_a_block_the_student_has_the_average_and_afterwards_its_own_weights() -> None:
+def test_the_average_is_applied_within_a_block() -> None:
     student = SmallStudent()
     ema, start = EMA(student, 0.9), weights_of(student)
     change(student, 1)
     own = weights_of(student)
     with ema.applied():
         assert_equal(weights_of(student), start)
-        assert torch.is_grad_enabled()  # what is done within decides for itself
+        assert torch.is_grad_enabled()
     assert_equal(weights_of(student), own)
     with pytest.raises(threading.BrokenBarrierError), ema.applied():
         raise threading.BrokenBarrierError
     assert_equal(weights_of(student), own)
 
 
-def test_a_stored_average_continues_as_the_one_it_was_taken_from() -> None:
+def test_a_stored_average_continues_exactly() -> None:
     student, other = SmallStudent(), SmallStudent(seed=1)
     ema, continued = EMA(student, 0.9), EMA(other, 0.9)
     for step in range(1, 4):

@@ -8,7 +8,7 @@ the newest file is compared with its SHA-256; where it is damaged, the one befor
 import logging
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,30 +81,19 @@ class CheckpointManager:
         """The file of a step."""
         return self.folder / f"step-{step:09d}.safetensors"
 
-    def save(
-        self,
-        step: int,
-        tensors: Mapping[str, Tensor],
-        metadata: Mapping[str, Any],
-        *,
-        may_be_infinite: Collection[str] = (),
-    ) -> Path:
+    def save(self, step: int, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> Path:
         """Save the state of a step; an older state of the same step is replaced.
 
         When this returns, the file is durable. A CheckpointError leaves all others as they were.
-        NaN and infinity are refused, except in the tensors `may_be_infinite`.
+        NaN and infinity are refused.
         """
-        refuse_non_finite(tensors, may_be_infinite)
+        refuse_non_finite(tensors)
         header = {"format": FORMAT, "step": step, "metadata": dict(metadata)}
         try:
             make_folder(self.folder)
             remove_temporary_files(self.folder)
             self._check_free_space(sum(tensor.nbytes for tensor in tensors.values()))
             save_tensors(self.path(step), tensors, header)
-        except ValueError as error:
-            raise CheckpointError(
-                f"the checkpoint of step {step} was not saved: {error}"
-            ) from error
         except CheckpointError:
             raise
         except OSError as error:
@@ -170,10 +159,10 @@ class CheckpointManager:
             )
 
 
-def refuse_non_finite(tensors: Mapping[str, Tensor], except_in: Collection[str] = ()) -> None:
+def refuse_non_finite(tensors: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError for a state with NaN or infinity: training cannot continue from it."""
     for name, tensor in tensors.items():
-        if name in except_in or not tensor.is_floating_point() or not tensor.numel():
+        if not tensor.is_floating_point() or not tensor.numel():
             continue
         # The extremes show every NaN and infinity and need no memory.
         if not all(torch.isfinite(extreme) for extreme in torch.aminmax(tensor.detach())):

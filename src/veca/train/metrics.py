@@ -7,13 +7,12 @@ checkpoint is saved before they are on disk.
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 try:
@@ -52,11 +51,8 @@ class Speed(NamedTuple):
 class Meter:
     """Measures the training speed of one rank, validation and saving aside."""
 
-    def __init__(
-        self, device: torch.device | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
         self._device = device or torch.device("cpu")
-        self._clock = clock
         self._images = 0
         self._waited = self._paused = 0.0
         self._marks = deque([(self._now(), 0, 0.0)], maxlen=SPEED_EVERY + 1)
@@ -82,18 +78,17 @@ class Meter:
     def step(self, images: int) -> Speed:
         """Count a step, and return the speed over the last ones."""
         self._images += images
-        now = (self._now(), self._images, self._waited)
-        self._marks.append(now)
-        first = self._marks[0]
+        self._marks.append((self._now(), self._images, self._waited))
+        seconds, count, waited = (
+            last - first for first, last in zip(self._marks[0], self._marks[-1], strict=True)
+        )
         memory = peak_memory(self._device) / 1e6
-        seconds = now[0] - first[0]
         if seconds <= 0:
             return Speed(0.0, 0.0, memory)
-        wait = min((now[2] - first[2]) / seconds, 1.0)
-        return Speed((now[1] - first[1]) / seconds, wait, memory)
+        return Speed(count / seconds, min(waited / seconds, 1.0), memory)
 
     def _now(self) -> float:
-        return self._clock() - self._paused
+        return time.monotonic() - self._paused
 
 
 def peak_memory(device: torch.device) -> int:
@@ -111,15 +106,8 @@ def peak_memory(device: torch.device) -> int:
 class MetricLogger:
     """Writes the rows of a run and shows its progress; on ranks other than 0 it does nothing."""
 
-    def __init__(  # noqa: PLR0913 - the last is for tests
-        self,
-        folder: Path | None,
-        meter: Meter,
-        *,
-        total: int,
-        done: int = 0,
-        shown: bool = True,
-        console: Console = CONSOLE,
+    def __init__(
+        self, folder: Path | None, meter: Meter, *, total: int, done: int = 0, shown: bool = True
     ) -> None:
         """Continue the logs of a folder; None logs nothing."""
         self._meter = meter
@@ -132,7 +120,7 @@ class MetricLogger:
             }
             self._board = _tensorboard(folder / "tensorboard", done)
             if shown:
-                self._line = _ProgressLine(total, done, console)
+                self._line = _ProgressLine(total, done)
 
     def log(self, row: Row) -> None:
         """Log a row."""
@@ -215,12 +203,12 @@ class _ProgressLine:
     It is drawn by no thread, since data loaders may fork meanwhile.
     """
 
-    def __init__(self, total: int, done: int, console: Console) -> None:
+    def __init__(self, total: int, done: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn())
         # stdout may lead elsewhere.
-        self._bar = Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False)
+        self._bar = Progress(*columns, console=CONSOLE, auto_refresh=False, redirect_stdout=False)
         self._task = self._bar.add_task("", total=total, completed=done)
-        self._terminal = console.is_terminal
+        self._terminal = CONSOLE.is_terminal
         self._shown_at = -LINE_SECONDS
         if self._terminal:
             self._bar.start()
@@ -252,17 +240,17 @@ class _ProgressLine:
 
 def describe_step(row: Row) -> str:
     """Such as 'loss 0.8123 (image 0.31, patch cosine 0.25), 8 cores, ffn 0.5, 128 px'."""
-    loss = "skipped"
+    text = "skipped"
     if row.get("loss") is not None:
         parts = ", ".join(
             f"{name.removeprefix('loss_').replace('_', ' ')} {value:.4f}"
             for name, value in row.items()
             if name.startswith("loss_") and isinstance(value, float)
         )
-        loss = f"loss {row['loss']:.4f}" + (f" ({parts})" if parts else "")
+        text = f"loss {row['loss']:.4f}" + (f" ({parts})" if parts else "")
     drawn = {"budget": "{} cores", "ffn": "ffn {:g}", "resolution": "{} px"}
-    texts = [text.format(row[name]) for name, text in drawn.items() if row.get(name) is not None]
-    return ", ".join((loss, *texts))
+    texts = [unit.format(row[name]) for name, unit in drawn.items() if row.get(name) is not None]
+    return ", ".join((text, *texts))
 
 
 def describe_validation(rows: Sequence[Row]) -> str:

@@ -9,8 +9,6 @@ For a weight W of n rows and m columns with gradient G:
     W <- W - lr decay W                 where W and U have the same sign
     W <- W - lr 0.2 sqrt(max(n, m)) U   steps about as large as AdamW's
 
-Without the rows of v and with decay everywhere it is Muon (`torch.optim.Muon`).
-
 Polar Express (Amsel et al., 2025) orthogonalizes by matrix products alone: each step applies an odd
 quintic X <- aX + (bA + cA^2)X, A = XX^T, to all singular values at once, and the sequence of
 quintics brings everything between 0.001 and 1 close to 1 (to 0.86..1.14, which suffices here).
@@ -20,7 +18,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -41,58 +38,36 @@ POLAR_EXPRESS: tuple[Quintic, ...] = (
 )
 """The authors' five steps; the tests derive them independently."""
 
+MARGIN = 1.01
+"""Matrices are divided by their Frobenius norm times this."""
+
 EPSILON = 1e-7
 """Added to the norm of a matrix, so that a matrix of zeros stays zero."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolarConfig:
-    """Orthogonalization; the defaults are the paper's."""
-
-    steps: tuple[Quintic, ...] = POLAR_EXPRESS
-    """Quintics in order."""
-
-    margin: float = 1.01
-    """Matrices are divided by the Frobenius norm times this."""
-
-    dtype: torch.dtype = torch.float32
-    """Of the matrix products; training chooses it by its precision."""
-
-
-PAPER = PolarConfig()
-
-
 def polar_express(
-    matrices: Float[Tensor, "*stack rows columns"], config: PolarConfig = PAPER
+    matrices: Float[Tensor, "*stack rows columns"], dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "*stack rows columns"]:
-    """Return matrices with the same singular vectors and singular values near one."""
+    """Return matrices with the same singular vectors and singular values near one.
+
+    `dtype` is that of the matrix products.
+    """
     rows, columns = matrices.shape[-2:]
-    wide = matrices.to(config.dtype).reshape(-1, rows, columns)
+    wide = matrices.to(dtype).reshape(-1, rows, columns)
     if rows > columns:
         wide = wide.mT
     norms = torch.linalg.matrix_norm(wide, keepdim=True)
-    wide = wide / (norms * config.margin + EPSILON)
-    for group in _groups(config.steps, wide):
-        wide = _apply(wide, group)
+    wide = wide / (norms * MARGIN + EPSILON)
+    # Steps that share one Gram matrix cost up to a third less for long rows, but rounding errors
+    # grow, since A holds squares: twofold for groups of two and three, fortyfold for all five in
+    # one and an ill-conditioned matrix. Half precision and TF32 leave no room for either.
+    exact = wide.device.type == "cpu" and torch.finfo(dtype).bits >= 32
+    ends = (0, 2, 5) if exact and wide.shape[2] >= 2 * wide.shape[1] else range(6)
+    for start, end in itertools.pairwise(ends):
+        wide = _apply(wide, POLAR_EXPRESS[start:end])
     if rows > columns:
         wide = wide.mT
     return wide.reshape(matrices.shape).to(matrices.dtype)
-
-
-def _groups(
-    steps: tuple[Quintic, ...], wide: Float[Tensor, "K rows columns"]
-) -> list[tuple[Quintic, ...]]:
-    """Group steps that share one Gram matrix, which costs up to a third less for long rows.
-
-    Rounding errors grow with the length of a group, since A holds squares: fortyfold for an
-    ill-conditioned matrix with all five steps in one, twofold with two and three. Half precision
-    and TF32 leave no room for either.
-    """
-    count = len(steps)
-    exact = wide.device.type == "cpu" and torch.finfo(wide.dtype).bits >= 32
-    together = exact and wide.shape[2] >= 2 * wide.shape[1]
-    ends = sorted({0, *range(2, count, 3), count}) if together else range(count + 1)
-    return [steps[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def _apply(
@@ -135,26 +110,6 @@ MAX_ELEMENTS = 2**26
 """The same elsewhere, so that they fit into memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NorMuonConfig:
-    """Hyperparameters; the defaults are the paper's."""
-
-    weight_decay: float = 0.015
-    """Decoupled weight decay, times the learning rate."""
-
-    momentum: float = 0.95
-    """Decay of the momentum."""
-
-    beta2: float | None = 0.95
-    """Decay of the rows' second moments; None does not normalize rows."""
-
-    cautious: bool = True
-    """Decay only weights that the step shrinks anyway."""
-
-    polar: PolarConfig = PAPER
-    """Orthogonalization of the momentum."""
-
-
 class NorMuon(Optimizer):
     """Optimizer of matrices; those without a gradient are neither updated nor decayed.
 
@@ -162,14 +117,29 @@ class NorMuon(Optimizer):
     whole momentum, computes the whole step and applies its own part.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the defaults are the paper's
         self,
         matrices: Iterable[nn.Parameter],
         lr: float = 0.0,
-        config: NorMuonConfig | None = None,
+        *,
+        weight_decay: float = 0.015,
+        momentum: float = 0.95,
+        beta2: float = 0.95,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
+        """Create an optimizer.
+
+        Args:
+            matrices: weights.
+            lr: learning rate.
+            weight_decay: decoupled, times the learning rate, of weights that the step shrinks.
+            momentum: decay of the momentum.
+            beta2: decay of the second moments of the rows.
+            dtype: of matrix products; training chooses it by its precision.
+        """
         super().__init__(matrices, {"lr": lr})
-        self.config = config or NorMuonConfig()
+        self.weight_decay, self.momentum, self.beta2 = weight_decay, momentum, beta2
+        self.dtype = dtype
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.ndim != 2:
@@ -188,42 +158,28 @@ class NorMuon(Optimizer):
 
     def _steps(self, matrices: list[nn.Parameter]) -> Float[Tensor, "K rows columns"]:
         """Update momenta, and return the step directions of matrices of one shape, whole."""
-        momenta = [self._state(matrix)["momentum"] for matrix in matrices]
-        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        share = self.config.momentum
-        for momentum, gradient in zip(momenta, gradients, strict=True):
-            momentum.mul_(share).add_(gradient)
-        ahead = [
-            full_tensor(torch.add(gradient, momentum, alpha=share))
-            for momentum, gradient in zip(momenta, gradients, strict=True)
-        ]
-        steps = polar_express(torch.stack(ahead), self.config.polar)
-        if self.config.beta2 is None:
-            return steps
-        moments = [self._state(matrix)["row_moment"] for matrix in matrices]
-        return _normalize_rows(steps, moments, self.config.beta2)
+        ahead = []
+        for matrix in matrices:
+            state: dict[str, Tensor] = self.state[matrix]
+            if not state:
+                state["momentum"] = torch.zeros_like(matrix)  # sharded as the matrix
+                state["row_moment"] = local_tensor(matrix).new_zeros(matrix.shape[0])  # whole
+            momentum, gradient = state["momentum"], matrix.grad
+            if gradient is not None:
+                momentum.mul_(self.momentum).add_(gradient)
+                ahead.append(full_tensor(torch.add(gradient, momentum, alpha=self.momentum)))
+        steps = polar_express(torch.stack(ahead), self.dtype)
+        moments = [self.state[matrix]["row_moment"] for matrix in matrices]
+        return _normalize_rows(steps, moments, self.beta2)
 
     def _apply_step(
         self, matrix: nn.Parameter, step: Float[Tensor, "rows columns"], lr: float
     ) -> None:
         """Decay a matrix and apply a step."""
-        weight, decay = local_tensor(matrix), lr * self.config.weight_decay
-        step = local_tensor(shard_like(step, matrix))
-        if self.config.cautious:
-            agrees = torch.mul(weight, step).ge_(0)  # ones and zeros
-            weight.addcmul_(weight, agrees, value=-decay)
-        else:
-            weight.mul_(1 - decay)
+        weight, step = local_tensor(matrix), local_tensor(shard_like(step, matrix))
+        agrees = torch.mul(weight, step).ge_(0)  # ones and zeros
+        weight.addcmul_(weight, agrees, value=-lr * self.weight_decay)
         weight.sub_(step, alpha=lr * ADAMW_STEP * math.sqrt(max(matrix.shape)))
-
-    def _state(self, matrix: nn.Parameter) -> dict[str, Tensor]:
-        """State of a matrix: momentum, sharded as it is, and whole row moments."""
-        state: dict[str, Tensor] = self.state[matrix]
-        if not state:
-            state["momentum"] = torch.zeros_like(matrix)
-            if self.config.beta2 is not None:
-                state["row_moment"] = local_tensor(matrix).new_zeros(matrix.shape[0])
-        return state
 
 
 def _normalize_rows(

@@ -7,7 +7,7 @@ with its schedule.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from torch.optim import AdamW, Optimizer
 from veca.backbone.cores import AnyCoreStep, AttentionCoreStep
 from veca.backbone.model import VECA, LocalMixing, PatchEmbedding
 from veca.runtime.device import ResolvedPrecision
-from veca.train.muon import NorMuon, NorMuonConfig, PolarConfig
+from veca.train.muon import NorMuon
 from veca.train.parallel import full_tensor, shard_like
 
 
@@ -99,21 +99,15 @@ class OptimizerConfig:
                 raise ValueError(f"{name}={share} is invalid: it must be in [0, 1).")
 
 
-class ParameterSplit(NamedTuple):
-    """Trainable parameters by name."""
-
-    matrices: dict[str, nn.Parameter]
-    """For NorMuon, or AdamW if the configuration says so."""
-
-    others: dict[str, nn.Parameter]
-    """For AdamW."""
+Parameters = dict[str, nn.Parameter]
+"""By name."""
 
 
-def split_parameters(student: nn.Module) -> ParameterSplit:
-    """Split trainable parameters by the paper's rule.
+def split_parameters(student: nn.Module) -> tuple[Parameters, Parameters]:
+    """Trainable matrices inside the network, and the other trainable parameters.
 
-    Matrices are the weights of linear layers, adaptors included, except output layers: the heads
-    that move cores, and the last block's contraction.
+    By the paper's rule, matrices are the weights of linear layers, adaptors included, except output
+    layers: the heads that move cores, and the last block's contraction.
     """
     weights, outward = set(), set()
     for module in student.modules():
@@ -124,12 +118,13 @@ def split_parameters(student: nn.Module) -> ParameterSplit:
         elif isinstance(module, VECA):
             last = module.block_of(module.config.layers - 1)
             outward.add(last.feedforward.contract.weight)
-    split = ParameterSplit({}, {})
+    matrices: Parameters = {}
+    others: Parameters = {}
     for name, parameter in student.named_parameters():
         if parameter.requires_grad:
             inner = parameter in weights and parameter not in outward
-            (split.matrices if inner else split.others)[name] = parameter
-    return split
+            (matrices if inner else others)[name] = parameter
+    return matrices, others
 
 
 class Optimizers:
@@ -142,12 +137,18 @@ class Optimizers:
 
         `precision` is that of NorMuon's matrix products; optimizer state stays fp32.
         """
-        self.config = config
         matrices, others = split_parameters(student)
         self._named = matrices | others
         self._optimizers: list[tuple[Optimizer, float]] = []
         if matrices and config.matrices == "normuon":
-            self._optimizers.append((_normuon(matrices, config, precision), config.matrix_rate))
+            normuon = NorMuon(
+                matrices.values(),
+                weight_decay=config.weight_decay,
+                momentum=config.momentum,
+                beta2=config.beta2,
+                dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+            )
+            self._optimizers.append((normuon, config.matrix_rate))
         elif matrices:
             self._optimizers.append((_adamw(student, matrices, config), config.matrix_rate))
         if others:
@@ -196,27 +197,19 @@ class Optimizers:
             self._owner[parameter].state[parameter][kind] = tensor
 
 
-def _normuon(
-    matrices: Mapping[str, nn.Parameter], config: OptimizerConfig, precision: ResolvedPrecision
-) -> NorMuon:
-    """NorMuon for the matrices, all of which decay."""
-    constants = NorMuonConfig(
-        weight_decay=config.weight_decay,
-        momentum=config.momentum,
-        beta2=config.beta2,
-        polar=PolarConfig(dtype=torch.bfloat16 if precision == "bf16" else torch.float32),
-    )
-    return NorMuon(matrices.values(), config=constants)
-
-
 def _adamw(
     student: nn.Module, parameters: Mapping[str, nn.Parameter], config: OptimizerConfig
 ) -> AdamW:
     """AdamW with parameter groups by decay and rate."""
-    decaying, moving = _decaying(student, config), _moving(student)
+    kinds = (nn.Linear, PatchEmbedding, LocalMixing)
+    decaying: set[Tensor] = set(student.parameters())
+    if config.decays == "matrices":
+        decaying = {module.weight for module in student.modules() if isinstance(module, kinds)}
+    steps = [module for module in student.modules() if isinstance(module, AnyCoreStep)]
+    moving = {parameter for step in steps for parameter in step.parameters()}
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for parameter in parameters.values():
-        decay = config.weight_decay if decaying is None or parameter in decaying else 0.0
+        decay = config.weight_decay if parameter in decaying else 0.0
         factor = config.core_step_rate if parameter in moving else 1.0
         # One fused call cannot mix sharded and plain tensors.
         groups.setdefault((decay, factor, isinstance(parameter, DTensor)), []).append(parameter)
@@ -230,22 +223,3 @@ def _adamw(
         eps=config.eps,
         fused=True,
     )
-
-
-def _moving(student: nn.Module) -> set[nn.Parameter]:
-    """Parameters of the layers that move the cores."""
-    steps = [module for module in student.modules() if isinstance(module, AnyCoreStep)]
-    return {parameter for step in steps for parameter in step.parameters()}
-
-
-def _decaying(student: nn.Module, config: OptimizerConfig) -> set[nn.Parameter] | None:
-    """The weights of linear layers and convolutions; None means all parameters."""
-    if config.decays == "all":
-        return None
-    modules = student.modules()
-    weights = {
-        id(found.weight)
-        for found in modules
-        if isinstance(found, nn.Linear | PatchEmbedding | LocalMixing)
-    }
-    return {parameter for parameter in student.parameters() if id(parameter) in weights}

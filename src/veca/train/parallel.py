@@ -51,28 +51,22 @@ def wrap_student(
     student: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, shard: bool
 ) -> nn.Module:
     """The module to call in training: the student itself, or its DDP wrapper."""
-    if shard:
-        _shard(student, blocks, ranks)
-        return student
-    if ranks.world_size == 1:
-        return student
-    # Cores beyond the budget get no gradient, on all ranks alike.
-    devices = [ranks.device] if ranks.device.type == "cuda" else None
-    return DistributedDataParallel(student, device_ids=devices, find_unused_parameters=True)
-
-
-def _shard(student: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks) -> None:
-    """Shard each block, and the rest, over the ranks."""
-    if ranks.world_size == 1:
+    if shard and ranks.world_size == 1:
         raise ValueError(
             "shard=True needs several processes, got one; start with "
             "torchrun --nproc-per-node K -m -- veca distill ..., or leave it out."
         )
-    mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
-    for block in blocks:
-        fully_shard(block, mesh=mesh)
-    # By default torch keeps the root module whole after a forward pass, as in validation.
-    fully_shard(student, mesh=mesh, reshard_after_forward=True)
+    if shard:
+        mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
+        for block in blocks:
+            fully_shard(block, mesh=mesh)
+        # By default torch keeps the root module whole after a forward pass, as in validation.
+        fully_shard(student, mesh=mesh, reshard_after_forward=True)
+    if shard or ranks.world_size == 1:
+        return student
+    # Cores beyond the budget get no gradient, on all ranks alike.
+    devices = [ranks.device] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(student, device_ids=devices, find_unused_parameters=True)
 
 
 @contextmanager

@@ -4,10 +4,8 @@ Pure functions of the step (and the seed): every rank computes the same without 
 a resumed run continues the schedule of the run it resumes.
 """
 
-import itertools
 import math
 import random
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -106,13 +104,14 @@ class ScheduleConfig:
 
 def learning_rate(config: ScheduleConfig, step: int, steps: int) -> float:
     """The rate of a step, counted from 0, in a run of `steps`; at `steps` it is the minimum."""
-    warmup = _count(config.warmup_steps, config.warmup_share, steps)
+    warmup, decay = config.warmup_steps, config.decay_steps
+    warmup = round(config.warmup_share * steps) if warmup is None else warmup
+    decay = round(config.decay_share * steps) if decay is None else decay
     if step < warmup:
         return _between(config, step / warmup)
     if config.kind == "cosine":
         passed = _share_of_decay(step, warmup, steps)
         return _between(config, (1 + math.cos(math.pi * passed)) / 2)
-    decay = _count(config.decay_steps, config.decay_share, steps)
     return _between(config, 1 - _share_of_decay(step, max(warmup, steps - decay), steps))
 
 
@@ -154,15 +153,8 @@ def draw_resolution(phases: Sequence[ResolutionPhase], seed: int, step: int, ste
         )
     phase = [phase for phase in phases if step >= round(phase.from_share * steps)][-1]
     weights = phase.weights or (1.0,) * len(phase.sizes)
-    sums = list(itertools.accumulate(weights))
-    # Seeding with text goes through SHA-512, so neighboring steps are unrelated.
-    point = random.Random(f"resolution/{seed}/{step}").random() * sums[-1]
-    return phase.sizes[bisect_right(sums, point, hi=len(sums) - 1)]
-
-
-def _count(steps: int | None, share: float, total: int) -> int:
-    """A number of steps, given or as a share of the run."""
-    return round(share * total) if steps is None else steps
+    key = f"resolution/{seed}/{step}"
+    return phase.sizes[_weighted_index(weights, len(phase.sizes), key)]
 
 
 def _share_of_decay(step: int, start: int, end: int) -> float:
