@@ -28,6 +28,7 @@ from tests.teacher.stored_layouts import (
 )
 from tests.weights.models import same_weights
 from veca.data.transforms import IMAGENET, Normalization
+from veca.runtime import VecaError
 from veca.teacher.layouts import load_folder, stated_licence
 from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import TeacherError
@@ -323,14 +324,14 @@ def test_a_given_licence_overrides_that_of_the_card(tmp_path: Path) -> None:
         ('{"architecture": "resnet50", "pretrained_cfg": {}}', "type None"),
         ('{"architecture": "vit_7b_patch16_dinov3", "pretrained_cfg": {}}', "type None"),
         ("[1]", "a JSON list"),
-        ("{", "not a JSON file"),
+        ("{", "not valid JSON"),
     ],
 )
 def test_unknown_models_and_invalid_configurations_are_refused(
     config: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(config)
-    with pytest.raises(TeacherError, match=message):
+    with pytest.raises(VecaError, match=message):
         load_folder(tmp_path, name="odd")
 
 

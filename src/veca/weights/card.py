@@ -170,17 +170,43 @@ def is_trained(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.endswith(".bias") and bool(item.any()) for name, item in tensors.items())
 
 
-TITLES = {
-    "teacher": "Teacher",
-    "teacher_licence": "Licence of the teacher",
-    "data": "Data",
-    "recipe": "Recipe",
-    "command": "Command",
-    "seed": "Seed",
-    "date": "Date",
-    "notes": "Notes",
-}
-"""Fields of the provenance in the order of the card."""
+CARD = """\
+{front_matter}
+
+# {title}
+
+{summary}
+{status}
+
+* Parameters: {parameters:,} ({dtype})
+* {config.layers} layers, width {config.width}, {config.heads} heads, {config.hidden} hidden units
+* Patches of {config.patch_size} x {config.patch_size} pixels
+* Channels of an image: {config.in_channels}
+* {cores}
+* Shares of the hidden units: {shares}
+* SHA-256 of configuration and weights: `{digest}`
+
+## Use
+
+```python
+import torch, veca
+
+model = veca.load({name}){hint}
+images = torch.randn(1, {config.in_channels}, {side}, {side})  # normalized images
+features = model(images{budget})
+features.image, features.patch_map  # of the whole image, and patch by patch
+```
+
+## Cost of one image
+
+| cores | side in pixels | attention pairs of a block | GFLOPs |
+| --: | --: | --: | --: |
+{costs}
+
+{results}## Where it comes from
+
+{origin}
+"""
 
 
 def model_card(info: ModelInfo, results: str | None = None, name: str | None = None) -> str:
@@ -188,37 +214,48 @@ def model_card(info: ModelInfo, results: str | None = None, name: str | None = N
 
     `name` is what `veca.load` finds the model by, if known.
     """
-    provenance, size = info.provenance or Provenance(), size_name(info.config)
-    title = f"VECA {size or f'with {info.config.layers} layers of width {info.config.width}'}"
+    config, provenance = info.config, info.provenance or Provenance()
+    size, full, costs = size_name(config), config.attention == "full", cost_rows(config)
+    title = f"VECA {size or f'with {config.layers} layers of width {config.width}'}"
     if name:
         title = name.rpartition("/")[2] if name.startswith(("./", "/")) else name
-    lines = [
-        *_front_matter(provenance),
-        "",
-        f"# {_one_line(title)}",
-        "",
-        "An elastic vision backbone: the number of cores, and so the cost, is chosen at each call."
-        if info.config.attention != "full"
-        else "The full-attention baseline of an elastic vision backbone.",
-        info.training_status,
-        "",
-        *_sizes(info),
-        "",
-        "## Use",
-        "",
-        *_usage(info.config, name),
-        "",
-        "## Cost of one image",
-        "",
-        *_costs(info.config),
-        "",
-        *([] if results is None else ["## Results", "", results.strip(), ""]),
-        "## Where it comes from",
-        "",
-        *_origin(provenance),
-        "",
-    ]
-    return "\n".join(lines)
+    summary = "The full-attention baseline of an elastic vision backbone."
+    cores, budget = f"Full attention, prefix tokens: {config.prefix_tokens}", ""
+    if not full:
+        summary = "An elastic vision backbone: the number of cores, and so the cost, is chosen at "
+        summary += "each call."
+        cores = f"Budgets (cores): {', '.join(map(str, config.budgets))}"
+        budget = f", budget={config.budgets[len(config.budgets) // 2]}"
+    origin = {"licence": NOT_RECORDED} | provenance.known()
+    return CARD.format(
+        front_matter="\n".join(_front_matter(provenance)),
+        title=_one_line(title),
+        summary=summary,
+        status=info.training_status,
+        config=config,
+        parameters=parameters(config),
+        dtype=info.dtype,
+        cores=cores,
+        shares=", ".join(map(str, config.ffn_shares)),
+        digest=info.digest,
+        name=json.dumps(name or "THIS_MODEL"),
+        hint="" if name else "  # the folder, or its name on the hub",
+        side=costs[0].side,
+        budget=budget,
+        costs="\n".join(
+            f"| {row.budget or 'all-to-all'} | {row.side} | {row.pairs:,} | {row.gflops:.2f} |"
+            for row in costs
+        ),
+        results="" if results is None else f"## Results\n\n{results.strip()}\n\n",
+        origin="\n".join(
+            f"* {ORIGIN.get(key, key.capitalize())}: {_one_line(str(value))}"
+            for key, value in origin.items()
+        ),
+    )
+
+
+ORIGIN = {"teacher_licence": "Licence of the teacher"}
+"""Titles in the card that are not the name of the field."""
 
 
 def _front_matter(provenance: Provenance) -> Iterator[str]:
@@ -235,58 +272,6 @@ def _front_matter(provenance: Provenance) -> Iterator[str]:
     yield "tags:"
     yield from (f"- {tag}" for tag in ("veca", "vision-backbone", "elastic", "dense-features"))
     yield "---"
-
-
-def _sizes(info: ModelInfo) -> Iterator[str]:
-    """Sizes of the model."""
-    config = info.config
-    yield f"* Parameters: {parameters(config):,} ({info.dtype})"
-    yield (
-        f"* {config.layers} layers, width {config.width}, {config.heads} heads, "
-        f"{config.hidden} hidden units"
-    )
-    yield f"* Patches of {config.patch_size} x {config.patch_size} pixels"
-    yield f"* Channels of an image: {config.in_channels}"
-    if config.attention == "full":
-        yield f"* Full attention, prefix tokens: {config.prefix_tokens}"
-    else:
-        yield f"* Budgets (cores): {', '.join(map(str, config.budgets))}"
-    yield f"* Shares of the hidden units: {', '.join(map(str, config.ffn_shares))}"
-    yield f"* SHA-256 of configuration and weights: `{info.digest}`"
-
-
-def _usage(config: BackboneConfig, name: str | None) -> Iterator[str]:
-    """Five lines of code that run."""
-    hint = "" if name else "  # the folder, or its name on the hub"
-    side = cost_rows(config)[0].side
-    full = config.attention == "full"
-    budget = "" if full else f", budget={config.budgets[len(config.budgets) // 2]}"
-    yield "```python"
-    yield "import torch, veca"
-    yield ""
-    yield f"model = veca.load({json.dumps(name or 'THIS_MODEL')}){hint}"
-    yield f"images = torch.randn(1, {config.in_channels}, {side}, {side})  # normalized images"
-    yield f"features = model(images{budget})"
-    yield "features.image, features.patch_map  # of the whole image, and patch by patch"
-    yield "```"
-
-
-def _costs(config: BackboneConfig) -> Iterator[str]:
-    """Costs at each budget as a table."""
-    yield "| cores | side in pixels | attention pairs of a block | GFLOPs |"
-    yield "| --: | --: | --: | --: |"
-    for row in cost_rows(config):
-        cores = "all-to-all" if row.budget is None else row.budget
-        yield f"| {cores} | {row.side} | {row.pairs:,} | {row.gflops:.2f} |"
-
-
-def _origin(provenance: Provenance) -> Iterator[str]:
-    """Licence, teacher and whatever else is known, each on one line."""
-    yield f"* Licence: {_one_line(provenance.licence or NOT_RECORDED)}"
-    for name, title in TITLES.items():
-        value = getattr(provenance, name)
-        if value is not None:
-            yield f"* {title}: {_one_line(str(value))}"
 
 
 def _one_line(text: str) -> str:
