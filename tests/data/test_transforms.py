@@ -1,7 +1,6 @@
 """Preparing an image, and mapping patches back to its pixels."""
 
 import io
-import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from torch.nn import functional as F
 import veca
 from tests.data import oracles
 from tests.data.corpus import PHOTO, encoded, exif, photo
-from veca.data.images import ImageError
 from veca.data.transforms import (
     IMAGENET,
     MEAN,
@@ -27,19 +25,15 @@ from veca.data.transforms import (
     Geometry,
     Mode,
     Normalization,
-    check_result,
     fitted,
 )
 
 
-def test_the_mean_color_becomes_zero_and_one_deviation_more_becomes_one() -> None:
+def test_the_mean_becomes_0_and_a_deviation_more_becomes_1() -> None:
     mean, std = torch.tensor(MEAN), torch.tensor(STD)
     pixels = torch.stack([mean, mean + std], dim=1)[:, None]
     expected = torch.tensor([0.0, 1.0]).expand(3, 1, 2)
     torch.testing.assert_close(IMAGENET.normalize(pixels), expected)
-
-
-def test_bytes_count_as_parts_of_255() -> None:
     pixels = torch.randint(0, 256, (2, 3, 5, 4), dtype=torch.uint8)
     torch.testing.assert_close(IMAGENET.normalize(pixels), IMAGENET.normalize(pixels / 255))
 
@@ -52,7 +46,7 @@ def test_denormalizing_undoes_normalizing(normalization: Normalization, dtype: t
     torch.testing.assert_close(back, pixels)
 
 
-def test_whole_numbers_other_than_bytes_are_refused_with_what_to_do() -> None:
+def test_integers_other_than_bytes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"torch.int64, .* divide"):
         IMAGENET.normalize(torch.zeros(3, 2, 2, dtype=torch.int64))
 
@@ -62,19 +56,13 @@ def test_a_deviation_of_zero_is_refused() -> None:
         Normalization(MEAN, (0.2, 0.0, 0.2))
 
 
-def test_no_other_file_holds_the_mean() -> None:
-    sources = Path(veca.__file__).parent.rglob("*.py")
-    holders = [path.name for path in sources if str(MEAN[0]) in path.read_text("utf-8")]
-    assert holders == ["transforms.py"]
-
-
 SIDES = st.integers(1, 2000)
 SIZES = st.none() | st.integers(1, 700)
 PATCHES = st.sampled_from([1, 4, 14, 16])
 
 
 def lengths(geometry: Geometry) -> tuple[int, int]:
-    """Height and width of the prepared picture."""
+    """Height and width of the prepared image."""
     return geometry.height.length, geometry.width.length
 
 
@@ -98,7 +86,7 @@ def lengths(geometry: Geometry) -> tuple[int, int]:
         ((1, 1), 512, "pad", (512, 512)),
     ],
 )
-def test_sides_are_as_the_rules_say(
+def test_sides_follow_the_rules(
     original: tuple[int, int], size: int | None, fit: str, expected: tuple[int, int]
 ) -> None:
     assert lengths(fitted(original, size, fit, 16)) == expected
@@ -132,9 +120,7 @@ def test_padded_sides_keep_proportions_to_half_a_pixel_and_add_less_than_a_patch
 
 
 @given(SIDES, SIDES, st.integers(1, 50), PATCHES)
-def test_a_cropped_square_lies_in_the_middle_of_a_picture_that_covers_it(
-    height: int, width: int, patches: int, patch: int
-) -> None:
+def test_crop_takes_a_centered_square(height: int, width: int, patches: int, patch: int) -> None:
     size = patches * patch
     geometry = fitted((height, width), size, "crop", patch)
     assert lengths(geometry) == (size, size)
@@ -153,45 +139,23 @@ def test_cropping_without_a_size_scales_nothing(height: int, width: int) -> None
         assert side.length == side.original // 16 * 16
 
 
-def test_a_picture_smaller_than_a_patch_cannot_be_cropped() -> None:
-    with pytest.raises(ImageError, match=r"100 x 15 .* smaller than a patch of 16; .* fit='pad'"):
-        fitted((15, 100), None, "crop", 16)
-
-
-@pytest.mark.parametrize(("size", "below", "above"), [(500, 496, 512), (7, 16, 32), (17, 16, 32)])
-def test_a_crop_that_does_not_fit_is_answered_with_the_two_nearest(
-    size: int, below: int, above: int
+@pytest.mark.parametrize(
+    ("original", "size", "fit", "patch", "words"),
+    [
+        ((15, 100), None, "crop", 16, r"100 x 15 .* smaller than a patch of 16; .* fit='pad'"),
+        ((100, 100), 500, "crop", 16, "nearest that fit are 496 and 512"),
+        ((100, 100), 7, "crop", 16, "nearest that fit are 16 and 32"),
+        ((100, 100), 64, "stretch", 16, "'resize', 'crop' or 'pad'"),
+        ((100, 100), 0, "resize", 16, "size=0"),
+        ((100, 100), True, "resize", 16, "size=True"),
+        ((100, 100), 64, "resize", -16, "patch_size=-16"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    original: tuple[int, int], size: int | None, fit: str, patch: int, words: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"nearest that fit are {below} and {above}"):
-        fitted((100, 100), size, "crop", 16)
-
-
-@pytest.mark.parametrize("fit", ["", "stretch", "Resize"])
-def test_an_unknown_fit_is_answered_with_the_known_ones(fit: str) -> None:
-    with pytest.raises(ValueError, match="'resize', 'crop' or 'pad'"):
-        fitted((100, 100), 64, fit, 16)
-
-
-@pytest.mark.parametrize("size", [0, -16, True])
-def test_a_size_that_is_no_number_of_pixels_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"size={size}"):
-        fitted((100, 100), size, "resize", 16)
-    with pytest.raises(ValueError, match=f"patch_size={size}"):
-        fitted((100, 100), 64, "resize", size)
-
-
-@pytest.mark.compiled  # without the shape hook, which would refuse these first
-@pytest.mark.parametrize("size", [64.0, "64", (64, 64)])
-def test_a_size_of_another_type_is_refused(size: Any) -> None:
-    with pytest.raises(ValueError, match="size="):
-        fitted((100, 100), size, "resize", 16)
-
-
-def test_a_strip_that_would_become_huge_is_refused_with_what_to_do() -> None:
-    strip = fitted((10, 10_000), 512, "resize", 16)
-    with pytest.raises(ImageError, match=r"10000 x 10 .* 512000 x 512, .* fit='pad'"):
-        check_result(strip, 10**8)
-    check_result(strip, math.prod(lengths(strip)))
+    with pytest.raises(ValueError, match=words):
+        fitted(original, size, fit, patch)
 
 
 SMALL_PATCH = 8
@@ -200,16 +164,16 @@ FITS = ["resize", "crop", "pad"]
 
 @st.composite
 def geometries(draw: st.DrawFn, most: int) -> Geometry:
-    """Pictures with sides up to `most`, laid onto patches in any way."""
+    """Images with sides up to `most`, fitted to patches in any way."""
     fit = draw(st.sampled_from(FITS))
     original = draw(st.tuples(st.integers(1, most), st.integers(1, most)))
     size = draw(st.integers(1, 12)) * SMALL_PATCH if fit == "crop" else draw(st.integers(1, 100))
     return fitted(original, size, fit, SMALL_PATCH)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(geometries(most=60), st.sampled_from(["nearest", "bilinear"]))
-def test_a_map_comes_back_as_it_does_pixel_by_pixel(geometry: Geometry, mode: Mode) -> None:
+def test_a_map_is_mapped_back_like_pixel_by_pixel(geometry: Geometry, mode: Mode) -> None:
     patch_map = torch.randn(geometry.grid, dtype=torch.float64)
     oracle = oracles.nearest if mode == "nearest" else oracles.bilinear
     for fill in (None, -7.0):
@@ -220,7 +184,7 @@ def test_a_map_comes_back_as_it_does_pixel_by_pixel(geometry: Geometry, mode: Mo
 
 @given(geometries(most=2000))
 @example(fitted((2000, 1), 1, "pad", SMALL_PATCH))
-def test_row_and_column_numbers_land_on_the_pixels_that_their_patches_show(
+def test_patch_numbers_land_on_the_pixels_of_their_patches(
     geometry: Geometry,
 ) -> None:
     rows, columns = geometry.grid
@@ -237,17 +201,8 @@ def test_row_and_column_numbers_land_on_the_pixels_that_their_patches_show(
             assert (int(down[y, x]), int(across[y, x])) == (row, column)
 
 
-def test_leading_dimensions_are_kept() -> None:
-    geometry = fitted((30, 50), 32, "resize", SMALL_PATCH)
-    maps = torch.randn(2, 5, *geometry.grid)
-    for mode in ("nearest", "bilinear"):
-        images = geometry.to_image(maps, mode)
-        assert images.shape == (2, 5, 30, 50)
-        torch.testing.assert_close(images[1, 3], geometry.to_image(maps[1, 3], mode))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_without_cropping_blending_is_what_torch_calls_bilinear(dtype: torch.dtype) -> None:
+def test_bilinear_equals_torch_without_cropping(dtype: torch.dtype) -> None:
     geometry = fitted((64, 96), 64, "resize", SMALL_PATCH)
     patch_map = torch.randn(1, 1, *geometry.grid)
     expected = F.interpolate(patch_map, (64, 96), mode="bilinear", align_corners=False)
@@ -256,7 +211,7 @@ def test_without_cropping_blending_is_what_torch_calls_bilinear(dtype: torch.dty
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
 
 
-def test_what_was_cropped_away_is_not_a_number() -> None:
+def test_cropped_pixels_are_nan() -> None:
     geometry = fitted((40, 80), 40, "crop", SMALL_PATCH)
     image = geometry.to_image(torch.ones(geometry.grid))
     assert image[:, 20:60].eq(1).all()
@@ -265,7 +220,7 @@ def test_what_was_cropped_away_is_not_a_number() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
-def test_whole_numbers_keep_their_type_and_need_a_fill_where_something_was_cropped(
+def test_integers_keep_their_type_and_need_a_fill_if_cropped(
     dtype: torch.dtype,
 ) -> None:
     cropped, resized = (fitted((40, 80), 40, fit, SMALL_PATCH) for fit in ("crop", "resize"))
@@ -278,37 +233,23 @@ def test_whole_numbers_keep_their_type_and_need_a_fill_where_something_was_cropp
         cropped.to_image(labels)
 
 
-def test_padding_is_cut_away() -> None:
-    geometry = fitted(
-        (9, 64), 64, "pad", SMALL_PATCH
-    )  # the second row shows one pixel of the picture
-    assert geometry.grid == (2, 8)
-    patch_map = torch.tensor([0.0, 1.0])[:, None].expand(2, 8)
-    image = geometry.to_image(patch_map)
-    assert image.shape == (9, 64)
-    assert image[:8].eq(0).all()
-    assert image[8:].eq(1).all()
-
-
-@pytest.mark.parametrize("shape", [(8, 12), (12, 8), (3, 12, 7)])
-def test_a_map_of_other_patches_is_refused_with_the_grid(shape: tuple[int, ...]) -> None:
+def test_maps_that_do_not_fit_are_refused() -> None:
     geometry = fitted((64, 104), 64, "resize", SMALL_PATCH)
-    with pytest.raises(ValueError, match=r"end in the grid of this image, \(8, 13\)"):
-        geometry.to_image(torch.zeros(shape))
-
-
-def test_whole_numbers_cannot_be_blended() -> None:
-    geometry = fitted((64, 64), 64, "resize", SMALL_PATCH)
+    for shape in ((8, 12), (3, 12, 7)):
+        with pytest.raises(ValueError, match=r"end in the grid of this image, \(8, 13\)"):
+            geometry.to_image(torch.zeros(shape))
     with pytest.raises(ValueError, match="use mode='nearest'"):
-        geometry.to_image(torch.zeros(8, 8, dtype=torch.long), "bilinear")
+        geometry.to_image(torch.zeros(8, 13, dtype=torch.long), "bilinear")
 
 
-@pytest.mark.compiled  # without the shape hook, which would refuse it first
-@pytest.mark.parametrize("mode", ["cubic", None])
-def test_an_unknown_mode_is_refused(mode: Any) -> None:
-    geometry = fitted((64, 64), 64, "resize", SMALL_PATCH)
+@pytest.mark.compiled  # without the shape hook, which would refuse them first
+def test_arguments_of_another_type_are_refused() -> None:
+    size: Any = "64"
+    with pytest.raises(ValueError, match="size='64'"):
+        fitted((100, 100), size, "resize", 16)
+    mode: Any = "cubic"
     with pytest.raises(ValueError, match="'nearest' or 'bilinear'"):
-        geometry.to_image(torch.zeros(8, 8), mode)
+        fitted((64, 64), 64, "resize", SMALL_PATCH).to_image(torch.zeros(8, 8), mode)
 
 
 PATCH = 16
@@ -316,14 +257,14 @@ WAYS = [("resize", 64), ("resize", 50), ("resize", None), ("crop", 64), ("crop",
 WAYS += [("pad", 64), ("pad", 50), ("pad", None)]
 
 
-def bytes_seen(pixels: Tensor) -> np.ndarray:
+def colors_of(pixels: Tensor) -> np.ndarray:
     """Normalized pixels as colors, (H, W, 3) within 0..1."""
     return IMAGENET.denormalize(pixels).permute(1, 2, 0).numpy()
 
 
 @pytest.mark.parametrize(("fit", "size"), WAYS)
 @pytest.mark.parametrize("shape", [(40, 56), (57, 41), (30, 90)])
-def test_a_prepared_picture_equals_one_made_by_hand_to_one_step(
+def test_prepare_equals_the_oracle_to_one_step(
     fit: Fit, size: int | None, shape: tuple[int, int]
 ) -> None:
     picture = photo(*shape)
@@ -335,14 +276,14 @@ def test_a_prepared_picture_equals_one_made_by_hand_to_one_step(
     whole = (0.0, 0.0, float(picture.shape[1]), float(picture.shape[0]))
     scaled = oracles.resampled(picture / 255, (height.scaled, width.scaled), whole, whole=True)
     seen = scaled[height.cropped :, width.cropped :][: height.length, : width.length]
-    found = bytes_seen(pixels)[: seen.shape[0], : seen.shape[1]]
+    found = colors_of(pixels)[: seen.shape[0], : seen.shape[1]]
     assert np.abs(found - seen).max() <= 1 / 255 + 1e-6
     assert pixels[:, seen.shape[0] :].eq(0).all()
     assert pixels[:, :, seen.shape[1] :].eq(0).all()
 
 
 @pytest.mark.parametrize(("fit", "size"), [("pad", None), ("crop", None)])
-def test_without_scaling_every_pixel_stays_as_it_is(fit: Fit, size: int | None) -> None:
+def test_pixels_do_not_change_without_scaling(fit: Fit, size: int | None) -> None:
     pixels, geometry = veca.prepare(PHOTO, size, fit)
     top, left = geometry.height.cropped, geometry.width.cropped
     expected = IMAGENET.normalize(torch.from_numpy(PHOTO).permute(2, 0, 1))[:, top:, left:]
@@ -350,8 +291,8 @@ def test_without_scaling_every_pixel_stays_as_it_is(fit: Fit, size: int | None) 
     assert torch.equal(pixels[:, :height, :width], expected[:, :height, :width])
 
 
-@pytest.mark.parametrize(("fit", "size"), WAYS)
-def test_every_kind_of_source_gives_the_same(fit: Fit, size: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fit", "size"), WAYS[::3])
+def test_every_source_gives_the_same_pixels(fit: Fit, size: int | None, tmp_path: Path) -> None:
     path = tmp_path / "photo.png"
     path.write_bytes(encoded(Image.fromarray(PHOTO), "PNG"))
     sources: list[Any] = [path, str(path), path.read_bytes(), io.BytesIO(path.read_bytes())]
@@ -360,17 +301,17 @@ def test_every_kind_of_source_gives_the_same(fit: Fit, size: int | None, tmp_pat
     for source in sources:
         assert torch.equal(veca.preprocess(source, size, fit), expected)
     of_floats = veca.preprocess(PHOTO / 255, size, fit)
-    assert np.abs(bytes_seen(of_floats) - bytes_seen(expected)).max() < 1.2 / 255
+    assert np.abs(colors_of(of_floats) - colors_of(expected)).max() < 1.2 / 255
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
-    st.integers(1, 2000),
-    st.integers(1, 2000),
+    st.integers(1, 1000),
+    st.integers(1, 1000),
     st.sampled_from(["resize", "crop", "pad"]),
     st.integers(1, 8),
 )
-def test_a_map_painted_from_a_picture_comes_back_within_one_patch(
+def test_a_map_of_pixel_positions_is_mapped_back_within_one_patch(
     height: int, width: int, fit: Fit, patches: int
 ) -> None:
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
@@ -391,12 +332,7 @@ def test_a_map_painted_from_a_picture_comes_back_within_one_patch(
         assert (seen - meant).abs().max() <= one_patch
 
 
-def test_the_geometry_is_of_the_upright_picture() -> None:
-    lying = encoded(Image.fromarray(PHOTO), "PNG", exif=exif(6))
-    assert veca.prepare(lying, 32).geometry.original == (56, 40)
-
-
-def test_a_model_takes_what_comes_out_and_its_map_goes_back() -> None:
+def test_a_prepared_image_goes_through_a_model_and_its_map_back() -> None:
     model = veca.build("tiny", layers=1, width=32, heads=2, patch_size=8, budgets=(2,)).eval()
     pixels, geometry = veca.prepare(PHOTO, 48, patch_size=model.config.patch_size)
     with torch.no_grad():
@@ -405,18 +341,20 @@ def test_a_model_takes_what_comes_out_and_its_map_goes_back() -> None:
     assert geometry.to_image(features.patch_map, "bilinear").shape == (1, 32, *PHOTO.shape[:2])
 
 
-def test_another_normalization_takes_the_place_of_ours() -> None:
+def test_normalization_can_be_replaced() -> None:
     plain = Normalization((0.0,) * 3, (1.0,) * 3)
     pixels = veca.preprocess(PHOTO, None, "pad", normalization=plain)
     assert torch.equal(pixels[:, :40, :56], torch.from_numpy(PHOTO).permute(2, 0, 1) / 255)
 
 
-def test_a_strip_is_refused_before_it_fills_the_memory_and_can_be_padded() -> None:
+def test_a_long_strip_is_refused_before_it_fills_the_memory() -> None:
     strip = np.zeros((10, 10_000, 3), np.uint8)
     with pytest.raises(veca.ImageError, match="would become 512000 x 512"):
         veca.preprocess(strip)
     assert veca.preprocess(strip, fit="pad").shape == (3, 16, 512)
     assert veca.preprocess(strip, fit="crop").shape == (3, 512, 512)
+    lying = encoded(Image.fromarray(PHOTO), "PNG", exif=exif(6))
+    assert veca.prepare(lying, 32).geometry.original == (56, 40)
 
 
 @pytest.mark.parametrize("shape", [(40, 90), (90, 40)])
