@@ -49,7 +49,6 @@ def test_every_image_has_a_number_and_can_be_opened_by_it(images: Path) -> None:
         "s.tar#a.png", "s.tar#c.png", "sub/0000.png", "sub/0001.png", "sub/0002.png",
     ]  # fmt: skip
     assert len(index) == 5
-    assert index.others == 2
     with open_image(index[1]) as file:
         assert not isinstance(file, str)
         assert file.read() == encoded(8)
@@ -68,7 +67,7 @@ def test_every_kind_of_input_is_stored_and_loaded_again(
     assert names(again) == names(first)
     assert again.fingerprint() == first.fingerprint() == ImageIndex.load_or_list(path).fingerprint()
     assert [again[number] for number in range(count)] == [first[number] for number in range(count)]
-    assert (again.problems, again.others) == (first.problems, first.others)
+    assert again.problems == first.problems
 
 
 def test_a_resumed_run_keeps_its_images_and_a_new_one_lists_them_again(

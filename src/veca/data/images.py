@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, cast, runtime_checkable
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
@@ -90,18 +90,7 @@ class DataError(VecaError, ValueError):
     """A path, list, shard or dataset that cannot be used."""
 
 
-@runtime_checkable
-class BinaryFile(Protocol):
-    """An open binary file; `typing.IO` requires methods that files in memory lack."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Read bytes, all of them by default."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move to a position."""
-
-
-Encoded = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryFile
+Encoded = str | os.PathLike[str] | bytes | bytearray | memoryview | io.IOBase | IO[bytes]
 Source = Encoded | Image.Image | NDArray[Any] | Tensor
 """Everything that is accepted as an image; an open file is read from its start."""
 
@@ -179,11 +168,11 @@ def opened(
         stack.enter_context(_strict_pillow(max_pixels))
         if isinstance(source, str | os.PathLike):
             name = os.fsdecode(source)
-            file: BinaryFile = stack.enter_context(_open_path(Path(name)))
+            file: IO[bytes] = stack.enter_context(_open_path(Path(name)))
         elif isinstance(source, bytes | bytearray | memoryview):
             name, file = "the file in memory", io.BytesIO(source)
         elif hasattr(source, "read"):
-            name, file = "the open file", cast(BinaryFile, source)
+            name, file = "the open file", cast(IO[bytes], source)
         else:
             raise ImageError(
                 f"a {type(source).__name__} is not an image; pass a path, bytes, an open binary "
@@ -269,11 +258,11 @@ def _open_path(path: Path) -> io.BufferedReader:
     return file
 
 
-def _read_header(name: str, file: BinaryFile) -> ImageFile.ImageFile:
+def _read_header(name: str, file: IO[bytes]) -> ImageFile.ImageFile:
     """Identify a file by its first bytes and read its header."""
     try:
         file.seek(0)
-        return Image.open(cast(IO[bytes], file), formats=FORMATS)
+        return Image.open(file, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(
             f"{name} has more pixels than can be decoded safely ({reason(error)}); shrink it."

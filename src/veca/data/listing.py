@@ -432,9 +432,6 @@ class ImageIndex:
     problems: tuple[str, ...] = ()
     """What holds no images: damaged shards, folders that cannot be read."""
 
-    others: int = 0
-    """Number of files skipped because of their names."""
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -472,7 +469,7 @@ class ImageIndex:
         if not len(rows):
             raise DataError(f"no image was found in {text}: {problems[0]}")
         keys = _keys_below(found.table, rows, _root(text))
-        index = cls(found.table, rows, keys, problems, found.others)
+        index = cls(found.table, rows, keys, problems)
         if cache is not None:
             with contextlib.suppress(OSError):  # only costs the next run the time to list again
                 _save_index(cache, index, absolute(text))
@@ -530,9 +527,7 @@ def _keys_below(table: ImageTable, rows: NDArray[np.int64], root: str) -> NDArra
 def _save_index(path: Path, index: ImageIndex, images: str) -> None:
     """Store an index."""
     arrays = {part.name: getattr(index.table, part.name) for part in fields(index.table)}
-    metadata = {
-        "format": FORMAT, "images": images, "problems": list(index.problems), "others": index.others
-    }  # fmt: skip
+    metadata = {"format": FORMAT, "images": images, "problems": list(index.problems)}
     save_tensors(path, {**arrays, "rows": index.rows, "index_keys": index.keys}, metadata)
 
 
@@ -546,5 +541,4 @@ def _load_index(path: Path, images: str) -> ImageIndex | None:
         return None
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
     rows, keys = arrays.pop("rows"), arrays.pop("index_keys")
-    problems: list[str] = metadata["problems"]
-    return ImageIndex(ImageTable(**arrays), rows, keys, tuple(problems), metadata["others"])
+    return ImageIndex(ImageTable(**arrays), rows, keys, tuple(metadata["problems"]))

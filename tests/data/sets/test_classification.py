@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tests.data.sets.layouts import complaint, labels, read, touch, write
 from veca.data.images import decode
 from veca.data.listing import key, open_image
-from veca.data.sets.classification import CLASSES, FLOWERS
-from veca.data.sets.dataset import DatasetError, read_matlab
+from veca.data.sets.dataset import DatasetError, class_names, read_matlab
+
+CLASSES, FLOWERS = class_names("voc")[1:], class_names("flowers-102")
 
 scipy_io = pytest.importorskip("scipy.io", reason="MATLAB files need scipy")
 

@@ -20,10 +20,9 @@ from tests.data.sets.layouts import (
 from tests.rules import ROOT
 from veca.data.images import decode
 from veca.data.listing import open_image
-from veca.data.sets.dataset import DatasetError, DepthRange
+from veca.data.sets.dataset import DatasetError, DepthRange, class_names
 from veca.data.sets.folders import ANIMALS_SCORED
 from veca.data.sets.registry import read_set
-from veca.data.sets.segmentation import CLASSES
 
 
 def complaint(folder: Path) -> str:
@@ -159,10 +158,10 @@ def test_scored_classes_must_be_classes(tmp_path: Path, names: list[str]) -> Non
 
 
 def test_the_animals_of_voc_are_scored_by_the_name_of_their_folder(tmp_path: Path) -> None:
-    found = read_set(str(write_masks(tmp_path / "voc2012_animals", CLASSES)))
+    found = read_set(str(write_masks(tmp_path / "voc2012_animals", class_names("voc"))))
     assert found.eval_classes == (0, 8, 10, 12, 13, 15, 17)
     assert found.facts["scored"] == list(ANIMALS_SCORED)
-    assert read_set(str(write_masks(tmp_path / "other", CLASSES))).eval_classes is None
+    assert read_set(str(write_masks(tmp_path / "other", class_names("voc")))).eval_classes is None
     assert read_set(str(write_masks(tmp_path / "b" / "voc2012_animals"))).eval_classes is None
 
 

@@ -22,19 +22,14 @@ from tests.data.sets.layouts import (
     write_sbd,
 )
 from veca.data.images import DataError, ImageError
+from veca.data.sets.dataset import class_names
 from veca.data.sets.segmentation import (
     ADE20K,
-    ADE20K_CLASSES,
     CITYSCAPES,
-    CITYSCAPES_CLASSES,
-    CLASSES,
     COCO_OBJECT,
     COCO_STUFF,
     CONTEXT_59,
     CONTEXT_60,
-    CONTEXT_CLASSES,
-    STUFF,
-    THINGS,
     UNKNOWN,
     VOC,
     apply_label_map,
@@ -42,6 +37,10 @@ from veca.data.sets.segmentation import (
     read_depth,
     read_mask,
 )
+
+CLASSES, CONTEXT_CLASSES = class_names("voc"), class_names("pascal-context")
+ADE20K_CLASSES = class_names("ade20k")
+THINGS, STUFF = class_names("coco-things"), class_names("coco-stuff")
 
 OWN, VAL = ("2007_01", "2007_02"), ("2007_03", "2008_04")
 SBD_TRAIN, SBD_VAL = ("2007_01", "2008_04", "2008_05"), ("2007_03", "2008_06", "2008_07")
@@ -285,7 +284,7 @@ def test_cityscapes_has_19_classes_of_the_published_ids(tmp_path: Path) -> None:
     mask = val.target(0).ravel()
     assert mask[[0, 7, 8, 11, 24, 33]].tolist() == [255, 0, 1, 2, 11, 18]
     assert np.unique(mask).tolist() == [*range(19), 255]
-    assert found.classes == CITYSCAPES_CLASSES == tuple(CITYSCAPES_NAMES.values())
+    assert found.classes == class_names("cityscapes") == tuple(CITYSCAPES_NAMES.values())
     missing = "gtFine/train/aachen/aachen_000000_000019_gtFine_labelIds.png"
     (tmp_path / missing).unlink()
     assert missing in read("cityscapes", tmp_path).missing[0]

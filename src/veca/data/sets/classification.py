@@ -20,6 +20,7 @@ from veca.data.sets.dataset import (
     LabeledDataset,
     Split,
     build_split,
+    class_names,
     lines,
     parse_int,
     read_json,
@@ -331,10 +332,7 @@ def caltech_101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     )
 
 
-CLASSES = ("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
-           "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa",
-           "train", "tvmonitor")  # fmt: skip
-
+CLASSES = class_names("voc")[1:]
 LISTS = "ImageSets/Main"
 PRESENT, DIFFICULT, ABSENT = 1, 0, -1
 
@@ -420,30 +418,6 @@ def _cars(listed: Path, below: str) -> Iterator[tuple[str, int]]:
         yield f"{below}/{record['fname']}", label
 
 
-FLOWERS = (
-    "pink primrose", "hard-leaved pocket orchid", "canterbury bells", "sweet pea",
-    "english marigold", "tiger lily", "moon orchid", "bird of paradise", "monkshood",
-    "globe thistle", "snapdragon", "colt's foot", "king protea", "spear thistle", "yellow iris",
-    "globe-flower", "purple coneflower", "peruvian lily", "balloon flower",
-    "giant white arum lily", "fire lily", "pincushion flower", "fritillary", "red ginger",
-    "grape hyacinth", "corn poppy", "prince of wales feathers", "stemless gentian", "artichoke",
-    "sweet william", "carnation", "garden phlox", "love in the mist", "mexican aster",
-    "alpine sea holly", "ruby-lipped cattleya", "cape flower", "great masterwort", "siam tulip",
-    "lenten rose", "barbeton daisy", "daffodil", "sword lily", "poinsettia", "bolero deep blue",
-    "wallflower", "marigold", "buttercup", "oxeye daisy", "common dandelion", "petunia",
-    "wild pansy", "primula", "sunflower", "pelargonium", "bishop of llandaff", "gaura",
-    "geranium", "orange dahlia", "pink-yellow dahlia", "cautleya spicata", "japanese anemone",
-    "black-eyed susan", "silverbush", "californian poppy", "osteospermum", "spring crocus",
-    "bearded iris", "windflower", "tree poppy", "gazania", "azalea", "water lily", "rose",
-    "thorn apple", "morning glory", "passion flower", "lotus", "toad lily", "anthurium",
-    "frangipani", "clematis", "hibiscus", "columbine", "desert-rose", "tree mallow", "magnolia",
-    "cyclamen", "watercress", "canna lily", "hippeastrum", "bee balm", "ball moss", "foxglove",
-    "bougainvillea", "camellia", "mallow", "mexican petunia", "bromelia", "blanket flower",
-    "trumpet creeper", "blackberry lily",
-)  # fmt: skip
-"""Names by number, from the authors' page: the files hold numbers only."""
-
-
 def flowers_102(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """`imagelabels.mat`, `setid.mat` and `jpg/image_00001.jpg` ...; classes are numbered from 1.
 
@@ -455,10 +429,12 @@ def flowers_102(folder: Path, checks: DatasetChecks) -> LabeledDataset:
         _flowers_split(part, variable, root, labels, checks)
         for part, variable in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
     ]
-    checks.expect("classes", len(np.unique(labels)), len(FLOWERS))
+    checks.expect("classes", len(np.unique(labels)), 102)
     checks.expect("images", len(labels), 8_189)
     counts = {"train": 1_020, "train/class": 10, "val": 1_020, "val/class": 10, "test": 6_149}
-    return checks.dataset("classes", splits, counts, classes=FLOWERS, per_class=True)
+    return checks.dataset(
+        "classes", splits, counts, classes=class_names("flowers-102"), per_class=True
+    )
 
 
 def _flowers_split(

@@ -11,6 +11,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -260,17 +261,18 @@ class DatasetChecks:
 
     def find(self, folder: Path, needed: Sequence[str], below: Sequence[str] = ()) -> Path:
         """Find the folder that holds everything needed: the one given, or one `below` it."""
-        places = [folder, *(folder / name for name in below)]
-        for place in places:
-            if all((place / name).exists() for name in needed):
-                return place
         if not folder.is_dir():
             raise DatasetError(f"{self.name}: {folder} is not a folder; check the path.")
-        held = [place for place in places if any((place / name).exists() for name in needed)]
-        nearest = (held or places)[0]
-        if below and not held:
+
+        def missing(place: Path) -> list[Path]:
+            return [place / name for name in needed if not (place / name).exists()]
+
+        places = [folder, *(folder / name for name in below)]
+        nearest = min(places, key=lambda place: len(missing(place)))
+        if len(missing(nearest)) == len(needed) and below:
             self.report(f"neither {folder} nor a folder {' or '.join(below)} in it is complete")
-        raise self.lacking(*(nearest / name for name in needed if not (nearest / name).exists()))
+        self.require(*missing(nearest))
+        return nearest
 
     def finish(self, dataset: LabeledDataset) -> LabeledDataset:
         """Return the dataset if it is complete, or with its problems if partial ones are allowed.
@@ -410,6 +412,13 @@ def _content(entry: ImageEntry) -> bytes | None:
     except OSError:
         return None
     return hashlib.sha256(content).digest()
+
+
+@cache
+def class_names(dataset: str) -> tuple[str, ...]:
+    """Names by number of the classes of datasets whose files hold numbers only."""
+    names = json.loads(Path(__file__).with_name("class_names.json").read_text("utf-8"))
+    return tuple(names[dataset])
 
 
 def files_below(folder: Path, part: str, ending: str) -> list[str]:

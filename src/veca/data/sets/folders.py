@@ -29,20 +29,15 @@ from veca.data.sets.dataset import (
     ReadTarget,
     Split,
     build_split,
+    class_names,
     lines,
     paired_dataset,
 )
-from veca.data.sets.segmentation import CLASSES as VOC_CLASSES
 from veca.data.sets.segmentation import plain_label_map, read_depth, read_mask
 
 TRAIN = "train"
 HELD_OUT = ("val", "validation", "valid")
 TEST = "test"
-
-
-def is_class_folders(folder: Path) -> bool:
-    """Whether a folder has class folders."""
-    return (folder / TRAIN).is_dir()
 
 
 def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -156,19 +151,9 @@ ANIMALS = "voc2012_animals"
 ANIMALS_SCORED = ("background", "cat", "cow", "dog", "horse", "person", "sheep")
 
 
-def is_plain_masks(folder: Path) -> bool:
-    """Whether a folder has the layout with masks."""
-    return (folder / IMAGES).is_dir() and (folder / MASKS).is_dir()
-
-
-def is_plain_depth(folder: Path) -> bool:
-    """Whether a folder has the layout with depth."""
-    return (folder / IMAGES).is_dir() and (folder / DEPTH).is_dir()
-
-
 def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A dataset with masks in the plain layout."""
-    checks.require(folder / IMAGES, folder / MASKS, folder / CLASSES)
+    checks.require(folder / CLASSES)
     classes = tuple(lines(folder / CLASSES))
     if len(set(classes)) != len(classes):
         raise DatasetError(f"{folder / CLASSES} names a class twice; give each another name.")
@@ -194,7 +179,7 @@ def _plain(
     **more: Any,  # noqa: ANN401 - further fields
 ) -> LabeledDataset:
     """A dataset by its two lists."""
-    checks.require(folder / IMAGES, folder / targets, *(folder / f"{part}.txt" for part in PARTS))
+    checks.require(*(folder / f"{part}.txt" for part in PARTS))
     images = _images_by_stem(folder / IMAGES)
     pairs = {
         part: [
@@ -227,7 +212,7 @@ def _scored(
     """The classes that are evaluated, None for all, and the source of this choice."""
     if (folder / SCORED).exists():
         names, source = tuple(lines(folder / SCORED)), SCORED
-    elif folder.resolve().name == ANIMALS and classes == VOC_CLASSES:
+    elif folder.resolve().name == ANIMALS and classes == class_names("voc"):
         names, source = ANIMALS_SCORED, f"the name of the folder, {ANIMALS}"
     else:
         return None, {}

@@ -16,9 +16,6 @@ from veca.data.sets.dataset import (
 )
 from veca.data.sets.folders import (
     class_folders,
-    is_class_folders,
-    is_plain_depth,
-    is_plain_masks,
     plain_depth,
     plain_masks,
 )
@@ -100,11 +97,10 @@ def _plain_reader(text: str, folder: Path) -> Reader:
     """The reader of a folder's layout."""
     if not folder.is_dir():
         raise DatasetError(_unknown(text))
-    if is_plain_masks(folder):
-        return plain_masks
-    if is_plain_depth(folder):
-        return plain_depth
-    if is_class_folders(folder):
+    for targets, reader in (("masks", plain_masks), ("depth", plain_depth)):
+        if (folder / "images").is_dir() and (folder / targets).is_dir():
+            return reader
+    if (folder / "train").is_dir():
         return class_folders
     raise DatasetError(
         f"{folder} has none of the known layouts ({PLAIN}); arrange its images like this, or name "

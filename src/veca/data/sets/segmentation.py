@@ -21,6 +21,7 @@ from veca.data.sets.dataset import (
     IGNORE_INDEX,
     DatasetChecks,
     LabeledDataset,
+    class_names,
     files_below,
     lines,
     paired_dataset,
@@ -168,12 +169,6 @@ def _sbd_numbers(path: str) -> NDArray[np.uint8]:
     return numbers
 
 
-CLASSES = (
-    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
-    "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa",
-    "train", "tvmonitor",
-)  # fmt: skip
-
 IMAGES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"
 
 SBD = ("benchmark_RELEASE/dataset", "VOCaug/dataset")
@@ -196,7 +191,7 @@ def voc2012(folder: Path, checks: DatasetChecks) -> LabeledDataset:
         {"train": _named_pairs(train, MASKS), "val": _named_pairs(val, MASKS)},
         checks,
         counts={"train": 1_464, "val": 1_449},
-        classes=CLASSES,
+        classes=class_names("voc"),
         facts={"train_list": "VOC 2012 train, without the images of SBD"},
     )
 
@@ -218,7 +213,7 @@ def voc2012_aug(folder: Path, checks: DatasetChecks) -> LabeledDataset:
         {"trainaug": [*_named_pairs(train, MASKS), *extra], "val": _named_pairs(val, MASKS)},
         checks,
         counts={"trainaug": 10_582, "val": 1_449},
-        classes=CLASSES,
+        classes=class_names("voc"),
         facts={
             "train_list": "VOC 2012 train + SBD train + SBD val - VOC 2012 val",
             "extra_masks": source,
@@ -265,17 +260,6 @@ def _sbd_pairs(
     return _named_pairs(names - known, converted), f"SBD, converted to PNG files ({converted})"
 
 
-CONTEXT_CLASSES = (
-    "background", "aeroplane", "bag", "bed", "bedclothes", "bench", "bicycle", "bird", "boat",
-    "book", "bottle", "building", "bus", "cabinet", "car", "cat", "ceiling", "chair", "cloth",
-    "computer", "cow", "cup", "curtain", "dog", "door", "fence", "floor", "flower", "food",
-    "grass", "ground", "horse", "keyboard", "light", "motorbike", "mountain", "mouse", "person",
-    "plate", "platform", "pottedplant", "road", "rock", "sheep", "shelves", "sidewalk", "sign",
-    "sky", "snow", "sofa", "table", "track", "train", "tree", "truck", "tvmonitor", "wall",
-    "water", "window", "wood",
-)  # fmt: skip
-
-
 def context_60(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """PASCAL Context with 60 classes: the background is evaluated, nothing is ignored.
 
@@ -284,12 +268,12 @@ def context_60(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     frequent and 0, each by its rank. The MATLAB files of the first release are not read: their
     masks differ (mmsegmentation, pull request 474). Classes are in alphabetical order.
     """
-    return _context(folder, checks, CONTEXT_60, CONTEXT_CLASSES)
+    return _context(folder, checks, CONTEXT_60, class_names("pascal-context"))
 
 
 def context_59(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """PASCAL Context with 59 classes: the background is ignored, which gives higher scores."""
-    return _context(folder, checks, CONTEXT_59, CONTEXT_CLASSES[1:])
+    return _context(folder, checks, CONTEXT_59, class_names("pascal-context")[1:])
 
 
 def _context(
@@ -305,28 +289,6 @@ def _context(
     return paired_dataset("masks", home, read, pairs, checks, counts=counts, classes=classes)
 
 
-ADE20K_CLASSES = (
-    "wall", "building", "sky", "floor", "tree", "ceiling", "road", "bed", "windowpane", "grass",
-    "cabinet", "sidewalk", "person", "earth", "door", "table", "mountain", "plant", "curtain",
-    "chair", "car", "water", "painting", "sofa", "shelf", "house", "sea", "mirror", "rug", "field",
-    "armchair", "seat", "fence", "desk", "rock", "wardrobe", "lamp", "bathtub", "railing",
-    "cushion", "base", "box", "column", "signboard", "chest of drawers", "counter", "sand", "sink",
-    "skyscraper", "fireplace", "refrigerator", "grandstand", "path", "stairs", "runway", "case",
-    "pool table", "pillow", "screen door", "stairway", "river", "bridge", "bookcase", "blind",
-    "coffee table", "toilet", "flower", "book", "hill", "bench", "countertop", "stove", "palm",
-    "kitchen island", "computer", "swivel chair", "boat", "bar", "arcade machine", "hovel", "bus",
-    "towel", "light", "truck", "tower", "chandelier", "awning", "streetlight", "booth",
-    "television receiver", "airplane", "dirt track", "apparel", "pole", "land", "bannister",
-    "escalator", "ottoman", "bottle", "buffet", "poster", "stage", "van", "ship", "fountain",
-    "conveyor belt", "canopy", "washer", "plaything", "swimming pool", "stool", "barrel", "basket",
-    "waterfall", "tent", "bag", "minibike", "cradle", "oven", "ball", "food", "step", "tank",
-    "trade name", "microwave", "pot", "animal", "bicycle", "lake", "dishwasher", "screen",
-    "blanket", "sculpture", "hood", "sconce", "vase", "traffic light", "tray", "ashcan", "fan",
-    "pier", "crt screen", "plate", "monitor", "bulletin board", "shower", "radiator", "glass",
-    "clock", "flag",
-)  # fmt: skip
-
-
 def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """ADE20K with 150 classes, as in the challenge of 2016: 20,210 training, 2,000 test images.
 
@@ -337,7 +299,9 @@ def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     home = checks.find(folder, needed, ("ADEChallengeData2016",))
     pairs = {part: _stem_pairs(home, f"images/{part}", f"annotations/{part}") for part in counts}
     read = partial(read_mask, label_map=ADE20K)
-    return paired_dataset("masks", home, read, pairs, checks, counts=counts, classes=ADE20K_CLASSES)
+    return paired_dataset(
+        "masks", home, read, pairs, checks, counts=counts, classes=class_names("ade20k")
+    )
 
 
 def _stem_pairs(folder: Path, images: str, masks: str) -> list[tuple[str, str]]:
@@ -347,34 +311,6 @@ def _stem_pairs(folder: Path, images: str, masks: str) -> list[tuple[str, str]]:
         for image in files_below(folder, images, ".jpg")
     ]
 
-
-THINGS = (
-    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat",
-    "traffic light", "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog",
-    "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "backpack", "umbrella",
-    "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard", "sports ball", "kite",
-    "baseball bat", "baseball glove", "skateboard", "surfboard", "tennis racket", "bottle",
-    "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple", "sandwich", "orange",
-    "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant",
-    "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone",
-    "microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors",
-    "teddy bear", "hair drier", "toothbrush",
-)  # fmt: skip
-
-STUFF = (
-    "banner", "blanket", "branch", "bridge", "building-other", "bush", "cabinet", "cage",
-    "cardboard", "carpet", "ceiling-other", "ceiling-tile", "cloth", "clothes", "clouds",
-    "counter", "cupboard", "curtain", "desk-stuff", "dirt", "door-stuff", "fence", "floor-marble",
-    "floor-other", "floor-stone", "floor-tile", "floor-wood", "flower", "fog", "food-other",
-    "fruit", "furniture-other", "grass", "gravel", "ground-other", "hill", "house", "leaves",
-    "light", "mat", "metal", "mirror-stuff", "moss", "mountain", "mud", "napkin", "net", "paper",
-    "pavement", "pillow", "plant-other", "plastic", "platform", "playingfield", "railing",
-    "railroad", "river", "road", "rock", "roof", "rug", "salad", "sand", "sea", "shelf",
-    "sky-other", "skyscraper", "snow", "solid-other", "stairs", "stone", "straw",
-    "structural-other", "table", "tent", "textile-other", "towel", "tree", "vegetable",
-    "wall-brick", "wall-concrete", "wall-other", "wall-panel", "wall-stone", "wall-tile",
-    "wall-wood", "water-other", "waterdrops", "window-blind", "window-other", "wood",
-)  # fmt: skip
 
 COCO_IMAGES = ("images", ".")
 COCO_MASKS = ("annotations", "stuffthingmaps", "stuffthingmaps_trainval2017")
@@ -388,12 +324,12 @@ def coco_stuff(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     `stuffthingmaps_trainval2017.zip`, in `annotations` or `stuffthingmaps`. Converted files beside
     them (`*_labelTrainIds.png`, `*_instanceTrainIds.png`) are ignored.
     """
-    return _coco(folder, checks, COCO_STUFF, THINGS + STUFF)
+    return _coco(folder, checks, COCO_STUFF, class_names("coco-things") + class_names("coco-stuff"))
 
 
 def coco_object(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """COCO-Stuff 164k with 81 classes: 80 things and the background; nothing is ignored."""
-    return _coco(folder, checks, COCO_OBJECT, ("background", *THINGS))
+    return _coco(folder, checks, COCO_OBJECT, ("background", *class_names("coco-things")))
 
 
 def _coco(
@@ -414,13 +350,6 @@ def _coco(
     pairs = {part: _stem_pairs(folder, f"{images}/{part}", f"{masks}/{part}") for part in counts}
     read = partial(read_mask, label_map=label_map)
     return paired_dataset("masks", folder, read, pairs, checks, counts=counts, classes=classes)
-
-
-CITYSCAPES_CLASSES = (
-    "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign",
-    "vegetation", "terrain", "sky", "person", "rider", "car", "truck", "bus", "train",
-    "motorcycle", "bicycle",
-)  # fmt: skip
 
 
 def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -445,5 +374,5 @@ def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     }
     read = partial(read_mask, label_map=CITYSCAPES)
     return paired_dataset(
-        "masks", home, read, pairs, checks, counts=counts, classes=CITYSCAPES_CLASSES
+        "masks", home, read, pairs, checks, counts=counts, classes=class_names("cityscapes")
     )
