@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -116,11 +116,6 @@ class Side:
         centers = (torch.arange(self.original, dtype=torch.float64) + 0.5) / self.original
         return (centers * self.scaled - self.cropped) / self.patch_size - 0.5
 
-    def inside(self) -> Bool[Tensor, " original"]:
-        """Which original pixels lie on a patch."""
-        indices = self.patch_indices()
-        return (indices >= 0) & (indices < self.patches)
-
 
 @dataclass(frozen=True)
 class Geometry:
@@ -152,15 +147,8 @@ class Geometry:
         that were cropped away get `fill`, by default NaN; integers need a `fill`.
         """
         self._check_map(patch_map, mode)
-        if mode == "nearest":
-            rows, columns = (
-                _clamped(side, side.patch_indices()).to(patch_map.device)
-                for side in (self.height, self.width)
-            )
-            image = patch_map.index_select(-2, rows).index_select(-1, columns)
-        else:
-            image = _blended(patch_map, self.height, -2)
-            image = _blended(image, self.width, -1)
+        image = _expand(patch_map, self.height, -2, mode)
+        image = _expand(image, self.width, -1, mode)
         return self._filled(image, fill)
 
     def _check_map(self, patch_map: Tensor, mode: str) -> None:
@@ -180,7 +168,11 @@ class Geometry:
 
     def _filled(self, image: Tensor, fill: int | float | None) -> Tensor:
         """Fill pixels that were cropped away."""
-        rows, columns = self.height.inside(), self.width.inside()
+        indices = [side.patch_indices() for side in (self.height, self.width)]
+        rows, columns = (
+            (found >= 0) & (found < patches)
+            for found, patches in zip(indices, self.grid, strict=True)
+        )
         if rows.all() and columns.all():
             return image
         if fill is None and not image.is_floating_point():
@@ -192,17 +184,15 @@ class Geometry:
         return image.masked_fill(outside, math.nan if fill is None else fill)
 
 
-def _clamped(side: Side, places: Tensor) -> Tensor:
-    """Clamp places to the patches."""
-    return places.clamp(0, side.patches - 1)
-
-
-def _blended(values: Tensor, side: Side, dim: int) -> Tensor:
-    """Interpolate linearly between patches along one dimension."""
-    places = _clamped(side, side.patch_positions())
-    before = places.floor()
-    after = _clamped(side, before + 1)
-    share = (places - before).to(values.dtype).to(values.device)
+def _expand(values: Tensor, side: Side, dim: int, mode: Mode) -> Tensor:
+    """Map patches to original pixels along one dimension."""
+    if mode == "nearest":
+        indices = side.patch_indices().clamp(0, side.patches - 1)
+        return values.index_select(dim, indices.to(values.device))
+    positions = side.patch_positions().clamp(0, side.patches - 1)
+    before = positions.floor()
+    after = (before + 1).clamp(max=side.patches - 1)
+    share = (positions - before).to(values.dtype).to(values.device)
     share = share.unsqueeze(-1) if dim == -2 else share
     lower = values.index_select(dim, before.long().to(values.device))
     upper = values.index_select(dim, after.long().to(values.device))
