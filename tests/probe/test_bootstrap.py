@@ -293,19 +293,6 @@ def test_the_interval_of_classes_is_that_of_drawing_the_images_of_each_dataset_b
     assert [found["low"], found["high"]] == pytest.approx([low, high], abs=(high - low) / 10)
 
 
-def test_tasks_on_one_dataset_are_drawn_together(tmp_path: Path) -> None:
-    # Where one task is right exactly where the other is not, their mean is equal in every draw.
-    right = correct_of(0)
-    rows = [
-        class_row(tmp_path, right),
-        class_row(tmp_path, ~right, **LOGISTIC),
-        class_row(tmp_path, correct_of(1) | True, **FULL),
-        class_row(tmp_path, correct_of(1) | True, **LOGISTIC, **FULL),
-    ]
-    classes = against(rows, tmp_path)["lines"][0]["classes"]
-    assert [classes[name] for name in ("ratio", "low", "high")] == pytest.approx([0.5] * 3)
-
-
 def test_a_copy_of_the_baseline_has_exactly_100_percent(tmp_path: Path) -> None:
     rows = []
     for who in ({}, FULL):

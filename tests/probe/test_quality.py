@@ -50,12 +50,12 @@ def test_a_value_is_the_mean_over_seeds_with_what_identifies_it(tmp_path: Path) 
             and (item.weights, item.budget) == (DIGEST, one.budget)
         ]  # fmt: skip
         assert one.value == pytest.approx(sum(item.value for item in own) / len(own), abs=1e-6)
-        assert one.seeds == tuple(item.seed for item in own)
+        assert one.seeds == [item.seed for item in own]
         assert one.count == own[0].counts["test"]
         assert one.higher_is_better == (one.metric != "rmse")
         assert one.interval is not None
         assert one.interval[0] < one.value < one.interval[1]
-    assert found.commands == (row().command,)
+    assert found.commands == [row().command]
 
 
 def test_an_interval_is_that_of_a_share_of_images(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_interval_is_that_of_a_share_of_images(tmp_path: Path) -> None:
     wide = 1.96 * 100 * math.sqrt(0.75 * 0.25 / 400)  # the normal approximation
     assert found.interval == pytest.approx((75 - wide, 75 + wide), abs=0.4)
     (sure,) = quality([class_row(tmp_path / "sure", right | True)], tmp_path / "sure").rows
-    assert sure.interval == (100, 100)
+    assert sure.interval == [100, 100]
 
 
 def test_a_value_may_have_no_interval_and_be_partial_and_single_classes_are_left_out() -> None:
@@ -111,12 +111,12 @@ def test_seeds_may_be_spread_over_reports_and_a_later_report_replaces_a_number(
         )
         paths.append(folder / "report.json")
     (found,) = quality(*_with_folders(paths)).rows
-    assert found.seeds == (0, 1)
+    assert found.seeds == [0, 1]
     assert found.interval is not None
     (first,), _ = report_files(paths[:1])
     write_report([replace(first, value=12.5)], tmp_path / "2")
     (found,) = quality(*_with_folders([paths[0], tmp_path / "2"])).rows
-    assert (found.value, found.seeds) == (12.5, (0,))
+    assert (found.value, found.seeds) == (12.5, [0])
     assert found.interval is None  # the per-image results are those of the number before
 
 

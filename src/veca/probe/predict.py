@@ -12,7 +12,6 @@ from torch import Tensor
 
 from veca.data.augment import ViewConfig, center_view, min_side
 from veca.data.images import DecodedImage, ImageError
-from veca.data.sets.dataset import IGNORE_INDEX
 from veca.probe.dense import DenseHead
 from veca.probe.depth import FLIPS, DepthBins, predict_depth_map
 from veca.probe.feature_cache import Variant
@@ -28,8 +27,6 @@ ALPHA = 0.6
 
 UNTINTED = "background"
 """A class of this name is left as it is."""
-
-UNKNOWN_COLOR = (160, 160, 160)
 
 _MAGMA = ((0, 0, 4), (81, 18, 124), (183, 55, 121), (252, 137, 97), (252, 253, 191))
 """Five colors of matplotlib's `magma`, from dark to light."""
@@ -167,21 +164,16 @@ def save_mask(classes: UInt8[ndarray, "height width"], path: Path) -> None:
 def overlay(
     image: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
 ) -> Image.Image:
-    """The image under the colors of its classes; background and unlabeled pixels stay plain."""
-    plain = [index for index, name in enumerate(names) if name == UNTINTED] + [IGNORE_INDEX]
+    """The image under the colors of its classes; background stays plain."""
+    plain = [index for index, name in enumerate(names) if name == UNTINTED]
     opacity = np.where(np.isin(classes, plain), 0.0, 255 * ALPHA).astype(np.uint8)
     colors = Image.fromarray(class_palette()[classes])
     return Image.composite(colors, image.convert("RGB"), Image.fromarray(opacity))
 
 
 def depth_image(meters: Float32[ndarray, "height width"]) -> Image.Image:
-    """Depth in colors, from the nearest (light) to the farthest (dark); unknown depth is gray."""
-    known = np.isfinite(meters) & (meters > 0)
-    low, high = (meters[known].min(), meters[known].max()) if known.any() else (0.0, 1.0)
-    near = 1 - (np.where(known, meters, low) - low) / max(high - low, 1e-6)
-    table = np.stack(
-        [np.interp(np.linspace(0, 4, 256), range(5), channel) for channel in np.array(_MAGMA).T], 1
-    )
-    colors = table[np.rint(255 * near).astype(np.uint8)].astype(np.uint8)
-    colors[~known] = UNKNOWN_COLOR
-    return Image.fromarray(colors)
+    """Depth in colors, from the nearest (light) to the farthest (dark)."""
+    near = 1 - (meters - meters.min()) / max(float(np.ptp(meters)), 1e-6)
+    steps = np.linspace(0, 1, len(_MAGMA))
+    colors = [np.interp(near, steps, channel) for channel in np.array(_MAGMA).T]
+    return Image.fromarray(np.stack(colors, -1).round().astype(np.uint8))

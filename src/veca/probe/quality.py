@@ -52,9 +52,9 @@ class QualityRow:
     """None for all hidden units."""
     value: float
     """Mean over seeds."""
-    interval: tuple[float, float] | None
+    interval: list[float] | None
     """95 % over other test images, of the mean over seeds; None without per-image results."""
-    seeds: tuple[int, ...]
+    seeds: list[int]
     count: int
     """Test images."""
     higher_is_better: bool
@@ -71,9 +71,9 @@ class Quality:
     weights_sha256: str
     date: str
     """When the file was written, such as 2026-05-12."""
-    commands: tuple[str, ...]
+    commands: list[str]
     """Commands that measured the numbers."""
-    rows: tuple[QualityRow, ...]
+    rows: list[QualityRow]
 
 
 def report_files(paths: Sequence[Path]) -> tuple[list[Row], list[Path]]:
@@ -123,8 +123,8 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
         found[place] = QualityRow(
             **keys,
             value=round(item.mean, DIGITS),
-            interval=ends and (round(ends[0], DIGITS), round(ends[1], DIGITS)),
-            seeds=item.seeds,
+            interval=ends and [round(end, DIGITS) for end in ends],
+            seeds=list(item.seeds),
             count=row.counts["test"],
             higher_is_better=row.more_is_better,
             partial=bool(row.partial),
@@ -133,8 +133,8 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
         model=model,
         weights_sha256=weights,
         date=date,
-        commands=tuple(sorted({row.command for row in own if row.command})),
-        rows=tuple(found[place] for place in sorted(found)),  # the whole model comes last
+        commands=sorted({row.command for row in own if row.command}),
+        rows=[found[place] for place in sorted(found)],  # the whole model comes last
     )
 
 
@@ -158,8 +158,8 @@ def read_quality(path: Path, weights: str | None = None) -> Quality:
         found = json.loads(path.read_text("utf-8"))
         if (version := found.pop("format")) != FORMAT:
             raise ValueError(f"it has the format {version}, this version of veca reads {FORMAT}")
-        rows = tuple(QualityRow(**_with_tuples(row)) for row in found.pop("rows"))
-        quality = Quality(**_with_tuples(found), rows=rows)
+        rows = [QualityRow(**row) for row in found.pop("rows")]
+        quality = Quality(**found, rows=rows)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise QualityError(
             f"{path} cannot be read ({error}); write it again with veca probe quality."
@@ -170,8 +170,3 @@ def read_quality(path: Path, weights: str | None = None) -> Quality:
             f"{weights[:16]}; measure the model and write it again with veca probe quality."
         )
     return quality
-
-
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """Fields with tuples in place of lists."""
-    return {name: tuple(item) if isinstance(item, list) else item for name, item in values.items()}
