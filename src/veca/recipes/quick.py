@@ -5,7 +5,6 @@ a download. Training and validation images come from different photographs and p
 """
 
 import importlib.util
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
+from PIL import Image
 
-from veca.data.images import Box, DataError, decode
+from veca.data.images import DataError
 from veca.distill.config import DistillConfig
 from veca.recipes.patterns import draw_pattern
 from veca.runtime.device import seed_for
@@ -57,7 +57,7 @@ TRAINING_CROPS, VALIDATION_CROPS = 2800, 128
 
 
 def crop_photographs(config: DistillConfig, out: Path) -> DistillConfig:
-    """Write crops for a run that names no images; other ranks wait for rank 0 in `distill`."""
+    """Write the images of a run that names none; other ranks wait for rank 0 in `distill`."""
     folders = {"training": out / "images", "validation": out / "validation-images"}
     if is_main_process():
         write_crops(folders["training"], TRAINING, TRAINING_CROPS)
@@ -70,11 +70,7 @@ def crop_photographs(config: DistillConfig, out: Path) -> DistillConfig:
 
 
 def write_crops(folder: Path, photographs: Sequence[tuple[str, str]], count: int) -> None:
-    """Fill a folder with crops and patterns unless it exists; it appears when complete.
-
-    Raises:
-        DataError: none of the packages is installed.
-    """
+    """Fill a folder with crops and patterns unless it exists; it appears when complete."""
     if folder.exists():
         return
     paths = list(installed(photographs))
@@ -86,16 +82,18 @@ def write_crops(folder: Path, photographs: Sequence[tuple[str, str]], count: int
     unfinished = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    draw = np.random.default_rng(seed_for(0, 0, folder.name))
+    rng = np.random.default_rng(seed_for(0, 0, folder.name))
     for place, path in enumerate(paths):
-        photograph = decode(path)
+        with Image.open(path) as file:
+            photograph = file.convert("RGB")
         for number in range(place, count // 2, len(paths)):
-            crop = photograph.resampled((SIDE, SIDE), _random_box(draw, photograph.sides))
-            name = f"{number:04d}_{path.stem}.jpg"
-            crop.bands[0].save(unfinished / name, quality=92)  # these have 8 bits, so one band
+            crop = photograph.resize(
+                (SIDE, SIDE), Image.Resampling.BICUBIC, _random_box(rng, photograph.size)
+            )
+            crop.save(unfinished / f"{number:04d}_{path.stem}.jpg", quality=92)
     for number in range(count // 2, count):
-        draw_pattern(draw, SIDE).save(unfinished / f"{number:04d}_pattern.jpg", quality=92)
-    os.replace(unfinished, folder)  # noqa: PTH105 - a rename, as for files
+        draw_pattern(rng, SIDE).save(unfinished / f"{number:04d}_pattern.jpg", quality=92)
+    unfinished.rename(folder)
 
 
 def installed(photographs: Sequence[tuple[str, str]]) -> Iterator[Path]:
@@ -107,13 +105,12 @@ def installed(photographs: Sequence[tuple[str, str]]) -> Iterator[Path]:
                 yield Path(folder) / path
 
 
-def _random_box(draw: Generator, sides: tuple[int, int]) -> Box:
+def _random_box(rng: Generator, size: tuple[int, int]) -> tuple[float, float, float, float]:
     """A square at a random place, its side log-uniform from `MIN_CROP` to the whole photograph."""
-    height, width = sides
-    smallest = min(MIN_CROP, height, width)
-    side = smallest * (min(sides) / smallest) ** float(draw.random())
-    left, top = float(draw.random()) * (width - side), float(draw.random()) * (height - side)
-    return left, top, min(left + side, float(width)), min(top + side, float(height))
+    smallest = min(MIN_CROP, *size)
+    side = smallest * (min(size) / smallest) ** rng.random()
+    left, top = (rng.random() * (length - side) for length in size)
+    return left, top, left + side, top + side
 
 
 def compare_with_constant(rows: Sequence[Mapping[str, Any]]) -> list[str]:
