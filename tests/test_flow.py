@@ -12,8 +12,8 @@ from tests.probe.fixtures import write_dense, write_model
 
 # As measured. Issue 18 ("One house") lowers them to at most 60, 55 and 40 modules and 45, 45 and 25
 # files. Lower them whenever a command gets shorter; raise them only with a reason in the commit.
-MOST_MODULES = {"probe": 60, "distill": 61, "embed": 40}
-MOST_FILES = {"probe": 45, "distill": 45, "embed": 25}
+MOST_MODULES = {"probe": 60, "distill": 55, "embed": 40}
+MOST_FILES = {"probe": 45, "distill": 43, "embed": 25}
 
 ON_CPU = ["--workers", "1", "--device", "cpu"]
 

@@ -20,7 +20,7 @@ from veca.cli.main import main
 from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.run import TrainResult
 from veca.distill.trainer import NonFiniteError
-from veca.recipes.distill import RECIPES, Recipe
+from veca.recipes.distill import RECIPES
 from veca.train.schedules import ResolutionPhase
 
 
@@ -31,7 +31,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 VALUES: dict[str, tuple[str, Any]] = {
-    "recipe": ("mine", "mine"),
     "attention": ("full", "full"),
     "images": ("some/photos", "some/photos"),
     "validation": ("others", "others"),
@@ -119,7 +118,7 @@ LISTS: dict[str, tuple[tuple[str, ...], Any]] = {
 
 def flags_of(name: str, *words: str) -> Flags:
     """What the words mean for a recipe."""
-    return module._flags(name, ["--out", "runs/x", *words])
+    return module.parse(name, "--out", "runs/x", *words)
 
 
 def value_of(flags: Flags, flag: str) -> Any:
@@ -144,8 +143,9 @@ def leaves(kind: Any, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("stage", ["1", "2"])
 def test_a_recipe_without_further_flags_is_the_recipe(name: str, stage: str) -> None:
-    flags = flags_of(name, "--stage", stage)
-    assert Recipe(flags.config, flags.options) == RECIPES[name](int(stage))
+    flags = flags_of(name, "--stage", stage, "--start", "runs/y")
+    config, options = RECIPES[name](int(stage))
+    assert (flags.config, flags.options) == (dataclasses.replace(config, start="runs/y"), options)
     assert (flags.out, flags.resume, flags.cache_teacher) == (Path("runs/x"), False, None)
 
 
@@ -179,14 +179,14 @@ def test_switches_can_be_set_and_unset() -> None:
 
 
 def test_no_field_is_left_out_here() -> None:
-    known = {*VALUES, *SWITCHES, *LISTS}
+    known = {*VALUES, *SWITCHES, *LISTS, "recipe"}
     fields = {*leaves(DistillConfig), *leaves(RunOptions)}
     backbone = {f"backbone.{name}" for name in leaves(BackboneConfig)}
     assert fields - backbone == known - backbone
 
 
 def test_the_last_stage_that_is_named_counts() -> None:
-    flags = flags_of("small", "--stage", "1", "--stage=2")
+    flags = flags_of("small", "--stage", "1", "--stage=2", "--start", "runs/y")
     assert flags.config.sizes == (256, 384, 512, 768)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
 from tests.rules import ROOT
-from veca.cli.distill import REGISTRY, format_phases, parse_phases
+from veca.cli.distill import REGISTRY, _phase, _phase_text
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.train.schedules import ResolutionPhase
 
@@ -141,7 +141,7 @@ def test_the_help_shows_how_lists_are_written(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_phases_are_read_as_they_are_written(text: str, phases: list[ResolutionPhase]) -> None:
-    assert parse_phases(text) == tuple(phases)
+    assert read("--phases", text).phases == tuple(phases)
 
 
 PAIRS = st.lists(
@@ -162,15 +162,7 @@ def test_phases_survive_being_written_and_read(
         )
         for pairs, weighted, share in drawn
     )
-    assert parse_phases(format_phases(phases)) == phases
-
-
-def test_round_numbers_are_written_short() -> None:
-    phases = (
-        ResolutionPhase(sizes=(256, 384), weights=(1.0, 0.5)),
-        ResolutionPhase(sizes=(256,), from_share=7000 / 50000),
-    )
-    assert format_phases(phases) == "0:256*1,384*0.5;0.14:256"
+    assert tuple(_phase(_phase_text(phase)) for phase in phases) == phases
 
 
 WORDS = ["knn", "my photos", "--out", "probes"]

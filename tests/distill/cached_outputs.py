@@ -20,8 +20,8 @@ from veca.data.loader import BatchSpec, batches
 from veca.distill.config import CacheConfig, DistillConfig
 from veca.distill.images import ImageSplit
 from veca.distill.run_folder import RunContext, RunFolder
-from veca.distill.targets import find_margin
-from veca.distill.teacher_cache import LiveOutputs, TeacherCache, open_teacher_cache
+from veca.distill.targets import TeacherCache, find_margin
+from veca.distill.teacher_cache import OutputStore, open_teacher_cache
 from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets, Teacher, cut
 
@@ -105,22 +105,22 @@ def split_of(index: ImageIndex, training: NDArray[np.int64]) -> ImageSplit:
     )
 
 
-def live_outputs(index: ImageIndex, **changes: Any) -> LiveOutputs:
+def store_of(
+    index: ImageIndex,
+    root: Path = NO_FOLDER.path,
+    *,
+    teacher: Teacher | None = None,
+    resolution: int = SIZE,
+    images: NDArray[np.int64] | None = None,
+    **changes: Any,
+) -> OutputStore:
     """The outputs of the small teacher at one resolution."""
-    teacher = changes.get("teacher") or CellTeacher()
-    config = changes.get("config") or run_config()
-    live = LiveOutputs(
-        teacher=teacher,
-        resolution=SIZE,
-        config=config,
-        options=OPTIONS,
-        context=RunContext(folder=NO_FOLDER, ranks=Ranks(device=CPU)),
-        index=index,
-        images=np.arange(len(index)),
-        margin=find_margin(config, [teacher]),
-        precision="fp32",
-    )
-    return dataclasses.replace(live, **changes)
+    split = split_of(index, np.arange(len(index)) if images is None else images)
+    given: dict[str, Any] = {
+        "config": run_config(), "options": OPTIONS, "precision": "fp32",
+        "context": RunContext(folder=NO_FOLDER, ranks=Ranks(device=CPU)), **changes,
+    }  # fmt: skip
+    return OutputStore(root, teacher or CellTeacher(), resolution, images=split, **given)
 
 
 def task_of(images: Sequence[int], crops: Sequence[int], size: int = SIZE) -> BatchSpec:

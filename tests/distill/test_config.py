@@ -37,12 +37,6 @@ from veca.train.schedules import ResolutionPhase
         ("teacher_weights", (-1.0,), "is invalid"),
         ("teacher_weights", (0.0,), "at least one of them above 0"),
         ("teacher_margin", -32, "teacher_margin=-32 is invalid: it must be >= 0"),
-        pytest.param(
-            "teacher_surroundings",
-            "real",
-            "'real' is invalid: use 'reflected' or 'contextual'",
-            marks=pytest.mark.compiled,  # without the shape hook, which would refuse it first
-        ),
         ("resolution", 36, r"resolution 36 is not a multiple of the patch size 8; use 32"),
         ("resolution", 4, r"resolution 4 is not a multiple of the patch size 8; use 8"),
         ("resolutions", (ResolutionPhase(sizes=(32, 33)),), "resolution 33 is not a multiple"),

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.distill.built import CPU, ONE, context_of
-from tests.distill.runs import TINY, pictures, small_config
+from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, small_config
 from veca.data.augment import ViewConfig
 from veca.data.images import DataError
 from veca.data.listing import ImageIndex
@@ -28,9 +29,9 @@ from veca.distill.images import (
     batch_specs,
     check_batch,
     find_images,
-    training_batches,
 )
 from veca.distill.run_folder import RunError
+from veca.distill.trainer import Trainer
 from veca.runtime.distributed import Ranks
 from veca.runtime.files import JsonlWriter
 from veca.train.schedules import ResolutionPhase
@@ -268,10 +269,12 @@ def test_only_training_images_replace_others(tmp_path: Path) -> None:
     split = ImageSplit(
         index=index, training=np.arange(2, 5), validation_index=index, validation=np.arange(2)
     )
-    config = dataclasses.replace(config_of(batch=3), views=ViewConfig(trivial_augment=False))
-    (batch,) = training_batches(
-        config, RunOptions(workers=0), split, ONE, steps=range(1), length=LENGTH
+    config = dataclasses.replace(
+        small_config(tmp_path, batch=3), views=ViewConfig(trivial_augment=False)
     )
+    trainer = Trainer(config, ALONE, context_of(tmp_path / "run"), split, [PixelTeacher()])
+    with closing(trainer.batches()) as found:
+        batch = next(found)
     assert sorted(batch.unreadable) == [3, 4]
     assert batch.images[:, 0].eq(255).all()
     assert batch.images[:, 1:].eq(0).all()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import veca
@@ -17,7 +18,7 @@ from veca.data.transforms import IMAGENET
 from veca.distill.config import AdaptorKind, DistillConfig
 from veca.distill.run_folder import ADAPTORS_NAME
 from veca.distill.student import Adaptor, Student, build_student, fresh_backbone
-from veca.runtime.tensors import tensor_pieces
+from veca.runtime.tensors import DamagedFileError, save_tensors
 from veca.weights.format import WeightsError
 
 WIDTHS = [(12, 20), (7, 32)]
@@ -104,11 +105,18 @@ def test_a_student_starts_from_a_stored_model_with_adaptors_of_its_own(tmp_path:
     assert started.backbone.config == TINY
 
 
-def test_adaptors_beside_a_stored_model_are_taken_where_they_fit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hashed", [True, False])
+def test_adaptors_beside_a_stored_model_are_taken_where_they_fit(
+    tmp_path: Path, hashed: bool
+) -> None:
     stored(tmp_path)
     trained = small_student(seed=7)
     tensors = {f"adaptors.{name}": value for name, value in trained.adaptors.state_dict().items()}
-    (tmp_path / ADAPTORS_NAME).write_bytes(b"".join(map(bytes, tensor_pieces(tensors))))
+    path = tmp_path / ADAPTORS_NAME
+    if hashed:
+        save_tensors(path, tensors)
+    else:  # as older versions and weights/veca-tiny-adaptors.safetensors
+        save_file(tensors, path)
     config = config_of(start=str(tmp_path))
     fits = build_student(config, [(12, 20)], [PatchTeacher()])
     for name, tensor in trained.adaptors.state_dict().items():
@@ -116,6 +124,11 @@ def test_adaptors_beside_a_stored_model_are_taken_where_they_fit(tmp_path: Path)
     fresh, other = build(), build_student(config, WIDTHS, [PatchTeacher()])
     for name, tensor in fresh.adaptors.state_dict().items():
         assert torch.equal(other.adaptors.state_dict()[name], tensor)
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 16
+    path.write_bytes(content if hashed else content[:-1])
+    with pytest.raises(DamagedFileError, match=f"{ADAPTORS_NAME} is damaged"):
+        build_student(config, [(12, 20)], [PatchTeacher()])
 
 
 def test_a_start_may_have_other_budgets_and_shares(tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ from veca.distill.config import CacheConfig, DistillConfig, RunOptions
 from veca.distill.images import ImageSplit
 from veca.distill.losses import LossConfig, part_names
 from veca.distill.run_folder import RunError, RunFolder
-from veca.distill.teacher_cache import TeacherCache
+from veca.distill.targets import TeacherCache
 from veca.distill.trainer import MAX_FAILED_SAVES, NonFiniteError, Trainer
 from veca.distill.validation import Validator
 from veca.runtime.device import seed_for
 from veca.runtime.distributed import Ranks
-from veca.runtime.shards import StoppedError
+from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets
 from veca.train.checkpoint import Checkpoint, CheckpointManager
 from veca.train.metrics import Meter, MetricLogger

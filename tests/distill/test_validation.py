@@ -20,11 +20,10 @@ from veca.data.images import decode
 from veca.distill import validation as module
 from veca.distill.losses import distillation_losses
 from veca.distill.run_folder import RunContext
-from veca.distill.targets import Moments
 from veca.distill.trainer import Trainer
 from veca.distill.validation import EvalPoint, Validator, _share, eval_points
 from veca.runtime.distributed import Ranks
-from veca.runtime.shards import StoppedError
+from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets
 from veca.train.schedules import ResolutionPhase
 
@@ -163,32 +162,27 @@ def test_the_losses_of_several_processes_add_up_to_those_of_one(
     run: Trainer, wanted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(module, "BATCH_PIXELS", 2 * 32 * 32)
-    (moments,) = validator_of(run).moments(32)
     totals = [0.0] * len(wanted)
-    together = (Moments(12), Moments(20))
+    constants = [Targets(torch.randn(1, 12), torch.randn(1, 1, 20))]
+    constant = validator_of(run).constant_loss(constants, 32)
     portions = set()
     for rank in range(count):
         mine = validator_of(run, ranks=Ranks(rank=rank, world_size=count, device=CPU))
         for place, row in enumerate(mine.run(run.student)):
             totals[place] += row["loss"]  # a process alone leaves out what others would add
-        for one, part in zip(together, mine.moments(32)[0], strict=True):
-            for total, more in zip(one.tensors(), part.tensors(), strict=True):
-                total.add_(more)
+        constant -= mine.constant_loss(constants, 32)
         portions.add(sum(1 for _ in mine._batches(32)))
     assert totals == pytest.approx([row["loss"] for row in wanted], rel=1e-5)
     assert len(portions) == 1  # so that none waits for another
-    for one, other in zip(together, moments, strict=True):
-        assert one.count == other.count
-        torch.testing.assert_close(one.sum, other.sum)
+    assert constant == pytest.approx(0, abs=1e-5)
 
 
-def test_moments_are_those_of_the_scaled_targets(run: Trainer) -> None:
-    (found,) = validator_of(run).moments(32)
+def test_the_loss_of_constants_is_that_of_answering_them_for_every_image(run: Trainer) -> None:
+    constants = [Targets(torch.randn(1, 12), torch.randn(1, 1, 20))]
     (targets,) = run.source(views_of(run, 32), (4, 4))
-    assert int(found.image.count) == 7
-    assert int(found.patches.count) == 7 * 16
-    torch.testing.assert_close(found.image.mean.float(), targets.image.mean(0))
-    torch.testing.assert_close(found.patches.mean.float(), targets.patches.mean((0, 1)))
+    image, patches = constants[0].image.expand(7, -1), constants[0].patches.expand(7, 16, -1)
+    wanted = distillation_losses(image, patches, targets).total(run.config.loss)
+    assert validator_of(run).constant_loss(constants, 32) == pytest.approx(float(wanted), rel=1e-5)
 
 
 @contextmanager
@@ -212,7 +206,7 @@ def test_targets_are_kept_in_memory_where_they_fit(
     validation = validator_of(run)
     with asked(run) as found:
         first = validation.run(run.student)
-        validation.moments(32)
+        validation.run(run.student)
         assert validation.run(run.student) == first
     assert sum(found) == 7 * times
 
@@ -257,7 +251,7 @@ def test_an_unreadable_image_that_was_held_out_is_listed_before_training(tmp_pat
     run = build(folder, context_of(tmp_path / "run"), max_unreadable=1.0)
     name = run.images.index[int(run.images.validation[0])].name
     Path(name).write_bytes(b"no picture")
-    validator_of(run).moments(32)
+    validator_of(run).run(run.student)
     assert run.unreadable.count == 1
     assert name in run.folder.unreadable.read_text("utf-8")
 
@@ -268,7 +262,7 @@ def test_an_unreadable_image_of_a_folder_of_its_own_is_listed_too(
     folder = pictures(tmp_path / "judged", 7)
     run = build(images, context_of(tmp_path / "run"), validation=str(folder), validation_images=7)
     (folder / "0002.png").write_bytes(b"no picture")
-    validator_of(run).moments(32)
+    validator_of(run).run(run.student)
     listed = run.folder.unreadable.read_text("utf-8")
     assert str(folder / "0002.png") in listed
     assert len(listed.splitlines()) == 1
@@ -283,7 +277,7 @@ def test_a_validation_stops_when_it_is_asked_to(
     asked: list[bool] = [False] * (9 if kept else 2)
     validation = validator_of(run, lambda: not asked or asked.pop())
     if kept:
-        validation.moments(32)
+        validation.constant_loss([Targets(torch.zeros(1, 12), torch.zeros(1, 1, 20))], 32)
     with pytest.raises(StoppedError):
         validation.run(run.student)
     asked += [False] * 20

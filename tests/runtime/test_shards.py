@@ -21,7 +21,8 @@ from torch import Tensor
 from tests.runtime.held_folder import held
 from tests.runtime.ranks import run_ranks
 from veca.runtime.distributed import Ranks
-from veca.runtime.shards import Compute, ShardError, ShardStore, StoppedError, Task, fill
+from veca.runtime.shards import Compute, ShardError, ShardStore, Task, fill
+from veca.runtime.signals import StoppedError
 from veca.runtime.tensors import DamagedFileError, TensorFile
 
 ALONE = Ranks(device=torch.device("cpu"))

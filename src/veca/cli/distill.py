@@ -1,7 +1,8 @@
 """`veca distill`: train a student from a recipe; any field of it can be overridden."""
 
+import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -13,7 +14,6 @@ from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.run import TrainResult
 from veca.distill.run import distill as run_distill
 from veca.distill.run_folder import RunFolder
-from veca.distill.student import Initialize
 from veca.distill.trainer import NonFiniteError
 from veca.recipes.distill import RECIPES
 from veca.runtime.distributed import is_main_process
@@ -47,7 +47,7 @@ Example: veca distill tiny --images photos --out runs/tiny"""
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Flags of the command besides the fields of a recipe."""
+    """Flags of the command: its own, and the fields of a recipe."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """folder of the run"""
@@ -76,7 +76,7 @@ def distill(words: Sequence[str]) -> None:
         if not words:
             raise SystemExit(2)
         return
-    flags = _checked_flags(*words)
+    flags = parse(*words)
     with log_to_console(is_main_process()):
         try:
             result = _run(flags, command_line("distill", words))
@@ -89,12 +89,20 @@ def distill(words: Sequence[str]) -> None:
             _report(flags, result)
 
 
-def _checked_flags(name: str, *rest: str) -> Flags:
-    """Parse the flags, and check what the recipe and the stage require."""
+def parse(name: str, *words: str) -> Flags:
+    """The flags of a recipe; their defaults are the recipe's values."""
     if name not in RECIPES:
         raise ValueError(f"unknown recipe {name!r}; the recipes are {', '.join(RECIPES)}.")
-    flags = _flags(name, rest)
-    if flags.config.recipe != RECIPES[name](_stage(rest)).config.recipe:
+    config, options = RECIPES[name](_stage(words))
+    with REGISTRY:
+        flags = tyro.cli(
+            Flags,
+            prog=f"veca distill {name}",
+            description=f"{DESCRIPTION}\n\nThis recipe: {_first_line(name)}",
+            args=words,
+            default=Flags(out=tyro.MISSING, config=config, options=options),
+        )
+    if flags.config.recipe != config.recipe:
         raise ValueError(
             f"--recipe got {flags.config.recipe!r}; name the recipe as the first argument, as in "
             f"veca distill {name}."
@@ -106,19 +114,41 @@ def _checked_flags(name: str, *rest: str) -> Flags:
     return flags
 
 
+def _stage(words: Sequence[str]) -> int:
+    """The value of --stage, which decides the defaults of other flags."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--stage", nargs="?", default="1")
+    text = parser.parse_known_args(words)[0].stage
+    if text not in {"1", "2"}:
+        raise ValueError(f"--stage got {text!r}; use 1 or 2.")
+    return int(text)
+
+
+def _first_line(name: str) -> str:
+    """The summary of a recipe."""
+    return (RECIPES[name].__doc__ or "").partition("\n")[0]
+
+
 def _run(flags: Flags, command: str) -> TrainResult:
     """Prepare what the recipe or a flag asks for, and run."""
-    config, cache = flags.config, flags.cache_teacher
-    quick = config.recipe == "quick"
-    if quick and config.images is None:
-        # Here, since other recipes do not need it.
-        from veca.recipes.quick import crop_photographs  # noqa: PLC0415
+    config, cache, out = flags.config, flags.cache_teacher, flags.out.expanduser()
+    if config.recipe == "quick":
+        if config.images is None:
+            # Here, since other recipes do not need it.
+            from veca.recipes.quick import crop_photographs  # noqa: PLC0415
 
-        if is_main_process():
-            RunFolder(flags.out.expanduser()).prepare(flags.resume)
-        config = crop_photographs(config, flags.out.expanduser())
-    if quick and cache is None and config.cache.crops:
-        cache = flags.out.expanduser() / "teacher"
+            if is_main_process():
+                RunFolder(out).prepare(flags.resume)
+            config = crop_photographs(config, out)
+        if cache is None and config.cache.crops:
+            cache = out / "teacher"
+    initialize = None
+    resuming = flags.resume and any(RunFolder(out).checkpoints.glob("step-*"))
+    if config.slices is not None and not resuming and not flags.cache_only:
+        # Here, since few runs need it.
+        from veca.convert.slices import slices_of  # noqa: PLC0415
+
+        initialize = slices_of(config)
     return run_distill(
         config,
         flags.out,
@@ -127,20 +157,8 @@ def _run(flags: Flags, command: str) -> TrainResult:
         cache_teacher=cache,
         cache_only=flags.cache_only,
         command=command,
-        initialize=_slices(config, flags),
+        initialize=initialize,
     )
-
-
-def _slices(config: DistillConfig, flags: Flags) -> Initialize | None:
-    """The weights that --slices names, unless a checkpoint will be resumed."""
-    checkpoints = RunFolder(flags.out.expanduser()).checkpoints
-    resuming = flags.resume and any(checkpoints.glob("step-*"))
-    if config.slices is None or resuming or flags.cache_only:
-        return None
-    # Here, since few runs need it.
-    from veca.convert.slices import slices_of  # noqa: PLC0415
-
-    return slices_of(config)
 
 
 def _report(flags: Flags, result: TrainResult) -> None:
@@ -168,114 +186,49 @@ def _report(flags: Flags, result: TrainResult) -> None:
     )
 
 
-def _flags(name: str, words: Sequence[str]) -> Flags:
-    """Parse the flags; defaults are the recipe's values."""
-    recipe = RECIPES[name](_stage(words))
-
-    @dataclass(frozen=True, kw_only=True)
-    class Chosen(Flags):
-        """The flags of one recipe."""
-
-        config: Annotated[DistillConfig, tyro.conf.arg(name="")] = recipe.config
-        options: Annotated[RunOptions, tyro.conf.arg(name="")] = recipe.options
-
-    with REGISTRY:
-        return tyro.cli(
-            Chosen,
-            prog=f"veca distill {name}",
-            description=f"{DESCRIPTION}\n\nThis recipe: {_first_line(name)}",
-            args=words,
-        )
-
-
-def _stage(words: Sequence[str]) -> int:
-    """The value of --stage, which decides the defaults of other flags."""
-    text = "1"
-    for before, word in zip(("", *words), words, strict=False):
-        if before == "--stage":
-            text = word
-        elif word.startswith("--stage="):
-            text = word.partition("=")[2]
-    if text not in {"1", "2"}:
-        raise ValueError(f"--stage got {text!r}; use 1 or 2.")
-    return int(text)
-
-
-def _first_line(name: str) -> str:
-    """The summary of a recipe."""
-    return (RECIPES[name].__doc__ or "").partition("\n")[0]
-
-
 REGISTRY = tyro.constructors.ConstructorRegistry()
 """Use as a context around tyro.cli."""
-
-PHASES = "FROM_SHARE:PIXELS*WEIGHT,...;..."
 
 
 @REGISTRY.primitive_rule
 def _list_rule(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """Read tuples of any length whose items are text, numbers or phases of resolutions."""
+    """Read tuples of any length from one word: text, numbers or phases of resolutions."""
     if get_origin(info.type) is not tuple or get_args(info.type)[1:] != (...,):
         return None
     item = get_args(info.type)[0]
-    if item is ResolutionPhase:
-        return _spec(PHASES, parse_phases, format_phases)
-    if item in (str, int, float):
-        return _spec(
-            f"{item.__name__.upper()},...",
-            lambda text: tuple(item(part.strip()) for part in text.split(",") if part.strip()),
-            lambda values: ",".join(map(str, values)),
-        )
-    return None
-
-
-def parse_phases(text: str) -> tuple[ResolutionPhase, ...]:
-    """Phases such as '128', '128,160' or '0:256*0.35,384*0.65;0.14:256,768'."""
-    return tuple(_phase(part.strip()) for part in text.split(";") if part.strip())
-
-
-def format_phases(phases: Sequence[ResolutionPhase]) -> str:
-    """The text that gives these phases."""
-    return ";".join(map(_phase_text, phases))
+    phases = item is ResolutionPhase
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="FROM_SHARE:PIXELS*WEIGHT,...;..." if phases else f"{item.__name__.upper()},...",
+        instance_from_str=lambda words: tuple(
+            (_phase if phases else item)(part.strip())
+            for part in words[0].split(";" if phases else ",")
+            if part.strip()
+        ),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda values: [
+            ";".join(map(_phase_text, values)) if phases else ",".join(map(str, values))
+        ],
+    )
 
 
 def _phase(text: str) -> ResolutionPhase:
-    """One phase."""
-    start, colon, rest = text.rpartition(":")
+    """A phase such as '128', '128,160' or '0.14:256*0.35,384*0.65'."""
+    start, _, rest = text.rpartition(":")
     pairs = [part.partition("*") for part in rest.split(",")]
     weights = tuple(float(weight or 1) for _, _, weight in pairs)
     return ResolutionPhase(
         sizes=tuple(int(size) for size, _, _ in pairs),
-        weights=weights if any(star for _, star, _ in pairs) else None,
-        from_share=float(start) if colon else 0.0,
+        weights=weights if "*" in rest else None,
+        from_share=float(start or 0),
     )
 
 
 def _phase_text(phase: ResolutionPhase) -> str:
-    """The text of one phase."""
-    weights = phase.weights or (None,) * len(phase.sizes)
-    pairs = [
-        str(size) if weight is None else f"{size}*{_number(weight)}"
-        for size, weight in zip(phase.sizes, weights, strict=True)
-    ]
-    return f"{_number(phase.from_share)}:{','.join(pairs)}"
-
-
-def _number(value: float) -> str:
-    """The shortest text that gives this number."""
-    return repr(value).removesuffix(".0")
-
-
-def _spec(
-    metavar: str, parse: Callable[[str], Any], text: Callable[[Any], str]
-) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
-    """How one word becomes a value, and back for the help text."""
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: parse(words[0]),
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda value: [text(value)],
-    )
+    """The text that gives this phase."""
+    weights = phase.weights or ("",) * len(phase.sizes)
+    pairs = zip(phase.sizes, weights, strict=True)
+    sizes = ",".join(f"{size}*{weight}".rstrip("*") for size, weight in pairs)
+    return f"{phase.from_share}:{sizes}"

@@ -6,7 +6,7 @@ their `RunOptions` say about workers and saving.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -32,6 +32,14 @@ AdaptorKind = Literal["auto", "none", "linear", "two-layer"]
 KeptPrecision = Literal["float16", "int8"]
 PatchStart = Literal["no", "auto", "yes"]
 Surroundings = Literal["reflected", "contextual"]
+
+
+def _check_least(config: object, least: Mapping[str, int]) -> None:
+    """Check that fields are not below their least values."""
+    for name, value in least.items():
+        got = getattr(config, name)
+        if got is not None and got < value:
+            raise ValueError(f"{name}={got} is invalid: it must be >= {value}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +100,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name, least in (("workers", 0), ("accumulate", 1), ("teacher_batch", 1),
-                            ("save_every", 1)):  # fmt: skip
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} is invalid: it must be >= {least}.")
+        _check_least(self, {"workers": 0, "accumulate": 1, "teacher_batch": 1, "save_every": 1})
 
     def resolved(self, device: torch.device) -> ResolvedPrecision:
         """The precision that is meant on a device."""
@@ -227,52 +232,23 @@ class DistillConfig:
         least = {"batch": 1, "validate_every": 1, "max_skips": 0, "statistics_images": 1,
                  "validation_images": 1, "steps": 1, "most_images": 1,
                  "teacher_margin": 0}  # fmt: skip
-        for name, value in least.items():
-            got = getattr(self, name)
-            if got is not None and got < value:
-                raise ValueError(f"{name}={got} is invalid: it must be >= {value}.")
-        _check_interval("epochs", self.epochs, 0.0, math.inf)
-        _check_interval("ema", self.ema, 0.0, 1.0)
-        _check_interval("clip", self.clip, 0.0, math.inf)
-        self._check_start()
+        _check_least(self, least)
+        for name, high in (("epochs", math.inf), ("ema", 1.0), ("clip", math.inf)):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < high:
+                raise ValueError(f"{name}={value} is invalid: it must be in (0.0, {high}).")
         for name in ("max_unreadable", "budget_ramp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is invalid: it must be in [0, 1].")
         self._check_teachers()
         self._check_draws()
-        side = self.backbone.patch_size
-        for size in self.sizes:
-            if size < side or size % side:
-                raise ValueError(
-                    f"resolution {size} is not a multiple of the patch size {side}; use "
-                    f"{max(side, size // side * side)}."
-                )
-
-    def _check_start(self) -> None:
-        """Check fields of which one would silently be ignored."""
-        if self.start is not None and self.slices is not None:
-            raise ValueError(
-                f"start={self.start!r} and slices={self.slices!r} exclude each other; use one."
-            )
-        if self.still_cores and self.backbone.core_motion == "attention":
-            raise ValueError(
-                "still_cores has no effect with core_motion='attention'; use one of the two."
-            )
-        if self.still_cores and self.attention == "full":
-            raise ValueError("still_cores has no effect with attention='full'; use one of the two.")
+        self._check_unused()
 
     def _check_teachers(self) -> None:
         """Check teachers and their weights."""
         if not self.teacher:
             raise ValueError("teacher is empty; name one, such as efficientnet-lite2.")
-        if self.teacher_surroundings not in {"reflected", "contextual"}:
-            raise ValueError(
-                f"teacher_surroundings={self.teacher_surroundings!r} is invalid: use 'reflected' "
-                "or 'contextual'."
-            )
-        weights = self.teacher_weights
-        if weights is None:
-            return
+        weights = self.weights
         if len(weights) != len(self.teacher) or min(weights) < 0 or sum(weights) <= 0:
             raise ValueError(
                 f"teacher_weights={weights} is invalid: give one number >= 0 for each of the "
@@ -281,14 +257,34 @@ class DistillConfig:
 
     def _check_draws(self) -> None:
         """Check everything that steps draw from."""
+        self.draw_budget(0, 1)
+        draw_share(self.student, self.seed, 0, self.share_weights)
+        draw_resolution(self.phases, self.seed, 0, 1)
+        side = self.backbone.patch_size
+        for size in self.sizes:
+            if size < side or size % side:
+                raise ValueError(
+                    f"resolution {size} is not a multiple of the patch size {side}; use "
+                    f"{max(side, size // side * side)}."
+                )
+
+    def _check_unused(self) -> None:
+        """Check fields that would silently be ignored."""
         if self.backbone.attention != self.attention == "core-periphery":
             raise ValueError(
                 f"backbone.attention={self.backbone.attention!r} has no effect; set "
                 "attention='full' of the run instead (--attention full)."
             )
-        self.draw_budget(0, 1)
-        draw_share(self.student, self.seed, 0, self.share_weights)
-        draw_resolution(self.phases, self.seed, 0, 1)
+        if self.start is not None and self.slices is not None:
+            raise ValueError(
+                f"start={self.start!r} and slices={self.slices!r} exclude each other; use one."
+            )
+        if self.still_cores and self.attention == "full":
+            raise ValueError("still_cores has no effect with attention='full'; use one of the two.")
+        if self.still_cores and self.backbone.core_motion == "attention":
+            raise ValueError(
+                "still_cores has no effect with core_motion='attention'; use one of the two."
+            )
 
     @property
     def student(self) -> BackboneConfig:
@@ -318,13 +314,12 @@ class DistillConfig:
 
     def draw_budget(self, step: int, length: int) -> int | None:
         """The budget of a step of a run of this length; None for a full-attention student."""
-        weights: Sequence[int | float] | None = self.budget_weights
+        budgets = self.student.budgets
+        weights: Sequence[int | float] = self.budget_weights or budget_weights(budgets)
         if self.budget_ramp and self.attention != "full":
-            budgets = self.student.budgets
             share = min(1.0, step / (self.budget_ramp * length))
             allowed = max(1, math.ceil(share * len(budgets)))
-            usual = budget_weights(budgets) if weights is None else weights
-            weights = [*usual[:allowed], *[0] * (len(budgets) - allowed)]
+            weights = [*weights[:allowed], *[0] * (len(budgets) - allowed)]
         return draw_budget(self.student, self.seed, step, weights)
 
     def length(self, images: int) -> int:
@@ -332,9 +327,3 @@ class DistillConfig:
         if self.steps is not None:
             return self.steps
         return max(1, math.ceil(self.epochs * images / self.batch))
-
-
-def _check_interval(name: str, value: float | None, low: float, high: float) -> None:
-    """Check that a number lies strictly between two others."""
-    if value is not None and not low < value < high:
-        raise ValueError(f"{name}={value} is invalid: it must be in ({low}, {high}).")

@@ -5,7 +5,7 @@ epoch, or on another number of ranks, gets the batches it would have had.
 """
 
 import random
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.listing import ImageIndex, split_train_val
-from veca.data.loader import Batch, BatchSpec, batches, sample_order
+from veca.data.loader import BatchSpec, sample_order
 from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.run_folder import RunContext, RunError, RunFolder
 from veca.runtime.distributed import Ranks
@@ -137,55 +137,12 @@ def batch_specs(  # noqa: PLR0913 - everything that batches depend on
         mine = ranks.split(config.batch)
         images, draws = training[places[mine]], epochs[mine]
         if crops is not None:
-            draws = _draw_crops(config.seed, images, draws, crops)
-        parts = zip(
-            np.array_split(images, options.accumulate),
-            np.array_split(draws, options.accumulate),
-            strict=True,
-        )
-        for part, (some, their_draws) in enumerate(parts):
+            pairs = zip(images.tolist(), draws.tolist(), strict=True)
+            keys = (f"crop/{config.seed}/{epoch}/{image}" for image, epoch in pairs)
+            draws = np.array([random.Random(key).randrange(crops) for key in keys], np.int64)
+        parts = (np.array_split(numbers, options.accumulate) for numbers in (images, draws))
+        for part, (some, their_draws) in enumerate(zip(*parts, strict=True)):
             yield BatchSpec(step, part, some, their_draws, resolution)
-
-
-def _draw_crops(
-    seed: int, images: NDArray[np.int64], epochs: NDArray[np.int64], crops: int
-) -> NDArray[np.int64]:
-    """The cached view of each image that an epoch uses."""
-    pairs = zip(images.tolist(), epochs.tolist(), strict=True)
-    found = [
-        random.Random(f"crop/{seed}/{epoch}/{image}").randrange(crops) for image, epoch in pairs
-    ]
-    return np.array(found, np.int64)
-
-
-def training_batches(  # noqa: PLR0913 - everything that batches depend on
-    config: DistillConfig,
-    options: RunOptions,
-    images: ImageSplit,
-    ranks: Ranks,
-    *,
-    steps: range,
-    length: int,
-    margin: int = 0,
-    crops: int | None = None,
-) -> Generator[Batch, None, None]:
-    """Views of the training images, decoded a few batches ahead.
-
-    With cached teacher outputs (`crops`), the cache's seed decides the views, and the margin that
-    only teachers see is cut off.
-    """
-    return batches(
-        images.index,
-        batch_specs(
-            config, options, images.training, ranks, steps=steps, length=length, crops=crops
-        ),
-        seed=config.seed if crops is None else config.cache.seed,
-        config=config.views,
-        num_workers=options.workers,
-        replacements=images.training,
-        margin=margin,
-        give_margin=crops is None,
-    )
 
 
 class UnreadableImages:
@@ -194,18 +151,12 @@ class UnreadableImages:
     def __init__(
         self, index: ImageIndex, total: int, share: float, ranks: Ranks, path: Path
     ) -> None:
-        self._index = index
-        self._limit = 0 if share == 0 else max(1, int(share * total))
+        self._index, self._ranks, self._path = index, ranks, path
         self._share = share
-        self._ranks = ranks
+        self._limit = 0 if share == 0 else max(1, int(share * total))
         self._flags = torch.zeros(len(index), dtype=torch.int32)
         self._reasons: dict[int, str] = {}
         self._listed: set[int] = set()
-        self._path = path
-
-    def for_index(self, index: ImageIndex, total: int) -> "UnreadableImages":
-        """A separate count for another index, with the same file."""
-        return UnreadableImages(index, total, self._share, self._ranks, self._path)
 
     @property
     def count(self) -> int:
@@ -216,17 +167,14 @@ class UnreadableImages:
         """Add images that this rank could not read, with reasons; return the number of new ones."""
         new = {image: why for image, why in found.items() if not self._flags[image]}
         self._reasons.update(new)
-        for image in new:
-            self._flags[image] = 1
+        self._flags[list(new)] = 1
         return len(new)
 
     def synchronize(self) -> None:
         """Merge the counts of all ranks, list new images, and raise if there are too many."""
-        mine = self._flags.clone()
-        self._flags = (self._ranks.all_reduce(mine) > 0).to(torch.int32)
-        new = [image for image in self.tensor().tolist() if image not in self._listed]
-        if new and self._ranks.is_main:
-            self._list(new)
+        self._flags = (self._ranks.all_reduce(self._flags.clone()) > 0).to(torch.int32)
+        if self._ranks.is_main:
+            self._list()
         if self.count > self._limit:
             reason = next(iter(self._reasons.values()), UNKNOWN_REASON)
             raise DataError(
@@ -244,13 +192,15 @@ class UnreadableImages:
         self._flags[numbers] = 1
         self._listed.update(numbers.tolist())
 
-    def _list(self, images: Sequence[int]) -> None:
-        """Write those that the file lacks; a killed run may have written some."""
-        with suppress(OSError), closing(JsonlWriter(self._path)) as lines:
+    def _list(self) -> None:
+        """Write new ones that the file lacks; a killed run may have written some."""
+        new = [image for image in self.tensor().tolist() if image not in self._listed]
+        if not new:
+            return
+        with suppress(OSError), closing(JsonlWriter(self._path)) as lines:  # later, if disk is full
             present = {row["image"] for row in read_jsonl(self._path)}
-            for image in images:
-                name = self._index[image].name
-                if name not in present:
+            for image in new:
+                if (name := self._index[image].name) not in present:
                     reason = self._reasons.get(image, UNKNOWN_REASON)
                     lines.write({"image": name, "reason": reason})
-            self._listed.update(images)
+            self._listed.update(new)

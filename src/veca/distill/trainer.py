@@ -9,9 +9,11 @@ alone, so a run that was killed and resumed logs again what it had logged.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from veca.data.augment import inner_view
 from veca.data.loader import Batch, BatchSpec, batches, sample_order
 from veca.distill.config import DistillConfig, RunOptions
-from veca.distill.images import ImageSplit, UnreadableImages, training_batches
+from veca.distill.images import ImageSplit, UnreadableImages, batch_specs
 from veca.distill.losses import loss_row, objective, part_names
 from veca.distill.run_folder import (
     RunContext,
@@ -33,13 +35,12 @@ from veca.distill.run_folder import (
     today,
 )
 from veca.distill.student import Initialize, build_student
-from veca.distill.targets import ConstantPredictor, TargetSource, constant_loss, find_margin
-from veca.distill.teacher_cache import TeacherCache
+from veca.distill.targets import TargetSource, TeacherCache, find_margin
 from veca.distill.validation import Validator, eval_points
 from veca.runtime import VERSION, VecaError
 from veca.runtime.device import autocast, seed_for
 from veca.runtime.logging import logger
-from veca.runtime.shards import StoppedError
+from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets, Teacher
 from veca.train.checkpoint import (
     Checkpoint,
@@ -111,14 +112,18 @@ class Trainer:
         self.images, self.cache = images, cache
         self.state = TrainState()
         self.length = config.length(len(images.training))
-        self.source = self._build_source([teacher.to(self.ranks.device) for teacher in teachers])
+        self.precision = options.resolved(self.ranks.device)
+        self.num_statistics = min(config.statistics_images, len(images.training))
+        self.source = TargetSource(
+            teachers, options.teacher_batch, find_margin(config, teachers),
+            anchors=self.num_statistics if config.loss.anchors else 0,
+        ).to(self.ranks.device)  # fmt: skip
         self.student = build_student(
             config, self.source.widths, teachers,
             initialize=initialize, resuming=checkpoint is not None,
         ).to(self.ranks.device)  # fmt: skip
         self.model = self._wrapped_student()
-        precision = options.resolved(self.ranks.device)
-        self.optimizers = Optimizers(self.student, config.optimizer, precision)
+        self.optimizers = Optimizers(self.student, config.optimizer, self.precision)
         self.ema = None if config.ema is None else EMA(self.student, config.ema)
         self.unreadable = UnreadableImages(
             images.index, len(images.training), config.max_unreadable,
@@ -136,14 +141,11 @@ class Trainer:
             self.provenance = provenance_of(config, teachers, len(images.training), command)
         self.meter = Meter(self.ranks.device)
         self.metrics = MetricLogger(
-            self.folder.path if self.ranks.is_main else None,
-            self.meter,
-            total=self.length,
-            done=self.state.step,
-            shown=context.show_progress,
-        )
+            self.folder.path if self.ranks.is_main else None, self.meter,
+            total=self.length, done=self.state.step, shown=context.show_progress,
+        )  # fmt: skip
         if checkpoint is not None:
-            self._log_resume(checkpoint)
+            self._log_resume(checkpoint.metadata["precision"])
 
     def _wrapped_student(self) -> nn.Module:
         """The module to call in training: compiled, wrapped or sharded as the options say."""
@@ -157,8 +159,8 @@ class Trainer:
 
     def train(self) -> bool:
         """Train to the end (True) or until asked to stop (False); either way the run is saved."""
-        state, options = self.state, self.options
-        first, state.finished = state.step, False  # it may have been extended
+        state, first = self.state, self.state.step
+        state.finished = False  # the run may have been extended
         with closing(self.batches()) as feed:
             try:
                 while state.step < self.length:
@@ -172,7 +174,7 @@ class Trainer:
                         logger.info("Peak memory after the first step: %.2f GB.", gigabytes)
                     if stopping:
                         raise StoppedError
-                    if state.step % options.save_every == 0 and state.step < self.length:
+                    if state.step % self.options.save_every == 0 and state.step < self.length:
                         self.save()
                 self.validate()
                 state.finished = True
@@ -187,61 +189,58 @@ class Trainer:
         budget = config.draw_budget(step, self.length)
         ffn = draw_share(config.student, config.seed, step, config.share_weights)
         rate = learning_rate(config.schedule, step, self.length)
-        columns = len(part_names(config.loss))
-        losses = torch.zeros(len(config.teacher), columns, dtype=torch.float64)
-        new_unreadable = resolution = 0
+        sums = torch.zeros(len(config.teacher), len(part_names(config.loss)), dtype=torch.float64)
+        new_unreadable = 0
         self.model.train()
         for _ in range(self.options.accumulate):
             with self.meter.waiting():
                 batch = next(feed)
-            resolution = batch.task.resolution
             new_unreadable += self.unreadable.note(batch.unreadable)
             with _out_of_memory_advice():
-                losses += self._backward(batch, budget, ffn)
+                sums += self._backward(batch, budget, ffn)
+
         # One all-reduce decides loss, stop and skip for all ranks.
+        means = (sums / self.ranks.world_size).flatten()
         flags = torch.tensor([float(self.stop()), float(new_unreadable)], dtype=torch.float64)
-        losses /= self.ranks.world_size
-        reduced = self.ranks.all_reduce(torch.cat((losses.flatten(), flags)))
-        losses, stopping, any_unreadable = reduced[:-2].view_as(losses), reduced[-2], reduced[-1]
+        reduced = self.ranks.all_reduce(torch.cat((means, flags)))
+        losses, (stopping, unreadable) = reduced[:-2].view_as(sums), reduced[-2:].tolist()
         row = {"kind": "train", "step": step, "budget": budget, "ffn": ffn,
-               "resolution": resolution, "learning_rate": rate}  # fmt: skip
-        row |= loss_row(losses, config.weights, config.loss)
+               "resolution": batch.task.resolution, "learning_rate": rate,
+               **loss_row(losses, config.weights, config.loss)}  # fmt: skip
         self._update(row, rate)
-        if any_unreadable > 0:
+        if unreadable:
             self.unreadable.synchronize()
         self.state.step += 1
-        return row, bool(stopping > 0)
+        return row, bool(stopping)
 
     def _backward(
         self, batch: Batch, budget: int | None, ffn: float
     ) -> Float[Tensor, "teachers parts"]:
         """Add the gradients of a part of the batch; return its share of the batch's losses."""
-        config, device = self.config, self.ranks.device
-        parts, step = self.options.accumulate, self.state.step
-        images = batch.images.to(device, non_blocking=True)
-        with gradients_synchronized(self.model, batch.task.part == parts - 1):
-            with autocast(device, self.options.precision):
-                torch.manual_seed(seed_for(config.seed, step, f"teachers/{batch.task.part}"))
-                targets = self._targets(batch, images)
+        config, task, parts = self.config, batch.task, self.options.accumulate
+        images = batch.images.to(self.ranks.device, non_blocking=True)
+        with gradients_synchronized(self.model, task.part == parts - 1):
+            with autocast(self.ranks.device, self.options.precision):
+                torch.manual_seed(seed_for(config.seed, task.step, f"teachers/{task.part}"))
+                targets = self._targets(task, images)
                 # All parts and ranks jitter coordinates alike, as in one large batch.
-                torch.manual_seed(seed_for(config.seed, step, "coordinates"))
-                images = inner_view(images, batch.task.resolution)
-                predictions = self.model(images, budget, ffn)
+                torch.manual_seed(seed_for(config.seed, task.step, "coordinates"))
+                predictions = self.model(inner_view(images, task.resolution), budget, ffn)
                 losses = self.source.compare(predictions, targets, config.loss)
             (objective(losses, config.weights, config.loss) / parts).backward()
         return losses.detach().double().cpu() / parts
 
-    def _targets(self, batch: Batch, images: Tensor) -> list[Targets]:
+    def _targets(self, task: BatchSpec, images: Tensor) -> list[Targets]:
         """Scaled targets of a batch, from the cache or the teachers."""
         if self.cache is not None:
-            return self.source.scaled(self.cache.lookup(batch.task, self.ranks.device))
-        side = batch.task.resolution // self.config.student.patch_size
+            return self.source.scaled(self.cache.lookup(task, self.ranks.device))
+        side = task.resolution // self.config.student.patch_size
         return self.source(images, (side, side))
 
     def _update(self, row: dict[str, Any], rate: float) -> None:
         """Update the weights unless a value is not finite; complete the row of the log."""
         norm = float(gradient_norm(self.student.parameters()))
-        finite = row["loss"] is not None and norm - norm == 0
+        finite = row["loss"] is not None and math.isfinite(norm)
         row["gradient_norm"] = norm if finite else None
         if finite:
             if self.config.clip is not None:
@@ -279,17 +278,16 @@ class Trainer:
                 text = describe_validation([row for row in rows if row["resolution"] == size])
                 logger.info("Validation before step %s at %d px: %s", f"{step:,}", size, text)
             losses = [row["loss"] for row in rows]
-            if any(loss is None for loss in losses):
+            if None in losses:
                 logger.warning("The validation loss is not finite; best/ stays as it is.")
                 return
             mean = sum(losses) / len(losses)
             if state.best_loss is None or mean < state.best_loss:
                 state.best_loss, state.best_step = mean, step
                 weights = self.published()
-                adaptors = self.options.publish_adaptors
-                self._try_to_write("the best model", lambda: publish(
-                    weights, self.config, self.folder.best, self.provenance, adaptors
-                ))  # fmt: skip
+                self._try_to_write(
+                    "the best model", lambda: self._publish(weights, self.folder.best)
+                )
 
     def save(self, *, final: bool = False) -> None:
         """Save a checkpoint and the model of this step.
@@ -307,8 +305,7 @@ class Trainer:
                 refuse_non_finite(tensors)
                 # The checkpoint comes last: one of a finished run without its model would keep an
                 # old model for good if the run were killed in between.
-                adaptors = self.options.publish_adaptors
-                publish(weights, self.config, self.folder.last, self.provenance, adaptors)
+                self._publish(weights, self.folder.last)
                 self.checkpoints.save(step, tensors, metadata)
 
             reason = self._try_to_write(f"the checkpoint of step {step:,}", write)
@@ -335,21 +332,31 @@ class Trainer:
         return reason
 
     def batches(self) -> Generator[Batch, None, None]:
-        """The batches of the remaining steps."""
-        return training_batches(
-            self.config,
-            self.options,
-            self.images,
-            self.ranks,
-            steps=range(self.state.step, self.length),
-            length=self.length,
-            margin=self.source.margin.loaded,
-            crops=None if self.cache is None else self.cache.crops,
-        )
+        """Views of the training images for the remaining steps, decoded a few batches ahead.
+
+        With cached teacher outputs, the cache's seed decides the views, and the margin that only
+        teachers see is cut off.
+        """
+        config, images = self.config, self.images
+        crops = None if self.cache is None else self.cache.crops
+        specs = batch_specs(
+            config, self.options, images.training, self.ranks,
+            steps=range(self.state.step, self.length), length=self.length, crops=crops,
+        )  # fmt: skip
+        return batches(
+            images.index, specs,
+            seed=config.seed if crops is None else config.cache.seed, config=config.views,
+            num_workers=self.options.workers, replacements=images.training,
+            margin=self.source.margin.loaded, give_margin=crops is None,
+        )  # fmt: skip
 
     def published(self) -> dict[str, Tensor]:
         """The weights to publish: the average if there is one; every rank must call this."""
         return full_parameters(self.student) if self.ema is None else self.ema.state_dict()
+
+    def _publish(self, weights: Mapping[str, Tensor], folder: Path) -> None:
+        adaptors = self.options.publish_adaptors
+        publish(weights, self.config, folder, self.provenance, adaptors)
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and metadata of a checkpoint; every rank must call this."""
@@ -370,7 +377,7 @@ class Trainer:
             "torch": torch.__version__,
             "config": as_json(self.config),
             "length": self.length,
-            "precision": self.options.resolved(self.ranks.device),
+            "precision": self.precision,
             "cache_precision": None if self.cache is None else self.cache.precision,
             "state": dataclasses.asdict(self.state),
             "ema_updates": 0 if self.ema is None else self.ema.updates,
@@ -421,10 +428,8 @@ class Trainer:
                 f"the run was started {word} --cache-teacher, which decides its views and targets; "
                 f"resume it {word} it."
             )
-        digests = zip(
-            self.config.teacher, metadata["teachers"], self._teacher_digests(), strict=True
-        )
-        for name, stored, now in digests:
+        pairs = zip(metadata["teachers"], self._teacher_digests(), strict=True)
+        for name, (stored, now) in zip(self.config.teacher, pairs, strict=True):
             if None not in (stored, now) and stored != now:
                 raise RunError(
                     f"the teacher {name} has other weights than when the run was started; restore "
@@ -435,11 +440,10 @@ class Trainer:
         """Hashes of the teachers' weights, where these are known."""
         return [cast(Teacher, teacher).digest for teacher in self.source.teachers]
 
-    def _log_resume(self, checkpoint: Checkpoint) -> None:
+    def _log_resume(self, before: str) -> None:
         """Log that, and in which precision if it changed, the run was resumed."""
-        step = self.state.step
+        step, now = self.state.step, self.precision
         self.metrics.log({"kind": "resume", "step": step})
-        before, now = checkpoint.metadata["precision"], self.options.resolved(self.ranks.device)
         if before != now:
             self.metrics.log(
                 {"kind": "precision", "step": step, "precision": now, "before": before}
@@ -450,23 +454,12 @@ class Trainer:
                 before, f"{step:,}", now, before,
             )  # fmt: skip
 
-    def _build_source(self, teachers: Sequence[Teacher]) -> TargetSource:
-        config = self.config
-        images = min(config.statistics_images, len(self.images.training))
-        source = TargetSource(
-            teachers,
-            self.options.teacher_batch,
-            find_margin(config, teachers),
-            anchors=images if config.loss.anchors else 0,
-        )
-        return source.to(self.ranks.device)
-
     def fit_targets(self) -> None:
         """Fit center and scale of the targets on rank 0; log the constant predictor's loss."""
         source, ranks, config = self.source, self.ranks, self.config
         constants = [
-            ConstantPredictor(*(torch.zeros(width, dtype=torch.float64) for width in widths))
-            for widths in source.widths
+            Targets(torch.zeros(1, image), torch.zeros(1, 1, patches))
+            for image, patches in source.widths
         ]
         raw: list[list[Targets]] = []
         if ranks.is_main:
@@ -478,12 +471,7 @@ class Trainer:
             constants = source.fit(raw, config.scale_targets, config.loss)
         for tensor in (*source.scalings.state_dict().values(), *itertools.chain(*constants)):
             ranks.broadcast(tensor)
-        losses = {
-            size: constant_loss(
-                constants, self.validator.moments(size), config.weights, config.loss
-            )
-            for size in config.sizes
-        }
+        losses = {size: self.validator.constant_loss(constants, size) for size in config.sizes}
         mean = sum(losses.values()) / len(losses)
         row: dict[str, Any] = {"kind": "baseline", "loss": mean, "resolution": min(losses)}
         if len(losses) > 1:
@@ -492,38 +480,28 @@ class Trainer:
         logger.info("The constant predictor has a validation loss of %.4f.", mean)
 
     def _statistics_targets(self) -> Generator[list[Targets], None, None]:
-        """Unscaled targets of the first training images in their first views."""
-        config, device, images = self.config, self.ranks.device, self.images
-        count = min(config.statistics_images, len(images.training))
-        places, _ = sample_order(len(images.training), count, 0, config.seed)
+        """Unscaled targets of some training images in their first views, on the CPU."""
+        config, device, training = self.config, self.ranks.device, self.images.training
+        places, _ = sample_order(len(training), self.num_statistics, 0, config.seed)
         resolution = config.sizes[0]
-        parts = np.array_split(images.training[places], -(-count // STATISTICS_BATCH))
+        parts = np.array_split(training[places], -(-self.num_statistics // STATISTICS_BATCH))
         specs = [
             BatchSpec(0, part, some, np.zeros(len(some), np.int64), resolution)
             for part, some in enumerate(parts)
         ]
         if self.cache is not None:
-            for spec in specs:
-                yield [_on_cpu(targets) for targets in self.cache.lookup(spec, device)]
+            yield from (self.cache.lookup(spec, torch.device("cpu")) for spec in specs)
             return
         side = resolution // config.student.patch_size
         loaded = batches(
-            images.index,
-            specs,
-            seed=config.seed,
-            config=config.views,
-            num_workers=self.options.workers,
-            replacements=images.training,
-            margin=self.source.margin.loaded,
-        )
+            self.images.index, specs,
+            seed=config.seed, config=config.views, num_workers=self.options.workers,
+            replacements=training, margin=self.source.margin.loaded,
+        )  # fmt: skip
         with torch.no_grad(), autocast(device, self.options.precision):
             for batch in loaded:
                 raw = self.source.raw(batch.images.to(device), (side, side))
-                yield [_on_cpu(targets) for targets in raw]
-
-
-def _on_cpu(targets: Targets) -> Targets:
-    return Targets(targets.image.float().cpu(), targets.patches.float().cpu())
+                yield [Targets(*(part.cpu() for part in targets)) for targets in raw]
 
 
 @contextmanager

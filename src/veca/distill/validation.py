@@ -4,11 +4,13 @@ Every rank scores its share of the images. Teachers see each image once: where i
 fit into memory, they are cached from one validation to the next.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,12 +19,12 @@ from veca.data.augment import inner_view
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.images import ImageSplit, UnreadableImages
-from veca.distill.losses import Prediction, loss_row, part_names
+from veca.distill.losses import Prediction, loss_row, part_names, teacher_losses
 from veca.distill.run_folder import RunContext
 from veca.distill.student import Student
-from veca.distill.targets import TargetMoments, TargetSource
+from veca.distill.targets import TargetSource
 from veca.runtime.device import autocast
-from veca.runtime.shards import StoppedError
+from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets
 
 MAX_CACHED_BYTES = 512 * 2**20
@@ -30,6 +32,9 @@ MAX_CACHED_BYTES = 512 * 2**20
 
 BATCH_PIXELS = 32 * 256 * 256
 """Pixels of a batch."""
+
+Predict = Callable[[UInt8[Tensor, "B 3 S S"]], Sequence[Prediction]]
+"""Predicts every teacher's features."""
 
 
 class EvalPoint(NamedTuple):
@@ -74,83 +79,82 @@ class Validator:
         source: TargetSource,
         unreadable: UnreadableImages,
     ) -> None:
-        self.config = config
-        self.options = options
-        self.ranks = context.ranks
-        self.stop = context.stop
-        """Polled between batches, which then raise StoppedError on all ranks."""
-        self.images = images
-        self.source = source
+        self.config, self.options = config, options
+        self.ranks, self.stop = context.ranks, context.stop
+        self.images, self.source = images, source
         if images.validation_index is not images.index:
-            unreadable = unreadable.for_index(images.validation_index, len(images.validation))
+            unreadable = UnreadableImages(
+                images.validation_index, len(images.validation), config.max_unreadable,
+                context.ranks, context.folder.unreadable,
+            )  # fmt: skip
         self._unreadable = unreadable
-        self._new_unreadable = 0
         self._cache: dict[int, list[ValidationBatch]] = {}
 
-    @torch.no_grad()
     def run(self, student: Student) -> list[dict[str, Any]]:
         """Losses at each resolution, budget and FFN share, as rows of the log without a step."""
         config, points = self.config, eval_points(self.config.student)
         student.eval()
-        rows = []
-        for resolution in config.sizes:
-            columns = len(part_names(config.loss))
-            sums = torch.zeros(len(points), len(config.teacher), columns, dtype=torch.float64)
-            for batch in self._batches(resolution):
-                for at, point in enumerate(points):
-                    sums[at] += batch.counted * self._losses(student, batch, point)
-            means = self.ranks.all_reduce(sums) / len(self.images.validation)
-            for point, parts in zip(points, means, strict=True):
-                losses = loss_row(parts, config.weights, config.loss)
-                rows.append({**point._asdict(), "resolution": resolution, **losses})
-        return rows
+        predicts = [partial(student, budget=point.budget, ffn=point.ffn) for point in points]
+        return [
+            {**point._asdict(), "resolution": size, **loss_row(parts, config.weights, config.loss)}
+            for size in config.sizes
+            for point, parts in zip(points, self._mean_losses(size, predicts), strict=True)
+        ]
+
+    def constant_loss(self, constants: Sequence[Targets], resolution: int) -> float:
+        """The loss of constants, given as targets of one image with one patch."""
+        device = self.ranks.device
+        patches = (resolution // self.config.student.patch_size) ** 2
+
+        def predict(images: Tensor) -> list[Prediction]:
+            answers = []
+            for constant in constants:
+                image = constant.image.to(device).expand(len(images), -1)
+                patch = constant.patches.to(device).expand(len(images), patches, -1)
+                answers.append(Prediction(image, patch, patch))
+            return answers
+
+        (parts,) = self._mean_losses(resolution, [predict])
+        weights = torch.tensor(self.config.weights, dtype=parts.dtype)
+        return float(weights @ teacher_losses(parts, self.config.loss))
 
     @torch.no_grad()
-    def moments(self, resolution: int) -> list[TargetMoments]:
-        """Moments of the teachers' targets over all validation images."""
-        found = self.source.moments()
-        for batch in self._batches(resolution):
-            for moments, targets in zip(found, batch.targets, strict=True):
-                if batch.counted:
-                    moments.add(Targets(*(tensor[: batch.counted] for tensor in targets)))
-        if self.ranks.any(self._new_unreadable > 0):
-            self._unreadable.synchronize()
-            self._new_unreadable = 0
-        for moments in found:
-            for tensor in (*moments.image.tensors(), *moments.patches.tensors()):
-                tensor.copy_(self.ranks.all_reduce(tensor))
-        return found
-
-    def _losses(self, student: Student, batch: ValidationBatch, point: EvalPoint) -> Tensor:
-        """Mean losses against each teacher over the images that count."""
-        with autocast(self.ranks.device, self.options.precision):
-            predictions = student(batch.images, point.budget, point.ffn)
-        count = batch.counted
-        if not count:
-            columns = len(part_names(self.config.loss))
-            return torch.zeros(len(predictions), columns, dtype=torch.float64)
-        parts = self.source.compare(
-            [Prediction(*(tensor[:count] for tensor in pred)) for pred in predictions],
-            [Targets(*(tensor[:count] for tensor in target)) for target in batch.targets],
-            self.config.loss,
-        )
-        return parts.double().cpu()
+    def _mean_losses(
+        self, resolution: int, predicts: Sequence[Predict]
+    ) -> Float[Tensor, "points teachers parts"]:
+        """Means over all images of each part of the loss; stops on all ranks if asked to."""
+        config, columns = self.config, len(part_names(self.config.loss))
+        sums = torch.zeros(len(predicts), len(config.teacher), columns, dtype=torch.float64)
+        for images, targets, count in self._batches(resolution):
+            if self.ranks.any(self.stop()):
+                raise StoppedError
+            for point, predict in enumerate(predicts):
+                # Ranks whose images do not count predict too: sharded weights are gathered by all.
+                with autocast(self.ranks.device, self.options.precision):
+                    predictions = predict(images)
+                if count:
+                    parts = self.source.compare(
+                        [Prediction(*(part[:count] for part in one)) for one in predictions],
+                        [Targets(*(part[:count] for part in one)) for one in targets],
+                        config.loss,
+                    )
+                    sums[point] += count * parts.double().cpu()
+        return self.ranks.all_reduce(sums) / len(self.images.validation)
 
     def _batches(self, resolution: int) -> Iterator[ValidationBatch]:
         """The images of this rank with targets, from the cache in memory if they are there."""
         if resolution in self._cache:
-            for batch in self._cache[resolution]:
-                self._check_stop()
-                yield batch
+            yield from self._cache[resolution]
             return
         used = sum(batch.nbytes for cached in self._cache.values() for batch in cached)
-        cached: list[ValidationBatch] | None = []
+        cached: list[ValidationBatch] = []
         for batch in self._computed(resolution):
-            self._check_stop()
             used += batch.nbytes
-            cached = None if cached is None or used > MAX_CACHED_BYTES else [*cached, batch]
+            if used <= MAX_CACHED_BYTES:
+                cached.append(batch)
             yield batch
-        if cached is not None:
+        self._unreadable.synchronize()
+        if used <= MAX_CACHED_BYTES:
             self._cache[resolution] = cached
 
     def _computed(self, resolution: int) -> Iterator[ValidationBatch]:
@@ -174,18 +178,12 @@ class Validator:
             margin=self.source.margin.loaded,
         )
         for number, batch in enumerate(loaded):
-            self._new_unreadable += self._unreadable.note(batch.unreadable)
+            self._unreadable.note(batch.unreadable)
             images = batch.images.to(ranks.device)
             with autocast(ranks.device, self.options.precision):
                 targets = self.source(images, (side, side))
-            images = inner_view(images, resolution)
-            left = max(0, counted - number * size)
-            yield ValidationBatch(images, targets, min(left, len(images)))
-
-    def _check_stop(self) -> None:
-        """Stop on all ranks together if any of them was asked to."""
-        if self.ranks.any(self.stop()):
-            raise StoppedError
+            count = min(len(images), max(0, counted - number * size))
+            yield ValidationBatch(inner_view(images, resolution), targets, count)
 
 
 def _share(images: NDArray[np.int64], rank: int, world_size: int) -> tuple[NDArray[np.int64], int]:

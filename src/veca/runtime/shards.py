@@ -26,6 +26,7 @@ from torch import Tensor
 from veca.runtime import VecaError
 from veca.runtime.distributed import Ranks
 from veca.runtime.files import LockedError, dumps_strict, lock_folder, make_folder, write_atomic
+from veca.runtime.signals import StoppedError
 from veca.runtime.tensors import (
     DamagedFileError,
     TensorFile,
@@ -39,10 +40,6 @@ logger = logging.getLogger("veca")
 
 class ShardError(VecaError, ValueError):
     """Chunks that cannot be computed, written or read."""
-
-
-class StoppedError(Exception):
-    """The stop flag was raised on some rank; finished chunks are on disk."""
 
 
 class ShardStore:

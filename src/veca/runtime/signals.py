@@ -22,6 +22,10 @@ every process of a job, and torchrun, one of them, forwards it to the others."""
 MESSAGE = b"\nStopping; a second signal exits at once without saving.\n"
 
 
+class StoppedError(Exception):
+    """The stop flag was raised on some rank."""
+
+
 @dataclass
 class StopFlag:
     """Whether this process was asked to stop."""

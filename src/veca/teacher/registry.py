@@ -1,6 +1,7 @@
 """Names of teachers: short names with hub names, licences and sizes, and how a name is loaded.
 
-The sizes serve `random_teacher`, which needs no download; they are those of the published models.
+The module of a kind of teacher is imported when one is named. The sizes serve `random_teacher`,
+which needs no download; they are those of the published models.
 """
 
 import importlib
@@ -17,17 +18,7 @@ from typing import Any
 
 import torch
 
-from veca.teacher.layouts import (
-    OPEN_CLIP_CONFIG,
-    OPEN_CLIP_WEIGHTS,
-    PREPROCESSOR_NAME,
-    check_kind,
-    config_path,
-    load_folder,
-    read_config,
-)
 from veca.teacher.teacher import FunctionTeacher, Teacher, TeacherError, veca_teacher
-from veca.teacher.vit import FAMILIES, ViTTeacher, quiet, transformers_class
 from veca.weights.format import CARD_NAME, CONFIG_NAME, WEIGHTS_NAME, WeightsError, is_hub_id
 from veca.weights.hub import OfflineError, bundled_names, existing_path, hub_file, missing_path
 
@@ -143,8 +134,10 @@ PREFIX = "random:"
 """Prefix of the names of teachers with random weights."""
 
 
-def random_teacher(name: str, seed: int = 0) -> ViTTeacher:
+def random_teacher(name: str, seed: int = 0) -> Teacher:
     """A model of a teacher's class and size with random weights, to try a recipe."""
+    from veca.teacher.vit import FAMILIES, ViTTeacher, quiet, transformers_class  # noqa: PLC0415
+
     known = TEACHERS.get(name)
     if known is None or known.kind is None:
         buildable = ", ".join(short for short, one in TEACHERS.items() if one.kind)
@@ -203,6 +196,8 @@ def _from_pypi(name: str) -> Teacher:
 
 def _stored(path: Path) -> Teacher:
     """Load a VECA or a vision transformer on this machine, named without its path."""
+    from veca.teacher.layouts import config_path, load_folder, read_config  # noqa: PLC0415
+
     resolved = path.resolve()
     if path.is_file():
         return veca_teacher(path, resolved.stem)
@@ -214,28 +209,32 @@ def _stored(path: Path) -> Teacher:
 
 def _from_hub(repository: str) -> Teacher:
     """Load a VECA or a vision transformer from the hub; unknown kinds are not downloaded."""
+    from veca.teacher import layouts  # noqa: PLC0415
+
     try:
-        found = _first(repository, (CONFIG_NAME, OPEN_CLIP_CONFIG))  # small
+        found = _first(repository, (CONFIG_NAME, layouts.OPEN_CLIP_CONFIG))  # small
         if found is None:
             raise WeightsError(f"{repository} has no {CONFIG_NAME}, so it is not a teacher.")
         folder = found.parent
-        config = read_config(folder)
+        config = layouts.read_config(folder)
         if config.get("model_type") != "veca":
-            check_kind(config, repository)
+            layouts.check_kind(config, repository)
             _download_rest(repository, folder.name)  # the cache has a folder for each commit
     except WeightsError as error:
         raise TeacherError(f"{error} These teachers need no consent: {OPEN}.") from error
     if config.get("model_type") == "veca":
         return veca_teacher(repository)
-    return load_folder(folder, name=repository, licence=licence_of(repository))
+    return layouts.load_folder(folder, name=repository, licence=licence_of(repository))
 
 
 def _download_rest(repository: str, revision: str) -> None:
     """Download weights, normalization and model card of one revision."""
-    for name in (PREPROCESSOR_NAME, CARD_NAME, OPEN_CLIP_CONFIG):
+    from veca.teacher import layouts  # noqa: PLC0415
+
+    for name in (layouts.PREPROCESSOR_NAME, CARD_NAME, layouts.OPEN_CLIP_CONFIG):
         with suppress(OfflineError):
             hub_file(repository, name, revision)
-    weights = _first(repository, (WEIGHTS_NAME, INDEX_NAME, *OPEN_CLIP_WEIGHTS), revision)
+    weights = _first(repository, (WEIGHTS_NAME, INDEX_NAME, *layouts.OPEN_CLIP_WEIGHTS), revision)
     if weights is None:
         raise WeightsError(
             f"{repository} has no {WEIGHTS_NAME}, and pickled weights are not read; load it with "
