@@ -1,6 +1,6 @@
-"""Odd pictures, and the colors that must be found in each; `refused.py` has those without any.
+"""Unusual image files with their colors; `refused.py` has files that must be refused.
 
-They are made anew in every run, so that the repository holds no picture.
+They are generated in every run, so that the repository holds no images.
 """
 
 import io
@@ -44,7 +44,7 @@ class Good:
 
 
 def photo(height: int = HEIGHT, width: int = WIDTH) -> NDArray[Any]:
-    """A picture of smooth colors with some noise, in which every turn and flip shows."""
+    """Smooth colors with some noise, which no rotation or flip maps to itself."""
     y, x = np.mgrid[0:height, 0:width]
     smooth = np.stack([x * 255 // width, y * 255 // height, (x + y) * 255 // (width + height)], -1)
     noise = np.random.default_rng(7).integers(0, 16, smooth.shape)
@@ -68,7 +68,7 @@ def encoded(image: Image.Image, format_: str, **options: Any) -> bytes:
 
 
 def plainly_decoded(content: bytes) -> NDArray[Any]:
-    """What Pillow finds in a file that has nothing odd about it."""
+    """What Pillow decodes from an ordinary file."""
     with Image.open(io.BytesIO(content)) as image:
         return np.asarray(image.convert("RGB"))
 
@@ -79,7 +79,7 @@ def gray(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def on_white(colors: NDArray[Any], opacity: NDArray[Any]) -> NDArray[Any]:
-    """Bytes blended by hand: what shows of a transparent picture."""
+    """Bytes blended by hand onto white."""
     share = opacity[..., None] / 255
     return colors / 255 * share + (1 - share)
 
@@ -100,29 +100,26 @@ TURNED_UPRIGHT: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
     7: lambda stored: stored[::-1, ::-1].swapaxes(0, 1),
     8: lambda stored: np.rot90(stored, 1),
 }
-"""From what is stored to what is meant, for each EXIF orientation, by its definition."""
+"""From stored to upright pixels, for each EXIF orientation by its definition."""
 
 
 def exif(orientation: int) -> Image.Exif:
-    """EXIF data that hold nothing else."""
+    """EXIF data with an orientation only."""
     data = Image.Exif()
     data[274] = orientation
     return data
 
 
 def oriented() -> list[Good]:
-    """All orientations in JPEG, and one in each other place where it can stand."""
+    """An orientation in each place of a file where it can be."""
     image = Image.fromarray(PHOTO)
-    found = []
-    for number, turn in TURNED_UPRIGHT.items():
-        jpeg = encoded(image, "JPEG", exif=exif(number))
-        colors = turn(plainly_decoded(encoded(image, "JPEG"))) / 255
-        found.append(Good(f"orientation {number}.jpg", jpeg, colors))
+    jpeg = encoded(image, "JPEG", exif=exif(5))
+    colors = TURNED_UPRIGHT[5](plainly_decoded(encoded(image, "JPEG"))) / 255
     rows = [row.tobytes() for row in PHOTO]
     late = png_chunk(b"eXIf", exif(6).tobytes()[6:])
     damaged = png_chunk(b"eXIf", b"II*\0\xff\xff\xff\xff broken")
     return [
-        *found,
+        Good("turned.jpg", jpeg, colors),
         Good("early.png", encoded(image, "PNG", exif=exif(5)), TURNED_UPRIGHT[5](PHOTO) / 255),
         Good("late.png", png(SIZE, 8, COLOR, rows, after=late), TURNED_UPRIGHT[6](PHOTO) / 255),
         Good("damaged exif.png", png(SIZE, 8, COLOR, rows, before=damaged), PHOTO / 255),
@@ -173,7 +170,7 @@ def plain() -> list[Good]:
 
 
 def animated() -> list[Good]:
-    """Of animations the first frame."""
+    """Animations, of which the first frame counts."""
     frames = [Image.fromarray(np.roll(PHOTO, 9 * step, axis=1)) for step in range(3)]
     few = [frame.quantize(32) for frame in frames]
     options: dict[str, Any] = {"save_all": True, "append_images": frames[1:], "duration": 50}
@@ -187,7 +184,7 @@ def animated() -> list[Good]:
 
 
 def transparent() -> list[Good]:
-    """Opacity in every form that a file can give it."""
+    """Opacity in every form that files have."""
     opacity = np.linspace(0, 255, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH).astype(np.uint8)
     blended, blended_gray = on_white(PHOTO, opacity), on_white(gray(GRAYS), opacity)
     rgba = Image.fromarray(np.dstack([PHOTO, opacity]))
@@ -293,7 +290,7 @@ def deep() -> list[Good]:
 
 
 def inked() -> list[Good]:
-    """CMYK as it is, inverted as Adobe does, and as YCCK."""
+    """CMYK plain, inverted as by Adobe, and as YCCK."""
     cmyk = Image.frombytes("CMYK", (32, 32), INKS.tobytes())
     inverted = Image.frombytes("CMYK", (32, 32), (255 - INKS).tobytes())
     rgb, fine = rgb_of_inks(INKS), {"quality": 100, "subsampling": 0}

@@ -1,4 +1,4 @@
-"""Files that must be refused, and words of the error that says why."""
+"""Files that must be refused, with words of the error."""
 
 import struct
 import zlib
@@ -43,13 +43,13 @@ def bombs() -> list[Bad]:
 
 
 def foreign() -> list[Bad]:
-    """What is no picture, or none that is opened."""
+    """Files that are not images, or of formats that stay closed."""
     image = Image.fromarray(PHOTO)
     none = "cannot be read as one of the formats"
     return [
         Bad("empty.jpg", b"", none),
         Bad("zeros.jpg", bytes(1000), none),
-        Bad("text.jpg", b"This is no picture at all.\n", none),
+        Bad("text.jpg", b"This is not an image.\n", none),
         Bad("page.jpg", b"<!DOCTYPE html><html><body>404</body></html>", none),
         Bad("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", none),
         Bad("photo.heic", b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(100), none),
@@ -76,7 +76,7 @@ CUT = "truncated|cannot be read as one of"
 
 
 def truncated() -> list[Bad]:
-    """Files cut at ten places each, of which no pixel may be seen."""
+    """Files truncated at ten positions each."""
     image = Image.fromarray(PHOTO)
     wholes = {
         "jpg": encoded(image, "JPEG"),

@@ -374,16 +374,6 @@ def test_every_number_is_mapped_to_its_class_or_refused(
     assert classes == set(range(num_classes))
 
 
-def test_numbers_of_coco_that_papers_state() -> None:
-    assert COCO_STUFF[[0, 10, 12, 89, 91, 181, 255]].tolist() == [0, 10, 11, 79, 80, 170, 255]
-    assert COCO_OBJECT[[0, 10, 12, 89, 91, 181, 255]].tolist() == [1, 11, 12, 80, 0, 0, 0]
-
-
-def test_train_ids_of_cityscapes_are_refused() -> None:
-    with pytest.raises(DataError, match="not converted ones"):
-        apply_label_map(np.array([[0, 18, 255]], np.uint8), CITYSCAPES)
-
-
 @pytest.mark.parametrize(("table", "oracle", "num_classes"), CHANGING)
 def test_applying_a_label_map_twice_fails_where_all_numbers_occur(
     table: NDArray[np.uint8], oracle: Oracle, num_classes: int
@@ -431,44 +421,34 @@ def test_more_classes_than_8_bits_can_hold_are_refused(num_classes: int) -> None
         plain_label_map(num_classes)
 
 
-SOME = (0, 20, 255, 7)
-
-
 @pytest.mark.parametrize("palette", [False, True])
 def test_a_mask_holds_the_indices_of_its_file_not_their_colors(
     tmp_path: Path, palette: bool
 ) -> None:
     path = tmp_path / "mask.png"
-    mask = write_mask(path, SOME, palette=palette)
+    mask = write_mask(path, (0, 20, 255, 7), palette=palette)
+    content = path.read_bytes()
     with Image.open(path) as image:
         assert image.mode == ("P" if palette else "L")
-    found = read_mask(str(path), VOC)
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, mask)
+    read = pickle.loads(pickle.dumps(partial(read_mask, label_map=VOC)))  # as workers do
+    for _ in range(2):
+        found = read(str(path))
+        assert found.dtype == np.uint8
+        assert np.array_equal(found, mask)
+    assert path.read_bytes() == content
 
 
-def test_packed_pixels_of_a_small_palette_are_unpacked(tmp_path: Path) -> None:
+def test_packed_pixels_are_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "mask.png"
     mask = write_mask(path, (0, 1, 2, 3))
     image = Image.frombytes("P", (WIDTH, HEIGHT), mask.tobytes())
     image.putpalette([9, 9, 9, 0, 0, 0, 9, 9, 9, 200, 0, 0])
     image.save(path, bits=2)
-    assert path.read_bytes()[24] == 2  # the depth that the header states
+    assert path.read_bytes()[24] == 2  # the depth in the header
     assert np.array_equal(read_mask(str(path), VOC), mask)
-
-
-def test_a_1_bit_mask_holds_0_and_255(tmp_path: Path) -> None:
-    path = tmp_path / "mask.png"
     mask = write_mask(path, (0, 255, 255))
     Image.fromarray(mask).convert("1", dither=Image.Dither.NONE).save(path)
     assert np.array_equal(read_mask(str(path), VOC), mask)
-
-
-def test_an_unknown_number_in_a_mask_is_an_error_with_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "mask.png"
-    write_mask(path, (0, 21))
-    with pytest.raises(ImageError, match=r"mask\.png: a mask holds the numbers 21,"):
-        read_mask(str(path), VOC)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "I;16"])
@@ -479,18 +459,16 @@ def test_a_mask_of_another_mode_is_refused(tmp_path: Path, mode: str) -> None:
         read_mask(str(path), VOC)
 
 
-def test_a_mask_in_a_jpeg_file_is_refused(tmp_path: Path) -> None:
+def test_masks_that_are_lossy_truncated_or_hold_other_numbers_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mask.png"
     Image.new("L", (WIDTH, HEIGHT)).save(path, "JPEG")
     with pytest.raises(ImageError, match="is a JPEG file"):
         read_mask(str(path), VOC)
-
-
-def test_a_truncated_mask_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mask.png"
-    write_mask(path, range(21))
+    write_mask(path, (0, 21))
+    with pytest.raises(ImageError, match=r"mask\.png: a mask holds the numbers 21,"):
+        read_mask(str(path), VOC)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ImageError):
+    with pytest.raises(ImageError, match=r"mask\.png"):
         read_mask(str(path), VOC)
 
 
@@ -505,35 +483,17 @@ def test_depth_is_in_meters_and_0_where_it_is_unknown(
     assert found[0, :2].tolist() == [0.0, 1.0]
     assert found[0, 3] == np.float32(meters)
     assert np.allclose(found, steps.astype(np.float64) / per_metre, rtol=1e-7, atol=0)
-
-
-def test_an_8_bit_depth_map_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "depth.png"
     Image.new("L", (WIDTH, HEIGHT)).save(path)
     with pytest.raises(ImageError, match="depth needs one channel of 16 bits"):
-        read_depth(str(path), 1000)
+        read_depth(str(path), per_metre)
 
 
 def test_masks_of_sbd_are_read_from_matlab_files(tmp_path: Path) -> None:
+    from scipy.io import savemat  # noqa: PLC0415 - an extra
+
     path = tmp_path / "2008_000002.mat"
     mask = write_sbd(path, range(21))
     assert np.array_equal(read_mask(str(path), VOC), mask)
-
-
-def test_a_matlab_file_without_a_mask_is_refused(tmp_path: Path) -> None:
-    from scipy.io import savemat  # noqa: PLC0415 - an extra
-
-    other, damaged = tmp_path / "other.mat", tmp_path / "damaged.mat"
-    savemat(other, {"GTcls": {"Boundaries": np.zeros((3, 3))}})
+    savemat(path, {"GTcls": {"Boundaries": np.zeros((3, 3))}})
     with pytest.raises(ImageError, match=r"has no mask GTcls\.Segmentation"):
-        read_mask(str(other), VOC)
-    write_lines(damaged, ["no MATLAB file at all, but long enough to be asked for its version" * 4])
-    with pytest.raises(DataError, match="GTcls"):
-        read_mask(str(damaged), VOC)
-
-
-def test_readers_can_be_pickled(tmp_path: Path) -> None:
-    path = tmp_path / "mask.png"
-    mask = write_mask(path, (0, 1, 255))
-    read = pickle.loads(pickle.dumps(partial(read_mask, label_map=plain_label_map(2))))
-    assert np.array_equal(read(str(path)), mask)
+        read_mask(str(path), VOC)
