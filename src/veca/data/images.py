@@ -22,7 +22,6 @@ same passes and are never rounded to 8 bits.
 import io
 import math
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -245,17 +244,13 @@ def reason(error: Exception, max_length: int = 120) -> str:
 def _open_path(path: Path) -> io.BufferedReader:
     """Open a regular file; a pipe could block forever."""
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)
-        file = path.open("rb") if regular else None
-    except FileNotFoundError as error:
-        raise ImageError(f"{path} does not exist; check the path.") from error
+        if path.is_file():
+            return path.open("rb")
     except (OSError, ValueError) as error:
         raise ImageError(
             f"{path} cannot be opened ({reason(error)}); check the path and its permissions."
         ) from error
-    if file is None:
-        raise ImageError(f"{path} is not a regular file; pass the path of one image, or its bytes.")
-    return file
+    raise ImageError(f"{path} does not exist or is not a regular file; check the path.")
 
 
 def _read_header(name: str, file: IO[bytes]) -> ImageFile.ImageFile:

@@ -46,7 +46,9 @@ def test_a_flat_val_is_read_by_its_list(tmp_path: Path, below: str) -> None:
 def test_a_list_with_a_class_that_train_lacks_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, *TRAIN, f"val/{VAL.format(1)}")
     write(tmp_path, {"LOC_val_solution.csv": f"ILSVRC2012_val_00000001,{SHARK} 1 2 3 4\n"})
-    assert f"has the class '{SHARK}', which train/ has not" in complaint("imagenet-1k", tmp_path)
+    assert f"has the class '{SHARK}', which is not one of the classes" in complaint(
+        "imagenet-1k", tmp_path
+    )
 
 
 def test_a_flat_val_without_a_list_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from veca.data.sets.dataset import (
     build_split,
     class_names,
     lines,
+    numbered,
     parse_int,
     read_json,
     read_matlab,
@@ -127,14 +128,10 @@ def fgvc_aircraft(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     needed = ("data/images", "data/variants.txt", *lists.values())
     root = checks.find(folder, needed, ("fgvc-aircraft-2013b",))
     classes = list(lines(root / "data/variants.txt"))
-    numbers = {name: number for number, name in enumerate(classes)}
     splits = []
     for part, listed in lists.items():
-        images = []
-        for image, class_ in rows(root / listed, 2):
-            if class_ not in numbers:
-                raise DatasetError(f"{root / listed} has {class_!r}, which is not in variants.txt.")
-            images.append((f"data/images/{image}.jpg", numbers[class_]))
+        named = ((f"data/images/{image}.jpg", class_) for image, class_ in rows(root / listed, 2))
+        images = numbered(named, classes, root / listed)
         splits.append(build_split(part, root, images, checks))
     return checks.dataset(
         "classes",
@@ -222,19 +219,11 @@ def sun397(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     home = next((home for home in homes if (home / lists["train"]).exists()), folder)
     checks.require(*(home / listed for listed in lists.values()))
     paths = [path.strip("/") for path in lines(root / class_list)]
-    numbers = {path: number for number, path in enumerate(paths)}
     splits = []
     for part, listed in lists.items():
-        images = []
-        for line in lines(home / listed):
-            path = line.strip("/")
-            class_ = path.rpartition("/")[0]
-            if class_ not in numbers:
-                raise DatasetError(
-                    f"{home / listed} has {line}, whose class is not in {class_list}."
-                )
-            images.append((path, numbers[class_]))
-        splits.append(build_split(part, root, images, checks))
+        images = (line.strip("/") for line in lines(home / listed))
+        named = ((image, image.rpartition("/")[0]) for image in images)
+        splits.append(build_split(part, root, numbered(named, paths, home / listed), checks))
     present = sum(len(list((root / path).glob("sun_*"))) for path in paths)
     checks.expect("images", present, 108_754)  # listed or not
     counts = {"classes": 397}

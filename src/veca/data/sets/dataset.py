@@ -349,6 +349,17 @@ def build_split(
     )
 
 
+def numbered(
+    images: Iterable[tuple[str, str]], classes: Sequence[str], source: Path
+) -> Iterator[tuple[str, int]]:
+    """Replace the class name of each image in a list by its number."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    for image, name in images:
+        if name not in numbers:
+            raise DatasetError(f"{source} has the class {name!r}, which is not one of the classes.")
+        yield image, numbers[name]
+
+
 def paired_dataset(  # noqa: PLR0913 - what differs between datasets
     kind: Kind,
     folder: Path,
