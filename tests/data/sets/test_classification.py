@@ -388,6 +388,12 @@ REFUSED: list[tuple[str, Callable[[Path], Path], Mapping[str, str | None], str]]
         "'Concorde', which is not one of the classes",
     ),
     ("dtd", textures, {"labels/val1.txt": None}, "labels/val1.txt is missing"),
+    (
+        "places365",
+        lambda folder: places(folder, "elsewhere", "val_256"),
+        {},
+        "data_256_standard is missing",
+    ),
     ("places365", places, {"places365_val.txt": None}, "places365_val.txt is missing"),
     ("places365", places, {f"data_256/{PLACES_TRAIN[0]}": None}, "train: 1 of 3 images or their"),
     (
