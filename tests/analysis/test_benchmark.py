@@ -2,7 +2,7 @@
 
 import json
 import sys
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -242,24 +242,6 @@ def test_without_a_process_file_the_system_is_asked(
         resident_peak()
 
 
-class FailingPool:
-    """Stands for a pool whose process ended with an error."""
-
-    error: BaseException
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-
-    def __enter__(self) -> "FailingPool":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def submit(self, *_: object) -> Future[int]:
-        future: Future[int] = Future()
-        future.set_exception(self.error)
-        return future
-
-
 @pytest.mark.parametrize(
     ("error", "is_memory"),
     [
@@ -272,8 +254,12 @@ class FailingPool:
 def test_too_little_memory_is_an_answer_and_other_errors_are_raised(
     error: BaseException, is_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    FailingPool.error = error
-    monkeypatch.setattr(benchmark, "ProcessPoolExecutor", FailingPool)
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(benchmark, "memory_rise", fail)
+    in_a_thread = lambda workers, mp_context: ThreadPoolExecutor(workers)  # noqa: E731
+    monkeypatch.setattr(benchmark, "ProcessPoolExecutor", in_a_thread)
     if is_memory:
         assert peak_bytes(config(), 32, BASELINE) is None
     else:
@@ -306,15 +292,10 @@ def test_every_case_is_measured_at_every_resolution(monkeypatch: pytest.MonkeyPa
         assert (row.rounds, row.peak_mb) == (2, 5.0)
 
 
-def test_memory_is_left_out_if_it_is_not_wanted() -> None:
-    quick = replace(QUICK, memory=False, resolutions=(32,), shares=(1.0,))
-    report = run_bench(quick, "", lambda _: None)
-    assert {row.peak_mb for row in report.rows} == {None}
-
-
-def test_both_precisions_run_in_turns_and_are_compared() -> None:
+def test_both_precisions_run_in_turns_without_memory_if_it_is_not_wanted() -> None:
     quick = replace(QUICK, memory=False, resolutions=(32,), precisions=("fp32", "bf16"))
     report = run_bench(quick, "", lambda _: None)
     assert len(report.rows) == 14
     for row in report.rows:
         assert (row.speedup["fp32"] is not None) == (row.case.precision == "bf16")
+        assert row.peak_mb is None

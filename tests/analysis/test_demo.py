@@ -132,15 +132,13 @@ def page_text(trained: bool = False) -> str:
 
 
 class Tags(html.parser.HTMLParser):
-    """Checks that tags nest, and keeps their attributes."""
+    """Checks that tags nest."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
         if tag not in {"meta", "img", "br"}:
             self.open.append(tag)
 
@@ -153,9 +151,7 @@ def test_the_page_is_whole_and_refers_to_nothing_outside() -> None:
     tags = Tags()
     tags.feed(text)
     assert not tags.open
-    pictures = [attributes["src"] for tag, attributes in tags.seen if tag == "img"]
-    assert len(pictures) == 6
-    assert all(str(source).startswith("data:image/png;base64,") for source in pictures)
+    assert text.count('<img alt="" src="data:image/png;base64,') == 6
     assert not re.search(r"(?:src|href)=\"(?!data:)", text)
     assert not re.search(r"url\((?!data:)", text)
 

@@ -38,7 +38,7 @@ def test_attention_flops_are_the_fifteen_values_of_the_authors_table(size: str) 
 
 
 @pytest.mark.parametrize("size", DINOV3_GFLOPS)
-def test_the_full_twin_with_five_prefix_tokens_costs_what_dinov3_costs(size: str) -> None:
+def test_the_full_baseline_with_five_prefix_tokens_costs_what_dinov3_costs(size: str) -> None:
     model = on_meta(size, attention="full", prefix_tokens=5)
     for side, gflops in zip(RESOLUTIONS, DINOV3_GFLOPS[size], strict=True):
         assert round(model.cost(side, side).attention_flops / 1e9, 3) == gflops
@@ -55,36 +55,32 @@ def test_pairs_are_those_of_the_paper(side: int, budget: int, pairs: int) -> Non
     assert on_meta("base").cost(side, side, budget=budget).pairs == pairs
 
 
+FULL = {"attention": "full", "prefix_tokens": 5, "ffn_shares": (1.0,)}
+
+
 @pytest.mark.parametrize("form", ["plain", "folded", "auto"])
-@pytest.mark.parametrize("budget", [1, 8, 20, 64])
 @pytest.mark.parametrize(
-    ("share", "fields"),
+    ("budget", "share", "fields"),
     [
-        (1.0, {"local_kernel": 0}),
-        (0.5, {"local_kernel": 3}),
-        (1.0, {"local_kernel": 5, "core_motion": "normalized"}),
-        (1.0, {"core_motion": "attention"}),
+        (1, 1.0, {"local_kernel": 0}),
+        (8, 0.5, {"local_kernel": 3}),
+        (20, 1.0, {"local_kernel": 5, "core_motion": "normalized"}),
+        (8, 1.0, {"core_motion": "attention"}),
+        (64, 1.0, {"core_motion": "attention"}),
+        (None, 1.0, FULL),
     ],
 )
 def test_flops_are_what_torch_counts(
-    form: str, budget: int, share: float, fields: dict[str, Any]
+    form: str, budget: int | None, share: float, fields: dict[str, Any]
 ) -> None:
     shape = {"layers": 3, "ffn_shares": (0.5, 1.0), "in_channels": 4}
-    model = veca.build("tiny", **shape, **fields).eval()
+    model = veca.build("tiny", **{**shape, **fields}).eval()
     model.set_attention_form(form)  # type: ignore[arg-type]
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         model(torch.randn(1, 4, 48, 80), budget=budget, ffn=share)
     expected = model.cost(48, 80, budget=budget, ffn=share).flops
     assert counter.get_total_flops() == expected
-
-
-def test_flops_of_the_full_twin_are_what_torch_counts() -> None:
-    model = veca.build("tiny", layers=2, attention="full", prefix_tokens=5).eval()
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-        model(torch.randn(1, 3, 64, 32))
-    assert counter.get_total_flops() == model.cost(64, 32).flops
 
 
 @pytest.mark.parametrize("attention", ["core-periphery", "full"])
@@ -132,10 +128,6 @@ def test_a_form_is_folded_only_where_that_saves(size: str) -> None:
     assert folds(config, 8)
 
 
-def test_full_attention_has_no_folded_form() -> None:
-    assert not folds(BackboneConfig(attention="full"), 1)
-
-
 @pytest.mark.parametrize("patch_size", [4, 14, 600])
 def test_costs_are_those_of_the_model(patch_size: int) -> None:
     model = trained_model(patch_size=patch_size)
@@ -151,8 +143,9 @@ def test_sides_are_the_nearest_that_patches_fill() -> None:
     assert sides == [252, 518]
 
 
-def test_a_full_attention_model_has_no_budget() -> None:
+def test_a_full_attention_model_has_no_budget_and_no_folded_form() -> None:
     model = trained_model(attention="full")
     rows = cost_rows(model.config)
+    assert not folds(model.config, 1)
     assert [row.budget for row in rows] == [None, None]
     assert rows[0].pairs == model.cost(256, 256).pairs
