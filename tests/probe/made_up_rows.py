@@ -195,3 +195,8 @@ def against(rows: Sequence[Row], folder: Path, rounds: int = 400) -> dict[str, A
     """The comparison with the only baseline."""
     (found,) = compare_to_baseline(rows, folder, rounds)
     return found
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line of a table."""
+    return [cell.strip() for cell in line.strip("|").split("|")]

@@ -20,6 +20,7 @@ from tests.probe.made_up_rows import (
     LOGISTIC,
     SCORED,
     against,
+    cells,
     class_row,
     confusions_of,
     correct_of,
@@ -224,11 +225,6 @@ def test_damaged_and_foreign_files_are_skipped_and_the_newest_one_wins(tmp_path:
     os.utime(tmp_path / "0.safetensors", (0, 0))
     assert loaded(tmp_path, one) is None
     assert loaded(tmp_path / "nowhere", one) is None
-
-
-def cells(line: str) -> list[str]:
-    """The cells of a line of a table."""
-    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def table(comparison: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from tests.probe.made_up_rows import (
     DIGEST,
     FULL,
     baseline,
+    cells,
     class_row,
     correct_of,
     depth_rows,
@@ -181,11 +182,6 @@ def test_a_reference_was_measured_at_the_same_resolution_budget_and_share_where_
 ) -> None:
     (item,), others = mean_over_seeds([mine]), mean_over_seeds(candidates)
     assert reference_of(item, others) is (None if place is None else others[place])
-
-
-def cells(line: str) -> list[str]:
-    """The cells of a line of a table."""
-    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def table(rows: list[Row]) -> list[list[str]]:

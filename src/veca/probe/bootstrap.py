@@ -134,9 +134,10 @@ def paired_bootstrap(first: Values, second: Values, rounds: int = ROUNDS) -> Int
 
 
 def find_per_image(*folders: Path) -> dict[str, Path]:
-    """Per-image results by what rows of their result share; the newest file wins.
+    """Files of per-image results by the identity of their result; the newest file wins.
 
-    They are found by the row in their metadata, not by name; damaged and foreign files are skipped.
+    Files are matched by the row in their metadata, not by name; damaged and foreign ones are
+    skipped.
     """
     found = {}
     paths = [path for folder in folders for path in folder.glob("*.safetensors")]
@@ -166,7 +167,7 @@ def load_per_image(item: SeedMean, files: Mapping[str, Path]) -> PerImage | None
 
 
 def _key(row: Row, seed: int) -> str:
-    """What rows of one result share, whatever the role or name of the model."""
+    """Identity of a result: equal for all of its rows, whatever the role or name of the model."""
     ignored = ["metric", "unit", "role", "trained", "seed"]
     return f"{seed} {row.identity(*ignored, *([] if row.weights is None else ['model']))}"
 
@@ -241,7 +242,7 @@ def compare_to_baseline(
 
 
 def _match(tables: Sequence[Section], baseline: ModelKey) -> tuple[list[Pair], list[str]]:
-    """The primary numbers of all models with the baseline's, and sentences on those without."""
+    """Pair the primary numbers of all models with the baseline's; describe those without one."""
     pairs, left_out = list[Pair](), Counter[str]()
     primary = [
         [item for item in table.means if item.row.metric == table.metrics[0]] for table in tables
@@ -313,7 +314,7 @@ def _number(pair: Pair, draws: Draws) -> dict[str, Any]:
 
 
 def _ratio(pairs: Sequence[Pair], draws: Draws) -> dict[str, Any]:
-    """The mean of numbers beside the baseline's, and their ratio with its interval.
+    """The mean of the model's and of the baseline's numbers, and their ratio with its interval.
 
     There is no interval unless all numbers have per-image results and the baseline is above 0 in
     every draw, and no ratio to 0.

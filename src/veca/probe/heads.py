@@ -138,7 +138,7 @@ def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -
 
 
 def _name(row: Row, feature: str | None) -> str:
-    """What was measured, in characters that are safe in a file name."""
+    """Describe a measurement in characters that are safe in a file name."""
     path = Path(row.model).expanduser()
     model = "-".join(path.parts[-2:]) if path.exists() else row.model
     parts = [row.task, row.data, model, row.setting.label, f"{row.resolution}px", row.protocol]
@@ -148,7 +148,7 @@ def _name(row: Row, feature: str | None) -> str:
 
 
 def _free_name(name: str, owner: str, folder: Path) -> str:
-    """A name of a file, with a hash if another model or dataset of the same name has it."""
+    """A file name, with a hash appended if another model or dataset of that name took it."""
     try:
         with open_tensors(folder / f"{name}{SUFFIX}") as file:
             taken = file.metadata["owner"] != owner

@@ -1,7 +1,7 @@
-"""All measurements of one model for programs: `quality.json` beside its weights.
+"""Machine-readable measurements of one model: `quality.json` beside its weights.
 
-It is made from reports of `veca probe`: of the rows with the hash of these weights, in whatever
-role and under whatever name they were measured. Numbers of single classes stay in the reports.
+It is built from reports of `veca probe`. Rows are selected by the hash of the weights, whatever
+role and name the model was measured under; numbers of single classes stay in the reports.
 """
 
 import json
@@ -97,7 +97,7 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
     date: str,
     rounds: int = ROUNDS,
 ) -> Quality:
-    """The measurements of the weights with this hash; `folders` hold their per-image results."""
+    """Measurements of the weights with this hash; `folders` hold the per-image results."""
     own = [replace(row, role="model", model=model) for row in rows if row.weights == weights]
     if not own:
         known = dict.fromkeys(f"{row.model} ({(row.weights or 'no hash')[:16]})" for row in rows)

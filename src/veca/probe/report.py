@@ -299,7 +299,7 @@ def _metric_title(section: Section, metric: str) -> str:
 
 
 def _facts(section: Section) -> Iterator[str]:
-    """What holds for all numbers of a table."""
+    """Facts shared by all numbers of a table."""
     row = section.row
     counts = ", ".join(f"{count:,} {name}" for name, count in row.counts.items())
     seeds = sorted({seed for item in section.means for seed in item.seeds})

@@ -84,7 +84,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """A description for people."""
+        """Readable name for logs."""
         side = f" at {self.resolution} px" if self.resolution is not None else ""
         protocol = f", {self.protocol}" if self.protocol is not None else ""
         return f"{self.task} of {self.model} on {self.data}{side}{protocol}, seed {self.seed}"
@@ -126,7 +126,7 @@ class Evaluator:
     hashes: dict[int, str] = field(default_factory=dict)
 
     def check(self, job: Job) -> None:
-        """Find everything a job needs, or raise what is wrong with it."""
+        """Load the datasets and models of a job; raise if anything is missing or invalid."""
         self._probes(job, self._datasets(job)[0])
 
     def run_job(self, job: Job, seeds: Sequence[int] | None = None) -> list[Row]:
@@ -157,7 +157,7 @@ class Evaluator:
         return with_costs(rows, probes, self.rounds if self.ctx.ranks.is_main else 0)
 
     def expect(self, job: Job) -> list[dict[str, Any]]:
-        """Fields that identify the rows of a job, so that a suite can skip what is done."""
+        """Fields that identify the rows of a job, so that a suite can skip finished jobs."""
         data, *also = self._datasets(job)
         return [
             {
@@ -194,7 +194,7 @@ class Evaluator:
         return [data, *also]
 
     def _model(self, name: str) -> FrozenModel:
-        """A model; the ones used last stay in memory."""
+        """Load a model; the most recently used ones stay in memory."""
         found = self.models.pop(name, None)
         if found is None:
             found = find_model(name, self.ctx.ranks.device)
