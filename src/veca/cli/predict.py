@@ -11,7 +11,7 @@ from PIL import Image
 
 from veca.data.images import DecodedImage, ImageError, decode
 from veca.data.listing import MEMBER_MARK, ImageEntry, list_images, one_line, open_image
-from veca.probe.heads import DENSE_TASKS, HeadError, SavedHead, head_files, load_head
+from veca.probe.heads import DENSE_TASKS, HEADS_FOLDER, HeadError, SavedHead, load_head
 from veca.probe.models import FrozenModel
 from veca.probe.predict import (
     color_name,
@@ -111,7 +111,9 @@ def _head_file(given: Path) -> Path:
     """The file of a head; a folder with a single one means that."""
     if not given.is_dir():
         return given
-    found = head_files(given)
+    found = sorted(
+        path for name in (HEADS_FOLDER, ".") for path in given.glob(f"{name}/*.safetensors")
+    )
     if len(found) == 1:
         return found[0]
     if not found:

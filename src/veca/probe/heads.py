@@ -94,12 +94,6 @@ def load_head(path: Path) -> SavedHead:
     return SavedHead(**metadata | own, tensors=tensors)
 
 
-def head_files(folder: Path) -> list[Path]:
-    """Heads in a folder that veca probe wrote, or in its folder of heads."""
-    places = (f"{HEADS_FOLDER}/*{SUFFIX}", f"*{SUFFIX}")
-    return sorted(path for place in places for path in folder.glob(place))
-
-
 def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -> Path | None:
     """Save the per-image results and, if there is one, the head; return the file of the head.
 
