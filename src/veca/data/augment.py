@@ -14,12 +14,12 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageOps
+from PIL.ImageEnhance import Brightness, Color, Contrast, Sharpness
 from torch import Tensor
 
 from veca.data.images import Box, DataError, DecodedImage
@@ -65,20 +65,8 @@ def draw_operation(draw: random.Random) -> tuple[Operation, float]:
 def _affine(image: Image.Image, *matrix: int | float) -> Image.Image:
     """Transform by a matrix that maps new positions to old ones."""
     return image.transform(
-        image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=(0, 0, 0)
+        image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=BLACK
     )
-
-
-def _rotate(image: Image.Image, degrees: float) -> Image.Image:
-    """Rotate counterclockwise."""
-    return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=(0, 0, 0))
-
-
-def _enhance(
-    enhancer: Callable[[Image.Image], ImageEnhance._Enhance], image: Image.Image, strength: float
-) -> Image.Image:
-    """Move away from, or towards, Pillow's image without a quality."""
-    return enhancer(image).enhance(1 + strength)
 
 
 def _solarize(image: Image.Image, threshold: float) -> Image.Image:
@@ -93,32 +81,25 @@ def _steps(first: float, last: float) -> tuple[float, ...]:
     )
 
 
+BLACK = (0, 0, 0)
+SHARES, PIXELS = _steps(0.0, 0.99), _steps(0.0, 32.0)
 BITS = tuple(float(8 - round(6 * step / (NUM_STRENGTHS - 1))) for step in range(NUM_STRENGTHS))
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("identity", lambda image, _: image),
-    Operation("shear x", lambda i, s: _affine(i, 1, s, 0, 0, 1, 0), _steps(0.0, 0.99), signed=True),
-    Operation("shear y", lambda i, s: _affine(i, 1, 0, 0, s, 1, 0), _steps(0.0, 0.99), signed=True),
-    Operation(
-        "translate x", lambda i, s: _affine(i, 1, 0, -int(s), 0, 1, 0), _steps(0.0, 32.0), True
-    ),
-    Operation(
-        "translate y", lambda i, s: _affine(i, 1, 0, 0, 0, 1, -int(s)), _steps(0.0, 32.0), True
-    ),
-    Operation("rotate", _rotate, _steps(0.0, 135.0), signed=True),
-    *(
-        Operation(name, partial(_enhance, enhancer), _steps(0.0, 0.99), signed=True)
-        for name, enhancer in (
-            ("brightness", ImageEnhance.Brightness),
-            ("color", ImageEnhance.Color),
-            ("contrast", ImageEnhance.Contrast),
-            ("sharpness", ImageEnhance.Sharpness),
-        )
-    ),
-    Operation("posterize", lambda image, bits: ImageOps.posterize(image, int(bits)), BITS),
+    Operation("identity", lambda i, _: i),
+    Operation("shear x", lambda i, s: _affine(i, 1, s, 0, 0, 1, 0), SHARES, signed=True),
+    Operation("shear y", lambda i, s: _affine(i, 1, 0, 0, s, 1, 0), SHARES, signed=True),
+    Operation("translate x", lambda i, s: _affine(i, 1, 0, -int(s), 0, 1, 0), PIXELS, signed=True),
+    Operation("translate y", lambda i, s: _affine(i, 1, 0, 0, 0, 1, -int(s)), PIXELS, signed=True),
+    Operation("rotate", lambda i, s: i.rotate(s, fillcolor=BLACK), _steps(0.0, 135.0), signed=True),
+    Operation("brightness", lambda i, s: Brightness(i).enhance(1 + s), SHARES, signed=True),
+    Operation("color", lambda i, s: Color(i).enhance(1 + s), SHARES, signed=True),
+    Operation("contrast", lambda i, s: Contrast(i).enhance(1 + s), SHARES, signed=True),
+    Operation("sharpness", lambda i, s: Sharpness(i).enhance(1 + s), SHARES, signed=True),
+    Operation("posterize", lambda i, bits: ImageOps.posterize(i, int(bits)), BITS),
     Operation("solarize", _solarize, _steps(255.0, 0.0)),
-    Operation("autocontrast", lambda image, _: ImageOps.autocontrast(image)),
-    Operation("equalize", lambda image, _: ImageOps.equalize(image)),
+    Operation("autocontrast", lambda i, _: ImageOps.autocontrast(i)),
+    Operation("equalize", lambda i, _: ImageOps.equalize(i)),
 )
 
 
