@@ -180,16 +180,9 @@ class BackboneConfig:
         Heads and rotary constants change no shape, but what the weights mean. Cores, attention and
         local mixing may differ.
         """
-        return {
-            "layers": self.layers,
-            "width": self.width,
-            "heads": self.heads,
-            "hidden": self.hidden,
-            "patch_size": self.patch_size,
-            "in_channels": self.in_channels,
-            "rotary_base": self.rotary_base,
-            "rotary_still": self.rotary_still,
-        }
+        names = ("layers", "width", "heads", "hidden", "patch_size", "in_channels", "rotary_base",
+                 "rotary_still")  # fmt: skip
+        return {name: getattr(self, name) for name in names}
 
     def hidden_units(self, share: float) -> int:
         """How many hidden units, counted from the first, a share uses."""

@@ -15,6 +15,9 @@ from torch.nn import functional as F
 from veca.backbone.config import BackboneConfig, CoreMotion
 from veca.backbone.rope import spread_points
 
+Cores = Float[Tensor, "B C D"]
+Points = Float[Tensor, "B C 2"]
+
 INITIAL_STEP_SCALE = 0.01
 """Cores hardly move until training finds a use for motion."""
 
@@ -52,9 +55,7 @@ class CoreBank(nn.Module):
         """Positions are computed in fp32 at least, also in a model cast to half precision."""
         return torch.promote_types(self.tokens[0].dtype, torch.float32)
 
-    def forward(
-        self, batch: int, budget: int
-    ) -> tuple[Float[Tensor, "B C D"], Float[Tensor, "B C 2"]]:
+    def forward(self, batch: int, budget: int) -> tuple[Cores, Points]:
         """The first `budget` cores and their unbounded positions, the same for every image."""
         cores = _first_rows(self.tokens, budget)
         if len(self.points):
@@ -88,12 +89,7 @@ class CoreStep(nn.Module):
         self.head = nn.Linear(config.width, 2)
         self.scale = nn.Parameter(torch.empty(1))  # not a scalar: fully_shard takes none
 
-    def forward(
-        self,
-        positions: Float[Tensor, "B C 2"],
-        cores: Float[Tensor, "B C D"],
-        reads: Float[Tensor, "B C 2"] | None,
-    ) -> Float[Tensor, "B C 2"]:
+    def forward(self, positions: Points, cores: Cores, reads: Points | None) -> Points:
         """Unbounded positions after the step."""
         del reads
         return positions + (self.scale * self.head(cores)).to(positions.dtype)
@@ -110,12 +106,7 @@ class NormalizedCoreStep(nn.Module):
         super().__init__()
         self.head = nn.Linear(config.width, 2)
 
-    def forward(
-        self,
-        positions: Float[Tensor, "B C 2"],
-        cores: Float[Tensor, "B C D"],
-        reads: Float[Tensor, "B C 2"] | None,
-    ) -> Float[Tensor, "B C 2"]:
+    def forward(self, positions: Points, cores: Cores, reads: Points | None) -> Points:
         """Unbounded positions after the step."""
         del reads
         step = self.head(F.layer_norm(cores, cores.shape[-1:]))
@@ -137,12 +128,7 @@ class AttentionCoreStep(nn.Module):
         del config
         self.share = nn.Parameter(torch.empty(1))
 
-    def forward(
-        self,
-        positions: Float[Tensor, "B C 2"],
-        cores: Float[Tensor, "B C D"],
-        reads: Float[Tensor, "B C 2"] | None,
-    ) -> Float[Tensor, "B C 2"]:
+    def forward(self, positions: Points, cores: Cores, reads: Points | None) -> Points:
         """Unbounded positions after the step."""
         del cores
         if reads is None:

@@ -48,6 +48,8 @@ from veca.backbone.cores import CORE_STEPS, AnyCoreStep, CoreBank
 from veca.backbone.cost import Cost, cost
 from veca.backbone.timm_api import TimmMixin
 
+Images = Float[Tensor, "B channels height width"]
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 INITIAL_STD = 0.02
@@ -154,10 +156,7 @@ class VECA(TimmMixin, nn.Module):
 
     @in_precision
     def forward(
-        self,
-        images: Float[Tensor, "B channels height width"],
-        budget: int | None = None,
-        ffn: float | None = None,
+        self, images: Images, budget: int | None = None, ffn: float | None = None
     ) -> Features:
         """Encode images with the first `budget` cores and the first share `ffn` of hidden units.
 
@@ -167,19 +166,13 @@ class VECA(TimmMixin, nn.Module):
         check_images(self.config, images)
         return self.encode(images, self.chosen_budget(budget), check_ffn(self.config, ffn))
 
-    def encode(
-        self, images: Float[Tensor, "B channels height width"], budget: int, units: int
-    ) -> Features:
+    def encode(self, images: Images, budget: int, units: int) -> Features:
         """`forward` without checks, defaults and autocast."""
         last = self.config.layers - 1
         return self.read_out(self.trace(images, [last], budget, units)[last].after)
 
     def trace(
-        self,
-        images: Float[Tensor, "B channels height width"],
-        layers: Sequence[int],
-        budget: int,
-        units: int,
+        self, images: Images, layers: Sequence[int], budget: int, units: int
     ) -> dict[int, Step]:
         """Run all layers up to the last of `layers`; the states around each of these blocks."""
         state = self.tokenize(images, budget)
@@ -191,7 +184,7 @@ class VECA(TimmMixin, nn.Module):
                 steps[layer] = Step(before, state)
         return steps
 
-    def tokenize(self, images: Float[Tensor, "B channels height width"], budget: int) -> State:
+    def tokenize(self, images: Images, budget: int) -> State:
         """Embed patches, and put the first cores of the bank in front of them."""
         config = self.config
         grid = images.shape[2] // config.patch_size, images.shape[3] // config.patch_size
@@ -242,7 +235,7 @@ class VECA(TimmMixin, nn.Module):
     @in_precision
     def intermediates(
         self,
-        images: Float[Tensor, "B channels height width"],
+        images: Images,
         layers: Sequence[int],
         budget: int | None = None,
         ffn: float | None = None,
@@ -254,10 +247,7 @@ class VECA(TimmMixin, nn.Module):
 
     @in_precision
     def core_paths(
-        self,
-        images: Float[Tensor, "B channels height width"],
-        budget: int | None = None,
-        ffn: float | None = None,
+        self, images: Images, budget: int | None = None, ffn: float | None = None
     ) -> Float[Tensor, "L B C 2"]:
         """Positions of the cores in every layer."""
         steps = self._checked_trace(images, range(self.config.layers), budget, ffn)
@@ -265,11 +255,7 @@ class VECA(TimmMixin, nn.Module):
 
     @in_precision
     def attention_maps(
-        self,
-        images: Float[Tensor, "B channels height width"],
-        layer: int,
-        budget: int | None = None,
-        ffn: float | None = None,
+        self, images: Images, layer: int, budget: int | None = None, ffn: float | None = None
     ) -> Float[Tensor, "B H C rows columns"]:
         """Attention weights of each core over the patches, for each head of a layer.
 
@@ -280,11 +266,7 @@ class VECA(TimmMixin, nn.Module):
 
     @in_precision
     def core_maps(
-        self,
-        images: Float[Tensor, "B channels height width"],
-        layer: int,
-        budget: int | None = None,
-        ffn: float | None = None,
+        self, images: Images, layer: int, budget: int | None = None, ffn: float | None = None
     ) -> Float[Tensor, "B C rows columns"]:
         """The share of each patch in what each core of a layer reads (paper, A.9)."""
         state, tokens, weights = self._core_weights(images, layer, budget, ffn)
@@ -368,7 +350,7 @@ class PatchEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(config.width))
 
-    def forward(self, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B N D"]:
+    def forward(self, images: Images) -> Float[Tensor, "B N D"]:
         """Patches row by row."""
         rows = images.to(self.weight.dtype).unflatten(2, (-1, self.side))
         squares = rows.unflatten(4, (-1, self.side))  # (B, channels, rows, side, columns, side)
