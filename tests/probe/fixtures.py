@@ -47,30 +47,13 @@ SIZES = ((40, 56), (48, 48), (64, 40))
 FEW, ALL = Setting(1), Setting(8)
 
 AUGMENT = SegmentationAugment(brightness=8.0, contrast=(0.9, 1.1), saturation=(0.9, 1.1), hue=0.02)
-SMALL = SegmentationProtocol(
-    name="small",
-    resolution=32,
-    steps=60,
-    batch=4,
-    learning_rates=(0.05,),
-    weight_decay=1e-4,
-    schedule="poly",
-    num_crops=2,
-    augment=AUGMENT,
-)
+USUAL: dict[str, Any] = {
+    "name": "small", "resolution": 32, "steps": 60, "batch": 4, "learning_rates": (0.05,),
+    "weight_decay": 1e-4, "schedule": "poly", "num_crops": 2,
+}  # fmt: skip
+SMALL = SegmentationProtocol(**USUAL, augment=AUGMENT)
 SMALL_DEPTH = DepthProtocol(
-    name="small",
-    resolution=32,
-    steps=60,
-    batch=4,
-    learning_rates=(0.05,),
-    weight_decay=1e-4,
-    schedule="poly",
-    num_crops=2,
-    bins=16,
-    upsample=2,
-    warmup_iters=5,
-    augment=DepthAugment(crop=(0.75, 0.75), color=0.0),
+    **USUAL, bins=16, upsample=2, warmup_iters=5, augment=DepthAugment(crop=(0.75, 0.75), color=0.0)
 )
 
 
@@ -138,26 +121,26 @@ def ramp(number: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     return picture, depth
 
 
+def split_of(name: str, paths: Sequence[Path], **more: Any) -> Split:
+    """A split of stored pictures."""
+    table = TableBuilder()
+    for path in paths:
+        table.add(ImageEntry(str(path), path.stat().st_size))
+    keys = tuple(path.name for path in paths)
+    return Split(name=name, images=table.table(), keys=keys, **more)
+
+
 def dense_split(folder: Path, name: str, kind: str, numbers: Sequence[int]) -> Split:
     """A part of a set, which is written first unless it is there."""
     folder.mkdir(parents=True, exist_ok=True)
-    table, keys, targets = TableBuilder(), [], []
-    for number in numbers:
-        path, target = folder / f"{kind}-{number}.png", folder / f"{kind}-{number}.npy"
-        if not target.exists():
+    paths = [folder / f"{kind}-{number}.png" for number in numbers]
+    targets = tuple(str(path.with_suffix(".npy")) for path in paths)
+    for number, path, target in zip(numbers, paths, targets, strict=True):
+        if not Path(target).exists():
             pixels, told = scene(number) if kind == "masks" else ramp(number)
             Image.fromarray(pixels).save(path)
             np.save(target, told)
-        table.add(ImageEntry(str(path), path.stat().st_size))
-        keys.append(path.name)
-        targets.append(str(target))
-    return Split(
-        name=name,
-        images=table.table(),
-        keys=tuple(keys),
-        targets=tuple(targets),
-        read_target=read_array,
-    )
+    return split_of(name, paths, targets=targets, read_target=read_array)
 
 
 def farm(folder: Path, train: int = 9, test: int = 5) -> LabeledDataset:
@@ -238,16 +221,7 @@ class CellModel(FrozenModel):
 
 def image_split(folder: Path, count: int = 11) -> Split:
     """A split of some pictures, which are written first."""
-    table = TableBuilder()
-    paths = write_pictures(folder, count)
-    for path in paths:
-        table.add(ImageEntry(str(path), path.stat().st_size))
-    return Split(
-        name="train",
-        images=table.table(),
-        keys=tuple(path.name for path in paths),
-        labels=np.arange(count) % 3,
-    )
+    return split_of("train", write_pictures(folder, count), labels=np.arange(count) % 3)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -307,14 +281,12 @@ def write_model(folder: Path, seed: int = 0) -> Path:
 def class_split(folder: Path, name: str, labels: NDArray[Any], **more: Any) -> Split:
     """A part with pictures whose colors follow the first class that they have."""
     folder.mkdir(parents=True, exist_ok=True)
-    table, keys, colors = TableBuilder(), [], list(COLORS)
+    paths, colors = [], list(COLORS)
     for place, label in enumerate(labels):
         shown = int(np.argmax(label)) if labels.ndim > 1 else int(label)
-        path = folder / f"{name}-{place}.png"
-        Image.fromarray(photo(colors[shown], len(name) * 50 + place)).save(path)
-        table.add(ImageEntry(str(path), path.stat().st_size))
-        keys.append(path.name)
-    return Split(name=name, images=table.table(), keys=tuple(keys), labels=labels, **more)
+        paths.append(folder / f"{name}-{place}.png")
+        Image.fromarray(photo(colors[shown], len(name) * 50 + place)).save(paths[-1])
+    return split_of(name, paths, labels=labels, **more)
 
 
 def color_set(folder: Path, **changes: Any) -> LabeledDataset:

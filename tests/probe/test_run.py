@@ -153,9 +153,6 @@ def test_the_head_and_the_per_image_results_of_every_row_are_saved_and_give_its_
         found = load_per_image(one, files)
         assert found is not None
         assert found.value == pytest.approx(one.mean)
-    without, _ = prepared(tmp_path / "other", out=None)
-    assert without.run_job(job())
-    assert not (tmp_path / "other" / "out").exists()
 
 
 def test_a_mistake_about_any_model_is_raised_before_the_first_one_runs(

@@ -137,7 +137,7 @@ class FakeEvaluator(Evaluator):
     def __init__(self, folder: Path, ranks: Ranks | None = None) -> None:
         self.lines: list[str] = []
         ctx = context_in(folder, ranks or Ranks(device=CPU), log=self.lines.append)
-        super().__init__(ctx=ctx, out=None)
+        super().__init__(ctx=ctx, out=folder)
         self.ran: list[Job] = []
         self.weights = "1"
         self.absent: set[int] = set()

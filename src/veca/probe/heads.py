@@ -112,17 +112,11 @@ def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -
     save_tensors(out / PER_IMAGE_FOLDER / name, result.per_image, metadata)
     if not result.tensors:
         return None
+    shared = ("task", "data", "weights", "setting", "resolution", "protocol", "seed", "precision")
     head = SavedHead(
-        task=row.task,
-        data=row.data,
+        **{name: getattr(row, name) for name in shared},
         classes=result.data.classes,
         model=model,
-        weights=row.weights,
-        setting=result.setting,
-        resolution=row.resolution,
-        protocol=row.protocol,
-        seed=result.seed,
-        precision=row.precision,
         facts=dict(result.facts),
         metrics=dict(result.metrics),
         tensors=result.tensors,

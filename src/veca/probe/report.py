@@ -14,8 +14,8 @@ from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.rows import (
     CLASS_TASKS,
     ModelKey,
+    ReportError,
     Row,
-    RowError,
     Section,
     SeedMean,
     Setting,
@@ -24,7 +24,6 @@ from veca.probe.rows import (
     row_from_json,
     sections,
 )
-from veca.runtime import VecaError
 from veca.runtime.files import dumps_strict, make_folder, write_atomic
 
 JSON_NAME = "report.json"
@@ -53,10 +52,6 @@ LEGEND = (
 
 Draw = Callable[[Sequence[Row]], bytes | None]
 """A plot of rows as the bytes of a PNG file; None if there is nothing to draw."""
-
-
-class ReportError(VecaError, ValueError):
-    """A file that is not a report."""
 
 
 def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) -> list[Path]:
@@ -115,7 +110,7 @@ def read_rows(path: Path) -> list[Row]:
     for number, item in enumerate(found):
         try:
             rows.append(row_from_json(item))
-        except (RowError, TypeError) as error:
+        except ReportError as error:
             raise ReportError(f"row {number} of {path} cannot be read: {error}") from error
     return rows
 

@@ -82,8 +82,8 @@ class ProbeResult:
     """Results of each test image, in the order of the split, for paired comparisons."""
 
 
-class RowError(VecaError, ValueError):
-    """An invalid row."""
+class ReportError(VecaError, ValueError):
+    """An invalid row, or a file that is not a report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Row:
     def __post_init__(self) -> None:
         """Refuse a value that neither JSON nor a table can hold."""
         if not math.isfinite(self.value):
-            raise RowError(
+            raise ReportError(
                 f"{self.metric} of {self.model} on {self.data} is {self.value}; a value must be "
                 "finite: look for features or targets that are not."
             )
@@ -177,20 +177,20 @@ class Row:
 def row_from_json(value: object) -> Row:
     """The row of a JSON object, of this version or an older one."""
     if not isinstance(value, dict):
-        raise RowError(f"it is {type(value).__name__}; it must be an object with named fields.")
-    found = {**value, "partial": tuple(value.get("partial", ()))}
+        raise ReportError(f"it is {type(value).__name__}; it must be an object with named fields.")
+    found = dict(value)
     if found.get("role") == "control":  # in reports of older versions
         found["role"] = "baseline"
     for name, allowed in CHOICES.items():
         if found.get(name, allowed[0]) not in allowed:
-            raise RowError(
+            raise ReportError(
                 f"{name} of a row is {found[name]!r}; it must be one of "
                 f"{', '.join(map(repr, allowed))}."
             )
     try:
-        return Row(**found)
+        return Row(**found | {"partial": tuple(found.get("partial", ()))})
     except TypeError as error:
-        raise RowError(
+        raise ReportError(
             f"{error}; it was written by another version of veca: measure again into another "
             "folder."
         ) from error

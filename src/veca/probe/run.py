@@ -114,8 +114,8 @@ class Evaluator:
     """Runs jobs one after the other; datasets and models are loaded once."""
 
     ctx: RunContext
-    out: Path | None
-    """Where heads and per-image results are saved; None saves nothing."""
+    out: Path
+    """Where heads and per-image results are saved."""
     command: str = ""
     rounds: int = 7
     """Of timing; 0 skips it."""
@@ -150,7 +150,7 @@ class Evaluator:
             given = probe.model, probe.settings, data, probe.protocol, seeds, self.ctx
             for result in evaluate(*given, **more):
                 found = self._rows(job, probe, data, result)
-                if found and self.out is not None and self.ctx.ranks.is_main:
+                if found and self.ctx.ranks.is_main:
                     path = save_result(result, found[0], job.feature, self.out)
                     self.heads += [] if path is None else [(probe.role, path)]
                 rows += found
