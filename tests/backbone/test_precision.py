@@ -13,7 +13,6 @@ from veca.analysis.demo import sample_photos
 from veca.backbone.attention import Form
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import Features
-from veca.probe.knn import knn_votes
 from veca.runtime.device import resolve_precision
 
 pytest.importorskip("skimage", reason="needs veca[samples], which has the photographs")
@@ -81,45 +80,6 @@ def test_timm_names_maps_and_paths_are_computed_in_bf16_too(photos: Tensor) -> N
         assert half.core_paths(some, 8).dtype == torch.float32
         shares = half.core_maps(some, last, 8)
     assert shares.dtype == torch.float32
-
-
-def crops(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Seeded crops of the sample photos at several scales; a class is a quarter of a photo."""
-    draw = torch.Generator().manual_seed(seed)
-    whole = [veca.preprocess(photo, size=256, fit="crop") for photo in sample_photos()]
-    found, labels = [], []
-    for number in range(count):
-        label = number % (4 * len(whole))
-        pixels, quarter = whole[label // 4], label % 4
-        height, width = (length // 2 for length in pixels.shape[1:])
-        side = int(torch.randint(64, min(height, width) + 1, (), generator=draw))
-        top = quarter // 2 * height + int(torch.randint(0, height - side + 1, (), generator=draw))
-        left = quarter % 2 * width + int(torch.randint(0, width - side + 1, (), generator=draw))
-        cut = pixels[None, :, top : top + side, left : left + side]
-        found.append(F.interpolate(cut, (96, 96), mode="bilinear", antialias=True)[0])
-        labels.append(label)
-    return torch.stack(found), torch.tensor(labels)
-
-
-@pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported(),
-    reason="nobody uses emulated bf16, which takes minutes here",
-)
-def test_twenty_neighbors_give_the_same_labels() -> None:
-    (train, labels), (test, _) = crops(400, seed=0), crops(200, seed=1)
-    classes = int(labels.max()) + 1
-
-    @torch.inference_mode()
-    def predict(model: veca.VECA) -> Tensor:
-        """Labels of the test crops by the 20 nearest training crops."""
-        features = [
-            torch.cat([model(some, 8).image for some in part.split(50)]) for part in (train, test)
-        ]
-        return knn_votes(features[0], labels, features[1], classes, ks=(20,))[20].argmax(dim=1)
-
-    whole, half = map(predict, both(NAME))
-    assert len(whole.unique()) > 15  # the labels could differ
-    assert float((whole == half).float().mean()) >= 0.995
 
 
 def test_load_resolves_the_precision_and_keeps_the_weights_in_fp32(
