@@ -96,7 +96,7 @@ def cache(folder: Path) -> Stored:
     def read() -> object:
         store = ShardStore(folder, facts, count=12, chunk_size=3)
         fill([store], compute, ALONE)
-        return [numbers(store.read(chunk)) for chunk in range(4)]
+        return [numbers(store.read(chunk, contents[chunk])) for chunk in range(4)]
 
     read()
     return Stored(sorted(folder.glob("*/chunk-*")), read)

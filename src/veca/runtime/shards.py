@@ -4,8 +4,8 @@ ROOT/dinov3-0123456789abcdef/    named by a hash of everything the tensors depen
     facts.json                   the same, for people
     chunk-00000.safetensors      the tensors of items 0 to chunk_size - 1 (`runtime/tensors.py`)
 
-A chunk is written atomically: one that has its name is whole. Its metadata holds the key of the
-store and its number, so that a chunk of another store or place is never taken for this one.
+A chunk is written atomically. Its metadata holds the key of the store and its number, so that a
+chunk of another store or place is never taken for this one.
 """
 
 import hashlib
@@ -124,10 +124,10 @@ class ShardStore:
                 "command again, which computes missing chunks."
             ) from error
 
-    def read(self, chunk: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Tensors of a chunk, by default all of them."""
+    def read(self, chunk: int, names: Iterable[str]) -> dict[str, Tensor]:
+        """Some tensors of a chunk."""
         with self.open(chunk) as file:
-            return {name: file.read(name) for name in names or sorted(file.specs)}
+            return {name: file.read(name) for name in names}
 
     def rows(self, name: str, items: NDArray[np.int64]) -> Tensor:
         """The rows of a tensor for some items, in their order; each chunk is opened once."""
@@ -140,12 +140,6 @@ class ShardStore:
             with self.open(chunk) as file:
                 file.read_into(out, name, rows[places], places)
         return out
-
-    def begin(self) -> None:
-        """Prepare to be filled: remove what killed processes left, and write `facts.json`."""
-        remove_temporary_files(self.folder)
-        text = json.dumps(self.facts, indent=2, sort_keys=True)
-        write_atomic(self.folder / "facts.json", [f"{text}\n".encode()])
 
     def complete(self) -> None:
         """Note that all chunks were verified, by whichever rank; they must be visible here."""
@@ -287,12 +281,14 @@ def _compute_missing(
 
 
 def _begin(stores: Sequence[ShardStore], locks: ExitStack) -> None:
-    """Lock the folders of stores, and prepare them."""
+    """Lock the folders of stores, tidy up after killed processes, and write `facts.json`."""
     for store in stores:
         try:
             make_folder(store.folder)
             locks.enter_context(lock_folder(store.folder))
-            store.begin()
+            remove_temporary_files(store.folder)
+            text = json.dumps(store.facts, indent=2, sort_keys=True)
+            write_atomic(store.folder / "facts.json", [f"{text}\n".encode()])
         except LockedError as error:
             raise ShardError(str(error)) from error
         except OSError as error:
