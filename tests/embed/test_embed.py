@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import veca
-from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
+from tests.data.pictures import encoded, small_model, write_pictures, write_shard
 from tests.embed.memory import FLAGS, IMAGES, measure, summary
 from tests.runtime.held_folder import held
 from veca.data.images import DataError
@@ -147,15 +147,6 @@ def test_large_patch_maps_make_smaller_shards(
     assert [shard.images for shard in Collection.open(tmp_path / "out").shards] == [5] * 4
 
 
-def test_half_precision_is_the_full_one_rounded(photos: Path, tmp_path: Path) -> None:
-    embed(photos, tmp_path / "full")
-    embed(photos, tmp_path / "half", dataclasses.replace(SMALL, dtype="float16"))
-    assert features(tmp_path / "half").dtype == np.float16
-    np.testing.assert_array_equal(
-        features(tmp_path / "half"), features(tmp_path / "full").astype(np.float16)
-    )
-
-
 def test_folders_lists_patterns_and_tar_files_give_the_same_features(
     photos: Path, tmp_path: Path
 ) -> None:
@@ -190,14 +181,6 @@ def test_unreadable_images_become_rows_with_a_reason(photos: Path, tmp_path: Pat
     assert "truncated" in found.errors[1]
 
 
-def test_images_none_of_which_can_be_read_are_an_error_with_a_reason(tmp_path: Path) -> None:
-    for number in range(8):
-        (tmp_path / f"{number}.png").write_bytes(b"")
-    for _ in range(2):  # the second time nothing is left to try
-        with pytest.raises(CollectionError, match=r"none of the 8 images .*0\.png cannot be read"):
-            embed(sorted(tmp_path.glob("*.png")), tmp_path / "out")
-
-
 def test_too_many_patches_are_refused_before_they_take_memory(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,16 +192,6 @@ def test_too_many_patches_are_refused_before_they_take_memory(
     assert errors[0] is not None
     assert "pass a smaller size" in errors[0]
     assert errors[1] == "the tar file is damaged"
-
-
-def test_a_second_run_does_nothing(photos: Path, tmp_path: Path) -> None:
-    (photos / "0003.png").write_bytes(b"")
-    embed(photos, tmp_path / "out")
-    paths = [tmp_path / "out", *(tmp_path / "out").iterdir()]
-    before = {path: path.stat().st_mtime_ns for path in paths}
-    found = embed(photos, tmp_path / "out")
-    assert (found.embedded, found.failed, found.images) == (0, 0, 19)
-    assert before == {path: path.stat().st_mtime_ns for path in paths}
 
 
 def test_deleted_and_damaged_shards_are_computed_again_and_good_ones_stay(
@@ -334,27 +307,6 @@ def test_repaired_and_changed_files_are_embedded_again_in_their_place(
         np.testing.assert_allclose(collection.patch_map(path), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_another_model_or_other_settings_are_refused(photos: Path, tmp_path: Path) -> None:
-    embed(photos, tmp_path / "out")
-    with pytest.raises(CollectionError, match="made with budget 3, not with budget 2"):
-        embed(photos, tmp_path / "out", dataclasses.replace(SMALL, budget=2))
-    with pytest.raises(CollectionError, match=r"made with model in memory \(SHA-256"):
-        embed(photos, tmp_path / "out", model=small_model(seed=1))
-
-
-def test_a_folder_with_other_files_is_left_alone(photos: Path) -> None:
-    before = sorted(photos.iterdir())
-    with pytest.raises(CollectionError, match="has other files"):
-        embed(photos, photos)
-    assert sorted(photos.iterdir()) == before
-
-
-def test_inputs_that_are_missing_leave_no_folder_behind(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist"):
-        embed(tmp_path / "nothing", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_that_another_process_writes_into_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with held(tmp_path / "out"), pytest.raises(LockedError, match="another process is writing"):
@@ -365,16 +317,13 @@ def test_a_folder_that_another_process_writes_into_is_refused(photos: Path, tmp_
 def test_the_default_budget_is_sixteen_or_all_cores_of_a_smaller_model() -> None:
     config = EmbedConfig(size=32, precision="fp32")
     assert Embedder(small_model(), config).config.budget == 4
+    assert Embedder(small_model(), EmbedConfig(ffn=1.0)).config.ffn is None
     sizes: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2}
     assert Embedder(veca.build("tiny", **sizes), config).config.budget == 16
     full = veca.build("tiny", attention="full", **sizes)
     assert Embedder(full, config).config.budget is None
     with pytest.raises(ValueError, match="budget=3"):
         Embedder(full, EmbedConfig(size=32, budget=3))
-
-
-def test_all_hidden_units_are_the_same_as_no_share() -> None:
-    assert Embedder(small_model(), EmbedConfig(ffn=1.0)).config.ffn is None
 
 
 @pytest.mark.parametrize(
@@ -475,14 +424,6 @@ def test_threads_and_random_numbers_are_left_alone(photos: Path, tmp_path: Path)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_progress_counts_every_image(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (photos / "0003.png").write_bytes(b"")
-    embed(photos, tmp_path / "out", show_progress=True)
-    assert "20 of 20 images" in capsys.readouterr().err
-
-
 def native(monkeypatch: pytest.MonkeyPatch, bf16: bool) -> None:
     """Let this CPU compute bf16 natively, or not."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
@@ -514,18 +455,6 @@ def test_auto_continues_a_collection_in_its_own_precision_and_another_is_refused
     assert Collection.open(tmp_path / "out").meta.settings["precision"] == "fp32"
     expected = alone(photos / "0019.png").image[0].numpy()
     np.testing.assert_allclose(features(tmp_path / "out")[19], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_an_untrained_model_is_a_warning(
-    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    embed(photos, tmp_path / "out", model=saved_model(tmp_path / "model"))
-    assert "the model is untrained" in caplog.text
-    caplog.clear()
-    model = small_model()
-    torch.nn.init.ones_(model.final_norm.bias)
-    embed(photos, tmp_path / "other", model=model)
-    assert not caplog.text
 
 
 @pytest.mark.slow

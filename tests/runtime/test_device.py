@@ -111,11 +111,6 @@ def test_fp32_leaves_an_outer_autocast_alone() -> None:
         assert product_type("fp32") == torch.bfloat16
 
 
-@pytest.mark.gpu
-def test_a_real_gpu_computes_in_fp32_if_asked() -> None:
-    assert product_type("fp32", CUDA) == torch.float32
-
-
 @pytest.mark.parametrize(("beside", "expected"), [(0, 4), (1, 4), (3, 3), (5, 1), (9, 1)])
 def test_threads_are_what_the_processes_leave(
     beside: int, expected: int, monkeypatch: pytest.MonkeyPatch

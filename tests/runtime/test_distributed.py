@@ -58,6 +58,12 @@ def test_two_ranks_agree_and_the_one_left_alone_reports_it(tmp_path: Path) -> No
     run_ranks(work, tmp_path)
 
 
+def test_a_failed_collective_is_one_sentence() -> None:
+    words = r"lost contact with another rank \(reset by peer\); .* restart with --resume"
+    with pytest.raises(RanksError, match=words), distributed._lost_contact():
+        raise RuntimeError("reset by peer")
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As started without torchrun."""

@@ -60,13 +60,6 @@ def test_a_system_that_writes_a_few_bytes_at_a_time_gets_all_pieces(
     assert (tmp_path / "file").read_bytes() == bytes(range(100))
 
 
-def test_a_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
-    plain = tmp_path / "plain"
-    plain.touch()
-    write_atomic(tmp_path / "file", [b""])
-    assert (tmp_path / "file").stat().st_mode == plain.stat().st_mode
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads descriptors from /proc")
 def test_the_content_is_durable_before_the_name_and_the_name_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -228,6 +228,8 @@ def test_a_stop_is_honored_between_chunks_and_the_next_run_goes_on(tmp_path: Pat
     with pytest.raises(StoppedError):
         fill([store], computing([store], [1], computed), ALONE, stop=lambda: len(computed) == 2)
     assert [task.chunk for task in computed] == [0, 1]
+    with pytest.raises(StoppedError):
+        fill([store], computing([store], [1], computed), ALONE, stop=lambda: True)
     assert fill_one(store_in(tmp_path)) == [2, 3, 4, 5]
 
 
@@ -258,7 +260,20 @@ def test_a_folder_that_another_run_fills_is_refused(tmp_path: Path) -> None:
         assert fill_one(store_in(tmp_path)) == []  # a complete store needs no lock
 
 
+def test_another_rank_that_fails_or_writes_elsewhere_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ShardError, match="is not visible to this one; use a folder that all"):
+        store_in(tmp_path).complete()
+    monkeypatch.setattr(Ranks, "any", lambda _ranks, _flag: True)
+    with pytest.raises(ShardError, match="another rank failed"):
+        fill_one(store_in(tmp_path))
+
+
 def test_a_disk_that_refuses_says_which_chunk(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ShardError, match=r"cannot be written .*; use a folder on a writable disk"):
+        fill_one(store_in(tmp_path / "file"))
     store = store_in(tmp_path)
     store.path(2).mkdir(parents=True)
     with pytest.raises(ShardError, match=r"chunk-00002\.safetensors cannot be written .*room"):
