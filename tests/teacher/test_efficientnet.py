@@ -280,7 +280,7 @@ def test_maps_have_their_strides_and_widths(network: Any) -> None:
         maps = fused(torch.randn(1, 3, 64, 96))
     shapes = {stride: tuple(found.shape[1:]) for stride, found in maps.items()}
     assert shapes == {8: (48, 8, 12), 16: (120, 4, 6), 32: (1280, 2, 3)}
-    assert [fused.width_at(stride) for stride in (8, 16, 32)] == [48, 120, 1280]
+    assert [fused.widths[stride] for stride in (8, 16, 32)] == [48, 120, 1280]
 
 
 @pytest.mark.parametrize("side", [3, 5])

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tests.runtime.faulty_disk import FaultyDisk
 from veca.train.checkpoint import (
+    KEEP,
     Checkpoint,
     CheckpointError,
     CheckpointManager,
@@ -59,11 +60,11 @@ def flip(path: Path) -> None:
 
 def test_the_latest_checkpoint_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
-    manager = CheckpointManager(folder, keep=5)
-    for step in (5, 120, 1_234_567_890):
+    manager = CheckpointManager(folder)
+    for step in (5, 1_234_567_890):
         assert manager.save(step, state(step), {"seed": 2**70}) == folder / name_of(step)
         assert is_state(CheckpointManager(folder).latest(), step, {"seed": 2**70})
-    assert names_in(folder) == sorted(name_of(step) for step in (5, 120, 1_234_567_890))
+    assert names_in(folder) == sorted(name_of(step) for step in (5, 1_234_567_890))
 
 
 def test_other_files_are_ignored(tmp_path: Path) -> None:
@@ -85,13 +86,12 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
 
 
 def test_older_checkpoints_and_temporary_files_are_deleted(tmp_path: Path) -> None:
-    for keep in (2, 3):
-        manager = CheckpointManager(tmp_path / str(keep), keep)
-        for step in range(6):
-            manager.save(step, state(step), {})
-            (manager.folder / f".{name_of(step + 1)}.77.tmp").touch()
-        manager.save(6, state(6), {})
-        assert names_in(manager.folder) == [name_of(step) for step in range(7 - keep, 7)]
+    manager = CheckpointManager(tmp_path)
+    for step in range(7):
+        manager.save(step, state(step), {})
+        (manager.folder / f".{name_of(step + 1)}.77.tmp").touch()
+    manager.save(7, state(7), {})
+    assert names_in(tmp_path) == [name_of(6), name_of(7)]
 
 
 def test_only_verified_checkpoints_replace_older_ones(tmp_path: Path) -> None:
@@ -102,11 +102,6 @@ def test_only_verified_checkpoints_replace_older_ones(tmp_path: Path) -> None:
     resumed.latest()
     resumed.save(4, state(4), {})
     assert names_in(tmp_path) == [name_of(3), name_of(4)]
-
-
-def test_keeping_one_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"keep=1 .*use 2 or more"):
-        CheckpointManager(tmp_path, keep=1)
 
 
 # Damage.
@@ -184,7 +179,6 @@ def whole_steps(folder: Path) -> list[int]:
 
 
 @given(
-    keep=st.integers(2, 4),
     actions=st.lists(
         st.tuples(st.sampled_from(["save", "again", "back", "damage"]), st.integers(0, 3)),
         min_size=4,
@@ -193,16 +187,16 @@ def whole_steps(folder: Path) -> list[int]:
 )
 @settings(max_examples=30)
 def test_pruning_never_deletes_the_newest_verified_ones(
-    quick_folder: Path, keep: int, actions: list[tuple[str, int]]
+    quick_folder: Path, actions: list[tuple[str, int]]
 ) -> None:
     shutil.rmtree(quick_folder)
-    manager, step = CheckpointManager(quick_folder, keep), 0
+    manager, step = CheckpointManager(quick_folder), 0
     for action, number in actions:
         before = whole_steps(quick_folder)
         if action == "damage":  # while no process runs; then one resumes
             for path in sorted(quick_folder.glob("step-*"), reverse=True)[number : number + 1]:
                 path.write_bytes(b"")
-            manager = CheckpointManager(quick_folder, keep)
+            manager = CheckpointManager(quick_folder)
             if left := whole_steps(quick_folder):
                 found = manager.latest()
                 assert found is not None
@@ -210,12 +204,12 @@ def test_pruning_never_deletes_the_newest_verified_ones(
         else:
             step = max(0, step + {"save": 1, "again": 0, "back": -2}[action])
             manager.save(step, {}, {})
-            newest = sorted({step, *before}, reverse=True)[:keep]
+            newest = sorted({step, *before}, reverse=True)[:KEEP]
             assert {step, *newest} <= set(whole_steps(quick_folder))
-    for _ in range(keep):  # without further damage exactly the newest stay
+    for _ in range(KEEP):  # without further damage exactly the newest stay
         step = max([step, *whole_steps(quick_folder)]) + 10
         manager.save(step, {}, {})
-    assert len(names_in(quick_folder)) == keep
+    assert len(names_in(quick_folder)) == KEEP
 
 
 # States that are not saved.

@@ -186,10 +186,9 @@ def test_provenance_survives_json(provenance: Provenance) -> None:
     assert provenance_from_json(provenance.known()) == provenance
 
 
-@pytest.mark.parametrize("fields", [{"seed": True}, {"licence": ""}])
-def test_invalid_provenance_is_refused(fields: Any) -> None:
-    with pytest.raises(WeightsError, match=r"must be int or omitted|licence is empty"):
-        Provenance(**fields)
+def test_an_empty_licence_is_refused() -> None:
+    with pytest.raises(WeightsError, match="licence is empty"):
+        Provenance(licence="")
 
 
 @pytest.mark.parametrize(

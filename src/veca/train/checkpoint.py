@@ -24,6 +24,9 @@ from veca.runtime.tensors import load_tensors, remove_temporary_files, save_tens
 FORMAT = 2
 """Raised when older versions would misread a checkpoint; 1 was a folder of three files."""
 
+KEEP = 2
+"""Checkpoints that stay, so that there is another one if the newest is damaged."""
+
 FREE_SPACE_FACTOR = 1.2
 """Free disk space that a save requires, as a multiple of its size."""
 
@@ -61,19 +64,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 class CheckpointManager:
-    """The checkpoints of a run, of which the newest `keep` verified ones are kept.
+    """The checkpoints of a run, of which the newest `KEEP` verified ones are kept.
 
     Any process may call `latest`; only one at a time may save.
     """
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
-        if keep < 2:
-            raise ValueError(
-                f"keep={keep} leaves no checkpoint to fall back to when the newest is damaged; use "
-                "2 or more."
-            )
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.keep = keep
         self._verified: set[int] = set()
         """Steps whose files this process has written or verified."""
 
@@ -137,12 +134,12 @@ class CheckpointManager:
         return set()
 
     def _prune(self, saved: int) -> None:
-        """Delete files older than the newest `keep` verified ones, as far as that is possible."""
+        """Delete files older than the newest `KEEP` verified ones, as far as that is possible."""
         with suppress(OSError):
             steps = self._steps()
             self._verified &= steps
-            kept = sorted(self._verified, reverse=True)[: self.keep]
-            if len(kept) < self.keep:
+            kept = sorted(self._verified, reverse=True)[:KEEP]
+            if len(kept) < KEEP:
                 return
             for step in steps - {saved}:
                 if step < kept[-1]:

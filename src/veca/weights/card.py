@@ -52,9 +52,12 @@ class Provenance:
     """Anything else."""
 
     def __post_init__(self) -> None:
-        """Check all fields."""
-        for field in fields(self):
-            _check_field(field.name, getattr(self, field.name))
+        """Refuse an empty licence."""
+        if self.licence == "":
+            raise WeightsError(
+                "licence is empty; give one such as 'apache-2.0', or 'other' with details in "
+                "notes, or omit it."
+            )
 
     def known(self) -> dict[str, Any]:
         """The fields that are not None."""
@@ -70,33 +73,19 @@ def provenance_from_json(value: object) -> Provenance:
         raise WeightsError(
             f"the provenance has unknown fields {listed(unknown)}; a newer veca may know them."
         )
+    known: dict[str, Any] = {}
     for name, item in value.items():
-        _check_field(name, item)
-    known: dict[str, Any] = {name: _cleaned(item) for name, item in value.items()}
+        wanted = int if name == "seed" else str
+        if isinstance(item, bool) or not isinstance(item, wanted | None):
+            raise WeightsError(
+                f"the provenance has {name}={ascii(item)[:80]}, which must be {wanted.__name__} or "
+                "omitted."
+            )
+        known[name] = item
+        if isinstance(item, str):  # no control characters, and bounded
+            text = item[:MAX_CHARACTERS]
+            known[name] = "".join(char if char.isprintable() else " " for char in text).strip()
     return Provenance(**known)
-
-
-def _check_field(name: str, value: object) -> None:
-    """Check one field."""
-    wanted = int if name == "seed" else str
-    if isinstance(value, bool) or not isinstance(value, wanted | None):
-        raise WeightsError(
-            f"the provenance has {name}={ascii(value)[:80]}, which must be {wanted.__name__} or "
-            "omitted."
-        )
-    if name == "licence" and value == "":
-        raise WeightsError(
-            "licence is empty; give one such as 'apache-2.0', or 'other' with details in notes, or "
-            "omit it."
-        )
-
-
-def _cleaned(value: object) -> object:
-    """Text without control characters, and of bounded length."""
-    if not isinstance(value, str):
-        return value
-    text = "".join(letter if letter.isprintable() else " " for letter in value[:MAX_CHARACTERS])
-    return text.strip()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -262,34 +262,22 @@ class NamedModel(NamedTuple):
 
 
 def load_or_build(
-    name: str,
-    *,
-    device: torch.device | str = "cpu",
-    precision: Precision = "fp32",
-    seed: int = 0,
-    **overrides: Any,  # noqa: ANN401 - typed in BackboneConfig
+    name: str, *, device: torch.device | str = "cpu", precision: Precision = "fp32"
 ) -> NamedModel:
     """The model that `veca.load` finds, or an untrained one if the name is that of a size.
 
-    `seed` and `overrides` (fields of a configuration) are for untrained models. A folder with the
-    name of a size is loaded.
+    A folder with the name of a size is loaded. The weights of untrained models do not change.
     """
     if name in SIZES and not Path(name).exists():
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = build(name, **overrides).eval()
+            torch.manual_seed(0)
+            model = build(name).eval()
         digest = weights_hash(model.config, model.state_dict())
         model = model.to(device)
-    elif overrides:
-        raise ValueError(
-            f"{', '.join(overrides)} of the stored model {name!r} cannot be changed; omit it, or "
-            f"give a size ({', '.join(SIZES)}) for an untrained model."
-        )
     else:
         model, digest = load_with_hash(name, device=device)
     model.precision = resolve_precision(precision, device)
-    trained = is_trained(model.state_dict())
-    return NamedModel(model, name, trained, digest)
+    return NamedModel(model, name, is_trained(model.state_dict()), digest)
 
 
 def _from_config_json(files: ModelFiles) -> tuple[BackboneConfig, str | None, Provenance | None]:
