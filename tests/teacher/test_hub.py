@@ -68,17 +68,6 @@ def test_a_sharded_model_is_downloaded_whole(hub: Hub, tmp_path: Path) -> None:
     assert same_weights(teacher.network, small_model("dinov3"))
 
 
-def test_a_downloaded_model_needs_no_network(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(hub, tmp_path / "teacher", "owner/vit")
-    before = load_teacher("owner/vit")
-    go_offline(hub, monkeypatch)
-    again = load_teacher("owner/vit")
-    assert torch.equal(before(views(), (2, 3)).image, again(views(), (2, 3)).image)
-    assert hub.asked == []
-
-
 def test_a_veca_on_the_hub_is_a_teacher(hub: Hub) -> None:
     assert hub.files
     teacher = load_teacher("owner/model")
@@ -101,19 +90,6 @@ def test_a_repository_of_open_clip_is_a_teacher_also_offline(
     assert load_teacher("dfn-clip-base").digest == teacher.digest
 
 
-def test_weights_of_open_clip_are_used_if_there_are_no_others_without_pickle(
-    hub: Hub, tmp_path: Path
-) -> None:
-    model, folder = clip(), empty(tmp_path)
-    model.config.save_pretrained(folder)
-    store_clip(folder, in_open_clip_names(model))
-    hub.publish(folder, "laion/CLIP-ViT-B-16-laion2B-s34B-b88K")
-    teacher = load_teacher("openclip-base")
-    assert isinstance(teacher, ViTTeacher)
-    assert same_weights(teacher.network, model)
-    assert not any("/pytorch_model.bin" in request for request in hub.asked)
-
-
 def test_a_repository_of_nvidia_is_a_teacher_and_its_code_is_not_downloaded(
     hub: Hub, tmp_path: Path
 ) -> None:
@@ -134,14 +110,6 @@ def test_a_gated_repository_is_refused_with_open_alternatives(hub: Hub) -> None:
         load_teacher("dinov3-small")
     assert error.match(rf"accept the terms on https://huggingface\.co/{GATED} and log in")
     assert error.match(rf"`hf auth login`\. {HELP}")
-
-
-def test_offline_an_unknown_teacher_is_refused_with_open_alternatives(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_offline(hub, monkeypatch)
-    with pytest.raises(TeacherError, match=f"cannot be reached .* load that. {HELP}"):
-        load_teacher("dinov2-small")
 
 
 def test_offline_a_model_without_its_weights_is_refused(

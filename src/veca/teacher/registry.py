@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ class KnownTeacher:
     kind: str | None = None
     """Its `model_type`; None if it cannot be built with random weights."""
 
-    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    config: Mapping[str, Any] = field(default_factory=dict)
     """Fields of its configuration that differ from the defaults of its class."""
 
     gated: bool = False

@@ -8,7 +8,7 @@ when it is needed.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -65,7 +65,7 @@ HALVES = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """To -1..1."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Family:
     """One class of `transformers`."""
 
@@ -81,7 +81,7 @@ class Family:
     normalization: Normalization = IMAGENET
     """Default; that of RADIO is part of the model."""
 
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the class besides its configuration."""
 
 
@@ -132,60 +132,25 @@ def _radio(model: Any, pixels: Tensor) -> Targets:  # noqa: ANN401
     return Targets(output.summary, output.features)
 
 
-CLIP = Family(
-    model="CLIPVisionModel",
-    normalization=OPENAI,
-    forward_features=_clip,
-    embedding="embeddings.patch_embedding",
-)
-SIGLIP = Family(
-    model="SiglipVisionModel",
-    normalization=HALVES,
-    forward_features=_siglip,
-    embedding="embeddings.patch_embedding",
-)
-SIGLIP2 = Family(
-    model="Siglip2VisionModel",
-    normalization=HALVES,
-    forward_features=_siglip2,
-    embedding="embeddings.patch_embedding",
-)
+PATCHES = "embeddings.patch_embedding"
+PROJECTION = "embeddings.patch_embeddings.projection"
+
+CLIP = Family("CLIPVisionModel", _clip, PATCHES, OPENAI)
+SIGLIP = Family("SiglipVisionModel", _siglip, PATCHES, HALVES)
+SIGLIP2 = Family("Siglip2VisionModel", _siglip2, PATCHES, HALVES)
 
 FAMILIES: Mapping[str, Family] = {
     "clip": CLIP,
     "clip_vision_model": CLIP,
-    "dinov2": Family(
-        model="Dinov2Model",
-        forward_features=_dino,
-        embedding="embeddings.patch_embeddings.projection",
-    ),
-    "dinov2_with_registers": Family(
-        model="Dinov2WithRegistersModel",
-        forward_features=_dino,
-        embedding="embeddings.patch_embeddings.projection",
-    ),
-    "dinov3_vit": Family(
-        model="DINOv3ViTModel",
-        forward_features=_dino,
-        embedding="embeddings.patch_embeddings",
-    ),
-    "radio": Family(
-        model="RadioModel",
-        normalization=OPENAI,
-        forward_features=_radio,
-        embedding="embeddings.patch_projection",
-    ),
+    "dinov2": Family("Dinov2Model", _dino, PROJECTION),
+    "dinov2_with_registers": Family("Dinov2WithRegistersModel", _dino, PROJECTION),
+    "dinov3_vit": Family("DINOv3ViTModel", _dino, "embeddings.patch_embeddings"),
+    "radio": Family("RadioModel", _radio, "embeddings.patch_projection", OPENAI),
     "siglip": SIGLIP,
     "siglip_vision_model": SIGLIP,
     "siglip2": SIGLIP2,
     "siglip2_vision_model": SIGLIP2,
-    "vit": Family(
-        model="ViTModel",
-        normalization=HALVES,
-        forward_features=_vit,
-        embedding="embeddings.patch_embeddings.projection",
-        options=MappingProxyType({"add_pooling_layer": False}),
-    ),
+    "vit": Family("ViTModel", _vit, PROJECTION, HALVES, {"add_pooling_layer": False}),
 }
 """By the `model_type` of config.json; CLIP and SigLIP with or without their text halves."""
 
