@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load as read_by_library
 from safetensors.torch import save as write_by_library
 from torch import Tensor
@@ -19,7 +17,7 @@ from torch import Tensor
 import veca
 from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import SIZES, BackboneConfig
-from veca.weights.checkpoint import load_with_hash
+from veca.weights.checkpoint import load_with_hash, model_info
 from veca.weights.format import (
     FIRST_FIELDS,
     FORMAT,
@@ -388,32 +386,15 @@ CONTENT = b"".join(
 HEADER = 8 + int.from_bytes(CONTENT[:8], "little")
 
 
-def refused(content: bytes, folder: Path) -> bool:
-    """Whether a file is refused; if not, it must hold the same model."""
-    path = folder / "model.safetensors"
-    path.write_bytes(content)
-    try:
-        model = veca.load(path)
-    except WeightsError:
-        return True
-    assert model.config == SMALL.config
-    assert same_weights(model, SMALL)
-    return False
-
-
-@settings(max_examples=100)
-@given(place=st.integers(0, len(CONTENT) - 1), mask=st.integers(1, 255))
-@example(place=len(CONTENT) - 1, mask=1)
-@example(place=HEADER, mask=128)
-def test_changed_weights_are_refused_and_so_are_truncated_files(
-    place: int, mask: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp()
+@pytest.mark.parametrize("place", [HEADER, -1])
+def test_changed_weights_are_refused(place: int, tmp_path: Path) -> None:
     content = bytearray(CONTENT)
-    content[place] ^= mask
-    # In the header a change may mean nothing, such as another order of equal offsets.
-    assert refused(bytes(content), folder) or place < HEADER
-    assert refused(CONTENT[:place], folder)
+    content[place] ^= 1
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    for read in (veca.load, model_info):
+        with pytest.raises(WeightsError, match="changed or damaged"):
+            read(path)
 
 
 @pytest.mark.parametrize(
