@@ -8,7 +8,6 @@ when it is needed.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,11 +19,18 @@ from veca.teacher.teacher import StridedTeacher, Targets, TeacherError
 
 
 def transformers_class(name: str) -> Any:  # noqa: ANN401 - the library is not typed for us
-    """A class of `transformers` by its name."""
-    found = getattr(_transformers(), name, None)
+    """A class of `transformers`, which takes seconds to import, by its name."""
+    try:
+        import transformers  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise TeacherError(
+            "vision transformers as teachers need the library transformers, which is not "
+            "installed; `pip install 'veca[teachers]'` brings it."
+        ) from error
+    found = getattr(transformers, name, None)
     if found is None:
         raise TeacherError(
-            f"the installed transformers {_transformers().__version__} has no {name}; update it "
+            f"the installed transformers {transformers.__version__} has no {name}; update it "
             "with `pip install --upgrade transformers`."
         )
     return found
@@ -33,7 +39,8 @@ def transformers_class(name: str) -> Any:  # noqa: ANN401 - the library is not t
 @contextmanager
 def quiet() -> Iterator[None]:
     """Suppress progress bars and messages of `transformers`."""
-    logging = _transformers().utils.logging
+    from transformers.utils import logging  # noqa: PLC0415 - an extra
+
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -43,19 +50,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def _transformers() -> ModuleType:
-    """The library, which takes seconds to import."""
-    try:
-        import transformers  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise TeacherError(
-            "vision transformers as teachers need the library transformers, which is not "
-            "installed; `pip install 'veca[teachers]'` brings it."
-        ) from error
-    found: ModuleType = transformers
-    return found
 
 
 OPENAI = Normalization((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))

@@ -1,1 +1,1 @@
-"""What every training shares, whatever it learns from."""
+"""Schedules, optimizers, checkpoints and logs, shared by every kind of training."""

@@ -184,7 +184,6 @@ def load_with_hash(
     """What `load` loads, and its hash: that of the file, in the file's own precision."""
     _check_dtype(dtype)
     target = _usable_device(device)
-
     info, tensors = _read(source, revision)
     for name, tensor in tensors.items():
         on_cpu = target.type == "cpu"  # computes in fp32 at least
