@@ -22,7 +22,7 @@ demo: $(VENV)/.ready-samples,embed ## Sample photos through several budgets: a t
 quick: $(VENV)/.ready-samples,teachers ## A student from scratch in about five minutes
 	$(BIN)/veca distill quick --out build/quick --resume
 
-bench: $(DEV) ## VECA beside its rivals, as in docs/results: about 40 minutes
+bench: $(DEV) ## VECA beside full attention, as in docs/results: about 40 minutes
 	$(BIN)/veca bench --model small --resolutions 256,512,1024,2048 --budgets 8,16,32,64 \
 	    --ffn 0.25,1.0 --batch 1 --threads 2 --rounds 9 --seconds 5 --max-seconds 600 --out build/bench
 

@@ -22,7 +22,7 @@ from veca.analysis.demo import (
     sample_photos,
 )
 from veca.data.transforms import preprocess
-from veca.runtime.timing import Quartiles
+from veca.runtime.timing import Effort, Quartiles
 
 
 def test_every_sample_is_a_color_photograph_that_opens() -> None:
@@ -65,7 +65,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def demo(model: veca.VECA, photos: list[Path]) -> Demo:
-    return run_demo(model, photos, [2, 4], 32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("veca.analysis.demo.EFFORT", Effort(rounds=2, seconds=0.0))
+        return run_demo(model, photos, [2, 4], 32)
 
 
 def test_the_whole_bank_is_always_shown_and_resembles_itself(demo: Demo) -> None:

@@ -7,6 +7,12 @@ from PIL import Image
 
 import veca
 from veca.cli.main import main
+from veca.runtime.timing import Effort
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veca.analysis.demo.EFFORT", Effort(rounds=1, seconds=0.0))
 
 
 @pytest.fixture

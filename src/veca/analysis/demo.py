@@ -34,6 +34,8 @@ from veca.runtime.timing import Effort, Quartiles, measure
 SAMPLES = ("chelsea.png", "astronaut.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")
 """Photographs that ship with scikit-image, so nothing is downloaded."""
 
+EFFORT = Effort(rounds=5, seconds=1.0, most_seconds=8.0)
+
 
 def sample_photos() -> list[Path]:
     """Paths of the sample photographs."""
@@ -140,7 +142,7 @@ def _rows(model: VECA, seen: Sequence[_Encoded], budgets: Sequence[int]) -> list
     pixels = seen[0].pixels
     height, width = pixels.shape[2:]
     cases = {str(budget): lambda budget=budget: model(pixels, budget) for budget in budgets}
-    timings = measure(cases, Effort(rounds=5, seconds=1.0, most_seconds=8.0))
+    timings = measure(cases, EFFORT)
     patches = seen[0].features[0].patches.shape[1]
     rows = []
     for number, budget in enumerate(budgets):
