@@ -293,7 +293,7 @@ def test_training_after_inference_at_the_same_size_works() -> None:
 
 
 @pytest.mark.parametrize("prefix", [1, 5])
-def test_the_full_attention_baseline_gives_the_same_features(prefix: int) -> None:
+def test_the_full_attention_baseline_gives_features_of_the_same_form(prefix: int) -> None:
     baseline = model(attention="full", prefix_tokens=prefix, budgets=BackboneConfig.budgets)
     features = baseline(images())
     assert features.cores.shape == (2, prefix, 32)
