@@ -46,13 +46,6 @@ Unit = Literal["%", "m", ""]
 """Percent of correct predictions, where higher is better; anything else is an error, where lower is
 better: meters, or a bare number."""
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "task": TASKS,
-    "role": get_args(Role),
-    "unit": get_args(Unit),
-    "precision": get_args(ResolvedPrecision),
-}
-
 MEASURED = ("value", "milliseconds", "gflops", "patches_per_core", "chosen", "version", "command",
             "date")  # fmt: skip
 """Fields that do not identify a number: results, and how and when they were measured."""
@@ -181,8 +174,9 @@ def row_from_json(value: object) -> Row:
     found = dict(value)
     if found.get("role") == "control":  # in reports of older versions
         found["role"] = "baseline"
-    for name, allowed in CHOICES.items():
-        if found.get(name, allowed[0]) not in allowed:
+    for name in ("task", "role", "unit", "precision"):
+        allowed = get_args(Row.__annotations__[name])
+        if name in found and found[name] not in allowed:
             raise ReportError(
                 f"{name} of a row is {found[name]!r}; it must be one of "
                 f"{', '.join(map(repr, allowed))}."
