@@ -402,32 +402,16 @@ def test_operations_equal_their_oracles_at_every_strength(
 
 
 def test_the_space_is_that_of_trivial_augment_wide() -> None:
-    ends = {
-        operation.name: (
-            operation.strengths[0],
-            operation.strengths[-1],
-            len(operation.strengths),
-            operation.signed,
-        )
-        for operation in OPERATIONS
-    }
-    one, signed = (0.0, 0.0, 1, False), True
-    assert ends == {
-        "identity": one,
-        "shear x": (0, 0.99, 31, signed),
-        "shear y": (0, 0.99, 31, signed),
-        "translate x": (0, 32, 31, signed),
-        "translate y": (0, 32, 31, signed),
-        "rotate": (0, 135, 31, signed),
-        "brightness": (0, 0.99, 31, signed),
-        "color": (0, 0.99, 31, signed),
-        "contrast": (0, 0.99, 31, signed),
-        "sharpness": (0, 0.99, 31, signed),
-        "posterize": (8, 2, 31, False),
-        "solarize": (255, 0, 31, False),
-        "autocontrast": one,
-        "equalize": one,
-    }
+    signed = dict.fromkeys(("shear x", "shear y", "brightness", "color", "contrast"), (0, 0.99))
+    signed |= {"sharpness": (0, 0.99), "translate x": (0, 32), "translate y": (0, 32)}
+    signed |= {"rotate": (0, 135)}
+    unsigned = {"posterize": (8, 2), "solarize": (255, 0)}
+    assert set(BY_NAME) == {*signed, *unsigned, "identity", "autocontrast", "equalize"}
+    for operation in OPERATIONS:
+        ends = (signed | unsigned).get(operation.name, (0, 0))
+        assert (operation.strengths[0], operation.strengths[-1]) == ends
+        assert len(operation.strengths) == (31 if any(ends) else 1)
+        assert operation.signed == (operation.name in signed)
     expected = [8] * 3 + [7] * 5 + [6] * 5 + [5] * 5 + [4] * 5 + [3] * 5 + [2] * 3
     assert list(BY_NAME["posterize"].strengths) == expected
     assert BY_NAME["rotate"].strengths[10] == pytest.approx(45)

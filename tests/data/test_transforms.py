@@ -1,7 +1,6 @@
 """Preparing an image, and mapping patches back to its pixels."""
 
 import io
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -131,14 +130,6 @@ def test_crop_takes_a_centered_square(height: int, width: int, patches: int, pat
         assert abs(side.scaled - side.original * size / min(height, width)) <= 0.5 + 1e-6
 
 
-@given(st.integers(16, 2000), st.integers(16, 2000))
-def test_cropping_without_a_size_scales_nothing(height: int, width: int) -> None:
-    geometry = fitted((height, width), None, "crop", 16)
-    for side in (geometry.height, geometry.width):
-        assert side.scaled == side.original
-        assert side.length == side.original // 16 * 16
-
-
 @pytest.mark.parametrize(
     ("original", "size", "fit", "patch", "words"),
     [
@@ -209,14 +200,6 @@ def test_bilinear_equals_torch_without_cropping(dtype: torch.dtype) -> None:
     found = geometry.to_image(patch_map.to(dtype), "bilinear")
     assert found.dtype == dtype
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
-
-
-def test_cropped_pixels_are_nan() -> None:
-    geometry = fitted((40, 80), 40, "crop", SMALL_PATCH)
-    image = geometry.to_image(torch.ones(geometry.grid))
-    assert image[:, 20:60].eq(1).all()
-    assert image[:, :20].isnan().all()
-    assert image[:, 60:].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
@@ -355,30 +338,3 @@ def test_a_long_strip_is_refused_before_it_fills_the_memory() -> None:
     assert veca.preprocess(strip, fit="crop").shape == (3, 512, 512)
     lying = encoded(Image.fromarray(PHOTO), "PNG", exif=exif(6))
     assert veca.prepare(lying, 32).geometry.original == (56, 40)
-
-
-@pytest.mark.parametrize("shape", [(40, 90), (90, 40)])
-@pytest.mark.parametrize("fit", ["resize", "crop", "pad"])
-def test_a_limit_above_that_of_pillow_counts_to_the_end(
-    fit: Fit, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = veca.preprocess(photo(*shape), 32, fit)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 9)
-    content = encoded(Image.fromarray(photo(*shape)), "TIFF")
-    assert torch.equal(veca.preprocess(content, 32, fit, max_pixels=10**6), expected)
-
-
-def test_geometry_travels_between_processes() -> None:
-    geometry = veca.prepare(PHOTO, 32, "crop").geometry
-    assert pickle.loads(pickle.dumps(geometry)) == geometry
-
-
-def test_preparing_twice_gives_the_same_bits() -> None:
-    assert torch.equal(veca.preprocess(PHOTO, 48), veca.preprocess(PHOTO, 48))
-
-
-@pytest.mark.compiled  # without the shape hook, which would refuse these first
-@pytest.mark.parametrize("source", [None, 42, ["photo.png"]])
-def test_what_is_no_picture_is_refused(source: Any) -> None:
-    with pytest.raises(veca.ImageError, match="is not an image"):
-        veca.preprocess(source)
