@@ -188,8 +188,10 @@ def test_patch_numbers_land_on_the_pixels_of_their_patches(
         column = oracles.patch_under(geometry.width, x)
         if row is None or column is None:
             assert across[y, x] == down[y, x] == -1
+            assert geometry.patch_of(x, y) is None
         else:
             assert (int(down[y, x]), int(across[y, x])) == (row, column)
+            assert geometry.patch_of(x, y) == (row, column)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -214,6 +216,24 @@ def test_integers_keep_their_type_and_need_a_fill_if_cropped(
     assert resized.to_image(torch.ones(resized.grid, dtype=dtype)).all()
     with pytest.raises(ValueError, match="pass a fill"):
         cropped.to_image(labels)
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_patch_centers_are_mapped_to_pixels_of_their_patches(fit: str) -> None:
+    geometry = fitted((90, 130), 64, fit, SMALL_PATCH)
+    _, columns = geometry.grid
+    points = geometry.to_pixels(patch_centers(geometry.grid, torch.device("cpu")))
+    for number, (x, y) in enumerate(points.tolist()):
+        if x < geometry.original[1] and y < geometry.original[0]:  # not in the padding
+            assert geometry.patch_of(int(x), int(y)) == divmod(number, columns)
+    corners = geometry.to_pixels(torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+    (top, _), (left, _) = geometry.height.box(), geometry.width.box()
+    torch.testing.assert_close(corners[0], torch.tensor([left, top]))
+    if fit == "resize":
+        assert corners[1].tolist() == [130, 90]
+    for outside in ((-1, 0), (0, -1), (130, 0), (0, 90)):
+        with pytest.raises(ValueError, match="130 wide and 90 high"):
+            geometry.patch_of(*outside)
 
 
 def test_maps_that_do_not_fit_are_refused() -> None:
@@ -322,6 +342,7 @@ def test_a_prepared_image_goes_through_a_model_and_its_map_back() -> None:
         features = model(pixels[None])
     assert features.grid == geometry.grid
     assert geometry.to_image(features.patch_map, "bilinear").shape == (1, 32, *PHOTO.shape[:2])
+    assert geometry.to_pixels(features.core_points).shape == (1, 2, 2)
 
 
 def test_normalization_can_be_replaced() -> None:

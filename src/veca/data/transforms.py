@@ -151,6 +151,26 @@ class Geometry:
         image = _expand(image, self.width, -1, mode)
         return self._filled(image, fill)
 
+    def patch_of(self, x: int, y: int) -> tuple[int, int] | None:
+        """Row and column of the patch of an original pixel; None if it was cropped away."""
+        height, width = self.original
+        if not (0 <= x < width and 0 <= y < height):
+            raise ValueError(
+                f"x={x}, y={y} is outside the original image, which is {width} wide and "
+                f"{height} high; pixels are counted from 0."
+            )
+        row, column = int(self.height.patch_indices()[y]), int(self.width.patch_indices()[x])
+        rows, columns = self.grid
+        return (row, column) if 0 <= row < rows and 0 <= column < columns else None
+
+    def to_pixels(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        """Map points of a model, such as `core_points`, to x and y in original pixels."""
+        x, y = (
+            ((points[..., axis] + 1) / 2 * side.length + side.cropped) * side.original / side.scaled
+            for axis, side in enumerate((self.width, self.height))
+        )
+        return torch.stack((x, y), dim=-1)
+
     def _check_map(self, patch_map: Tensor, mode: str) -> None:
         """Refuse a map of another grid, or one that cannot be interpolated."""
         if patch_map.shape[-2:] != self.grid:
