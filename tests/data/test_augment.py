@@ -402,13 +402,15 @@ def test_operations_equal_their_oracles_at_every_strength(
 
 
 def test_the_space_is_that_of_trivial_augment_wide() -> None:
-    signed = dict.fromkeys(("shear x", "shear y", "brightness", "color", "contrast"), (0, 0.99))
+    signed: dict[str, tuple[float, float]] = dict.fromkeys(
+        ("shear x", "shear y", "brightness", "color", "contrast"), (0, 0.99)
+    )
     signed |= {"sharpness": (0, 0.99), "translate x": (0, 32), "translate y": (0, 32)}
     signed |= {"rotate": (0, 135)}
-    unsigned = {"posterize": (8, 2), "solarize": (255, 0)}
+    unsigned: dict[str, tuple[float, float]] = {"posterize": (8, 2), "solarize": (255, 0)}
     assert set(BY_NAME) == {*signed, *unsigned, "identity", "autocontrast", "equalize"}
     for operation in OPERATIONS:
-        ends = (signed | unsigned).get(operation.name, (0, 0))
+        ends: tuple[float, float] = (signed | unsigned).get(operation.name, (0, 0))
         assert (operation.strengths[0], operation.strengths[-1]) == ends
         assert len(operation.strengths) == (31 if any(ends) else 1)
         assert operation.signed == (operation.name in signed)

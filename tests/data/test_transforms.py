@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import veca
 from tests.data import oracles
 from tests.data.corpus import PHOTO, encoded, exif, photo
+from veca.backbone.rope import patch_centers
 from veca.data.transforms import (
     IMAGENET,
     MEAN,
