@@ -2,9 +2,6 @@
 
 import itertools
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +26,7 @@ from tests.probe.fixtures import (
     farm,
     ramps,
 )
+from tests.runtime.ranks import run_ranks
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
 from veca.probe.dense import (
     Candidate,
@@ -59,9 +57,8 @@ from veca.probe.protocols import (
 from veca.probe.rows import ProbeResult, Setting
 from veca.probe.segmentation import SegmentationTask, evaluate_segmentation
 from veca.runtime.device import seed_for
-from veca.runtime.distributed import VARIABLES, Ranks
+from veca.runtime.distributed import Ranks
 
-ROOT = Path(__file__).parents[2]
 NUM_CLASSES, PATCH, IMAGE = 4, 6, 3
 """Classes of `farm`, and widths of `ColorModel`."""
 
@@ -356,20 +353,6 @@ def test_images_are_seen_at_whole_patches() -> None:
     assert inference_config(ColorModel(), replace(protocol, inference="whole")).window_stride == 0
 
 
-TWO = """
-import os, sys
-from pathlib import Path
-
-from tests.probe.test_dense import numbers_of
-from veca.runtime.distributed import init_distributed
-
-with init_distributed("cpu") as ranks:
-    words = " ".join(map(str, ["rank", ranks.rank, *numbers_of(Path(sys.argv[1]), ranks)]))
-    os.write(1, f"\\n{words}\\n".encode())  # at once: the other process writes too
-os._exit(0)  # the threads of torch's groups abort at times while Python ends
-"""
-
-
 def numbers_of(folder: Path, ranks: Ranks) -> list[float]:
     """Pixels that were counted, and a metric of each task."""
     if ranks.is_main:
@@ -391,23 +374,9 @@ def numbers_of(folder: Path, ranks: Ranks) -> list[float]:
 
 @pytest.mark.workers
 def test_two_ranks_count_each_image_once_and_find_what_one_does(tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(TWO, "utf-8")
-    clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(script), str(tmp_path / "two")),
-        ],
-        env=clean | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
-    first, second = ([float(word) for word in line.split()[2:]] for line in lines)
-    assert first == second
     alone = numbers_of(tmp_path / "one", ALONE)
-    np.testing.assert_allclose(first, alone, rtol=2e-3)
+
+    def work(ranks: Ranks) -> None:
+        np.testing.assert_allclose(numbers_of(tmp_path / "two", ranks), alone, rtol=2e-3)
+
+    run_ranks(work, tmp_path)

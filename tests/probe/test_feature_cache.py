@@ -4,11 +4,10 @@ How chunks are written, verified and locked is proved in `tests/runtime/test_sha
 """
 
 import dataclasses
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from tests.probe.fixtures import (
     image_split,
     read_array,
 )
+from tests.runtime.ranks import run_ranks
 from veca.data.images import DataError
 from veca.data.listing import RAW_SUFFIX, ImageEntry, TableBuilder
 from veca.data.sets.dataset import Split
@@ -49,10 +49,8 @@ from veca.probe.feature_cache import (
 from veca.probe.features import extract_image_features, extract_patch_features
 from veca.probe.models import ProbeError, VecaModel
 from veca.probe.rows import Setting
-from veca.runtime.distributed import VARIABLES, Ranks
+from veca.runtime.distributed import Ranks
 from veca.runtime.shards import ShardStore
-
-ROOT = Path(__file__).parents[2]
 
 
 def fill_squares(folder: Path, *names: str) -> tuple[list[ShardStore], list[range]]:
@@ -262,43 +260,14 @@ def test_a_model_gives_the_same_bits_alone_and_in_parallel() -> None:
                 assert torch.equal(one.image, other.image)
 
 
-FILL = """
-import os, sys
-from pathlib import Path
-from tests.probe.test_feature_cache import fill
-from veca.runtime.distributed import init_distributed
-
-with init_distributed("cpu") as ranks:
-    views, total = fill(Path(sys.argv[1]), ranks, int(sys.argv[2]))
-    os.write(1, f"rank {ranks.rank} views {views} sum {total}\\n".encode())  # in one piece
-"""
-
-
 def fill(folder: Path, ranks: Ranks, die_at: int = 0) -> tuple[int, float]:
     """Fill the caches of a folder; return the views that were computed and the sum of vectors."""
-    features.IMAGE_CHUNK = features.MAP_CHUNK = 4
     split, model = image_split(folder / "pictures", 16), CellModel(die_at=die_at)
     ranks.barrier()
     ctx = context_in(folder / "cache", ranks, num_workers=1)
     found = extract_image_features(model, SETTINGS, split, ctx, resolution=SIDE)
     extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
     return sum(model.asked.values()), sum(found[setting].sum().item() for setting in SETTINGS)
-
-
-def run(folder: Path, *start: str, die_at: int = 0) -> "subprocess.CompletedProcess[str]":
-    """Fill the caches of a folder in other processes."""
-    script = folder / "fill.py"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(FILL, "utf-8")
-    clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return subprocess.run(
-        [sys.executable, *start, str(script), str(folder), str(die_at)],
-        env=clean | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=120,
-    )
 
 
 @pytest.fixture
@@ -309,23 +278,25 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_killed_run_continues_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    alone = Ranks(device=CPU)
+    alone, folder = Ranks(device=CPU), tmp_path / "killed"
     assert fill(tmp_path / "undisturbed", alone)[0] == 16 * (len(SETTINGS) + 1)
-    killed = run(tmp_path / "killed", die_at=8)
-    assert killed.returncode == -9, killed.stderr
-    left = [name for name in files_in(tmp_path / "killed" / "cache") if "chunk" in name]
+    killed = multiprocessing.get_context("fork").Process(target=fill, args=(folder, alone, 8))
+    killed.start()
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
+    left = [name for name in files_in(folder / "cache") if "chunk" in name]
     assert len(left) == 2 * len(SETTINGS)  # the third chunk of each was under way
-    assert fill(tmp_path / "killed", alone)[0] == 8 * len(SETTINGS) + 16
-    assert files_in(tmp_path / "killed" / "cache") == files_in(tmp_path / "undisturbed" / "cache")
+    assert fill(folder, alone)[0] == 8 * len(SETTINGS) + 16
+    assert files_in(folder / "cache") == files_in(tmp_path / "undisturbed" / "cache")
 
 
 @pytest.mark.workers
 @pytest.mark.usefixtures("small_chunks")
 def test_two_ranks_see_each_image_once_and_write_what_one_does(tmp_path: Path) -> None:
     views, total = fill(tmp_path / "one", Ranks(device=CPU))
-    options = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = run(tmp_path / "two", *options)
-    assert done.returncode == 0, done.stderr
-    lines = sorted(done.stdout.splitlines())
-    assert lines == [f"rank {rank} views {views // 2} sum {total}" for rank in range(2)]
+
+    def work(ranks: Ranks) -> None:
+        assert fill(tmp_path / "two", ranks) == (views // 2, total)
+
+    run_ranks(work, tmp_path)
     assert files_in(tmp_path / "two" / "cache") == files_in(tmp_path / "one" / "cache")
