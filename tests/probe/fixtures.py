@@ -70,7 +70,6 @@ class ColorModel(FrozenModel):
             stride=stride,
             image_width=3,
             patch_width=6,
-            elastic=True,
             default_resolution=32,
         )
         self.asked: Counter[Setting] = Counter()
@@ -189,7 +188,6 @@ class CellModel(FrozenModel):
             stride=4,
             image_width=5,
             patch_width=6,
-            elastic=True,
             default_resolution=SIDE,
         )
         draw = torch.Generator().manual_seed(seed)

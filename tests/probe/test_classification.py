@@ -168,13 +168,6 @@ def test_a_number_is_that_of_the_saved_head(
     assert one.chosen["C"] > 0
 
 
-def test_seeds_hold_out_other_images(data: LabeledDataset, ctx: RunContext) -> None:
-    found, again = (evaluated(data, SWEEP, ctx, seeds=(0, 1, 2)) for _ in range(2))
-    assert [one.seed for one in found[::2]] == [0, 1, 2]
-    assert len({one.chosen["C"] for one in found}) > 1
-    assert [one.metrics for one in again] == [one.metrics for one in found]
-
-
 def test_images_that_heads_are_fitted_and_chosen_on_are_counted(
     data: LabeledDataset, ctx: RunContext, tmp_path: Path
 ) -> None:

@@ -169,16 +169,6 @@ def test_heads_are_taken_at_every_validation(data: LabeledDataset, ctx: RunConte
     assert not torch.equal(first, last)
 
 
-def test_a_seed_gives_the_same_heads_again_and_another_one_others(
-    data: LabeledDataset, ctx: RunContext
-) -> None:
-    protocol = replace(FIT, dropout=0.2, pixel_stride=4)
-    first, again, other = (fitted(data, ctx, protocol, seed) for seed in (0, 0, 1))
-    for candidate, head in first.items():
-        assert torch.equal(head.weight, again[candidate].weight)
-        assert not torch.equal(head.weight, other[candidate].weight)
-
-
 def test_heads_learn_with_dropout_from_a_part_of_the_pixels(
     data: LabeledDataset, ctx: RunContext
 ) -> None:

@@ -247,14 +247,6 @@ def test_features_that_are_not_finite_are_an_error_that_names_the_image(
         extract_patch_features(Broken(), [Variant(SETTINGS[0])], split, WHOLE_IMAGES, ctx)
 
 
-def test_a_subset_has_those_images_and_targets(scenes: Split) -> None:
-    part = scenes.subset(np.array([3, 1]), "two")
-    assert (part.name, len(part)) == ("two", 2)
-    assert part.keys == (scenes.keys[3], scenes.keys[1])
-    assert part.image(0) == scenes.image(3)
-    np.testing.assert_array_equal(part.target(1), scenes.target(1))
-
-
 def test_a_subset_may_lie_in_a_tar_shard(tmp_path: Path) -> None:
     shard = tmp_path / "shard.tar"
     with tarfile.open(shard, "w") as tar:

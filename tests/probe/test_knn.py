@@ -118,16 +118,6 @@ def test_chunks_change_no_bit(
     assert all(torch.equal(whole[k], cut[k]) for k in KS)
 
 
-def test_two_processes_that_share_the_test_pictures_find_what_one_does() -> None:
-    train, labels = random_set(700)
-    test = random_set(31)[0]
-    whole = knn_votes(train, labels, test, NUM_CLASSES)
-    shares = [knn_votes(train, labels, test[rank::2], NUM_CLASSES) for rank in range(2)]
-    for k in KS:
-        assert torch.equal(whole[k][0::2], shares[0][k])
-        assert torch.equal(whole[k][1::2], shares[1][k])
-
-
 def test_the_order_of_summation_changes_no_similarity() -> None:
     train, test = random_set(200, width=300)[0], random_set(40, width=300)[0]
     order = torch.randperm(300)

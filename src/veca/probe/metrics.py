@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.sets.dataset import IGNORE_INDEX, DepthRange
-from veca.probe.sliding_window import Sides
 
 Labels = Int[Tensor, " N"] | Bool[Tensor, "N K"]
 """The class of each image, or whether it has each class."""
@@ -46,28 +45,21 @@ def soft_targets(
     return one_hot.scatter_(1, labels.long()[:, None], 1.0)
 
 
-def target_rank(scores: Float[Tensor, "N K"], labels: Labels) -> Int64[Tensor, " N"]:
+def target_rank(scores: Tensor, labels: Tensor) -> Int64[Tensor, " N"]:
     """Rank of the best-ranked true class, from 0; K if there is none."""
-    starts = range(0, len(scores), RANK_ROWS)
-    chunks = [slice(start, start + RANK_ROWS) for start in starts]
-    return torch.cat([_target_rank(scores[rows], labels[rows]) for rows in chunks])
-
-
-def _target_rank(scores: Tensor, labels: Tensor) -> Tensor:
-    classes = scores.shape[1]
-    if labels.dtype == torch.bool:
-        # The highest score of a true class; of equals the lowest index.
-        masked = scores.masked_fill(~labels, -torch.inf)
-        true = ((masked == masked.amax(dim=1, keepdim=True)) & labels).long().argmax(dim=1)
-    else:
-        true = labels.long()
-    own = scores.gather(1, true[:, None])
-    indices = torch.arange(classes, device=scores.device)
-    before = (scores > own) | ((scores == own) & (indices < true[:, None]))
-    invalid = scores.isnan().any(dim=1)
-    if labels.dtype == torch.bool:
-        invalid |= ~labels.any(dim=1)
-    return before.sum(dim=1).masked_fill(invalid, classes)
+    found = []
+    for rows, truth in zip(scores.split(RANK_ROWS), labels.split(RANK_ROWS), strict=True):
+        true, invalid = truth.long(), rows.isnan().any(dim=1)
+        if truth.dtype == torch.bool:
+            # The highest score of a true class; of equals the lowest index.
+            masked = rows.masked_fill(~truth, -torch.inf)
+            best = (masked == masked.amax(dim=1, keepdim=True)) & truth
+            true, invalid = best.long().argmax(dim=1), invalid | ~truth.any(dim=1)
+        own = rows.gather(1, true[:, None])
+        earlier = torch.arange(rows.shape[1], device=rows.device) < true[:, None]
+        before = (rows > own) | ((rows == own) & earlier)
+        found.append(before.sum(dim=1).masked_fill(invalid, rows.shape[1]))
+    return torch.cat(found)
 
 
 def correct(scores: Float[Tensor, "N K"], labels: Labels) -> Bool[Tensor, " n"]:
@@ -141,9 +133,7 @@ METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
 
 
 def classification_metrics(
-    scores: Float[Tensor, "N K"],
-    labels: Labels,
-    counted: Bool[Tensor, "N K"] | None = None,
+    scores: Float[Tensor, "N K"], labels: Labels, counted: Bool[Tensor, "N K"] | None = None
 ) -> dict[str, float]:
     """Top-1 in percent, with mAP for labels of several classes, else top-5 and mean per class.
 
@@ -311,26 +301,21 @@ def eval_mask(
 ) -> Bool[Tensor, "height width"]:
     """Pixels of known depth in range and inside the dataset's evaluation crop."""
     height, width = depth.shape
-    mask = torch.zeros(height, width, dtype=torch.bool)
-    mask[_eval_crop((height, width), facts.crop)] = True
-    return mask.to(depth.device) & (depth > facts.min_depth) & (depth < facts.max_depth)
-
-
-def _eval_crop(sides: Sides, crop: str) -> tuple[slice, slice]:
-    """Rows and columns that count."""
-    height, width = sides
-    if crop == "garg-kitti":
+    rows, columns = slice(None), slice(None)
+    if facts.crop == "garg-kitti":
         top, bottom, left, right = GARG_CROP
         rows = slice(int(top * height), int(bottom * height))
-        return rows, slice(int(left * width), int(right * width))
-    if crop == "eigen-nyu":
-        if sides != NYU_SIDES:
+        columns = slice(int(left * width), int(right * width))
+    elif facts.crop == "eigen-nyu":
+        if (height, width) != NYU_SIDES:
             raise ValueError(
                 f"Eigen's crop of NYU needs images of 480 x 640, not {height} x {width}; use "
                 "the images as published."
             )
-        return slice(45, 471), slice(41, 601)
-    return slice(None), slice(None)
+        rows, columns = slice(45, 471), slice(41, 601)
+    mask = torch.zeros_like(depth, dtype=torch.bool)
+    mask[rows, columns] = True
+    return mask & (depth > facts.min_depth) & (depth < facts.max_depth)
 
 
 def image_errors(

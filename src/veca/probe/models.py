@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -78,8 +79,6 @@ class FrozenModel:
     """Height and width of a patch in pixels."""
     image_width: int
     patch_width: int
-    elastic: bool = False
-    """Whether it can run at several settings."""
     default_resolution: int
     """Side of the images at which the paper classifies with this kind of model, in pixels."""
     append_image_feature: bool = True
@@ -98,7 +97,7 @@ class FrozenModel:
     ) -> tuple[Setting, ...]:
         """The settings to evaluate, given the budgets and shares of a run.
 
-        A model that is not elastic has one, so that teachers can take part in runs over budgets.
+        A model without budgets has one, so that teachers can take part in runs over budgets.
         """
         del budgets, shares
         return (Setting(),)
@@ -150,28 +149,22 @@ def time_models(
     Sides are rounded down to each model's stride. All models take turns in every round, so that
     their ratios hold even where the machine slows down.
     """
-    cases = {
-        str(number): _timed_call(model, sides, setting)
-        for number, (model, setting) in enumerate(models)
-    }
+    cases = {}
+    for number, (model, setting) in enumerate(models):
+        height, width = (model.round_down_to_patch(side) for side in sides)
+        generator = torch.Generator().manual_seed(0)
+        image = torch.randint(0, 256, (1, 3, height, width), dtype=torch.uint8, generator=generator)
+        cases[str(number)] = partial(_run, model, image.to(model.device), setting)
     limit = MAX_TIMING_SECONDS / max(1, len(cases))
     effort = Effort(rounds=rounds, seconds=0.0, most_seconds=limit)
     return [timing.milliseconds.median for timing in measure(cases, effort, clock=clock).values()]
 
 
-def _timed_call(model: FrozenModel, sides: tuple[int, int], setting: Setting) -> Callable[[], None]:
-    """A function that returns once the features of one image are computed."""
-    height, width = (model.round_down_to_patch(side) for side in sides)
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randint(0, 256, (1, 3, height, width), dtype=torch.uint8, generator=generator)
-    image = image.to(model.device)
-
-    def call() -> None:
-        model.extract(image, setting)
-        if model.device.type != "cpu":
-            torch.accelerator.synchronize(model.device)
-
-    return call
+def _run(model: FrozenModel, image: Tensor, setting: Setting) -> None:
+    """Return once the features are computed."""
+    model.extract(image, setting)
+    if model.device.type != "cpu":
+        torch.accelerator.synchronize(model.device)
 
 
 class VecaModel(FrozenModel):
@@ -188,7 +181,6 @@ class VecaModel(FrozenModel):
             stride=config.patch_size,
             image_width=config.width,
             patch_width=config.width,
-            elastic=config.attention != "full" or config.ffn_shares != (1.0,),
             default_resolution=_classification_size(config.patch_size),
         )
         self.model = model.to(device).eval().requires_grad_(False)
@@ -205,7 +197,8 @@ class VecaModel(FrozenModel):
         cores: Sequence[int | None] = config.budgets if budgets is None else budgets
         if config.attention == "full":
             cores = (None,)
-        parts = (1.0,) if not self.elastic or shares is None else tuple(map(float, shares))
+            shares = shares if config.ffn_shares != (1.0,) else None
+        parts = (1.0,) if shares is None else tuple(map(float, shares))
         if not cores or not parts:
             raise ProbeError("no budget or no share is given; leave the flag out for all.")
         try:
@@ -237,6 +230,11 @@ class TeacherModel(FrozenModel):
     """Any teacher that `veca distill` can use, at its own stride."""
 
     def __init__(self, teacher: Teacher, device: torch.device) -> None:
+        config: Any = teacher.network.config if isinstance(teacher, ViTTeacher) else None
+        kind = getattr(config, "model_type", None)  # of transformers
+        resolution = 224 if teacher.stride == 14 else _classification_size(teacher.stride)
+        if kind in FIXED_SIZE and isinstance(config.image_size, int):
+            resolution = config.image_size
         super().__init__(
             device=device,
             name=teacher.name,
@@ -246,8 +244,8 @@ class TeacherModel(FrozenModel):
             stride=teacher.stride,
             image_width=teacher.image_width,
             patch_width=teacher.patch_width,
-            default_resolution=_teacher_resolution(teacher),
-            append_image_feature=_model_type(teacher) not in WITHOUT_CLASS_TOKEN,
+            default_resolution=resolution,
+            append_image_feature=kind not in WITHOUT_CLASS_TOKEN,
         )
         self.teacher = teacher.to(device)
 
@@ -330,20 +328,3 @@ def resolution_for(pixels: int, stride: int) -> int:
 def _classification_size(stride: int) -> int:
     """The paper's 256 pixels (252 for patches of 14), rounded up to whole patches."""
     return math.ceil(resolution_for(256, stride) / stride) * stride
-
-
-def _teacher_resolution(teacher: Teacher) -> int:
-    """Side of the images at which the paper classifies with this teacher (section A.5)."""
-    if isinstance(teacher, ViTTeacher) and _model_type(teacher) in FIXED_SIZE:
-        config: Any = teacher.network.config
-        if isinstance(config.image_size, int):
-            return config.image_size
-    return 224 if teacher.stride == 14 else _classification_size(teacher.stride)
-
-
-def _model_type(teacher: Teacher) -> str | None:
-    """The `model_type` of a vision transformer of transformers; None for other teachers."""
-    if not isinstance(teacher, ViTTeacher):
-        return None
-    config: Any = teacher.network.config
-    return config.model_type

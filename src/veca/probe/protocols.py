@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Int64
@@ -310,20 +310,21 @@ class DenseKnnProtocol(Protocol):
     """Training images in the bank; more are subsampled by the seed."""
 
 
-SEGMENTATION_PAPER = SegmentationProtocol(
-    name="paper",
-    steps=20_000,
-    batch=8,
-    learning_rates=(0.01,),
-    weight_decay=1e-4,
-    schedule="poly",
-    power=0.9,
-    min_lr=1e-4,
-    feature="patches+image",
-    inference="slide",
-    selection="test-best-step",
-    num_validations=10,
-)
+PAPER_DENSE: Mapping[str, Any] = {
+    "name": "paper",
+    "feature": "patches+image",
+    "batch": 8,
+    "learning_rates": (0.01,),
+    "weight_decay": 1e-4,
+    "schedule": "poly",
+    "power": 0.9,
+    "min_lr": 1e-4,
+    "selection": "test-best-step",
+    "num_validations": 10,
+}
+"""What segmentation and depth share in the paper."""
+
+SEGMENTATION_PAPER = SegmentationProtocol(**PAPER_DENSE, steps=20_000, inference="slide")
 """The VECA paper, appendix A.5: image feature appended to each patch, AdamW 0.01, decay 1e-4,
 polynomial schedule, batch 8, short side and crop 512, best validation mIoU of the run. `adapt` has
 what differs for some models. For what the paper does not specify we use MMSegmentation's defaults:
@@ -345,6 +346,15 @@ SEGMENTATION_DINOV3 = SegmentationProtocol(
 """DINOv3, `config-ade20k-linear-training.yaml`: dropout, BatchNorm, linear layer on the last patch
 features; windows of 512 every 341 pixels. Nothing is chosen on the validation split."""
 
+SMALL: dict[str, Any] = {
+    "resolution": 256,
+    "steps": 2_000,
+    "inference": "whole",
+    "num_crops": 4,
+    "pixel_stride": 8,
+}
+SMALL_DEPTH = SMALL | {"steps": 1_500, "pixel_stride": 4, "upsample": 1}
+
 SEGMENTATION: dict[str, SegmentationProtocol] = {
     "paper": SEGMENTATION_PAPER,
     "dinov3": SEGMENTATION_DINOV3,
@@ -354,26 +364,13 @@ SEGMENTATION: dict[str, SegmentationProtocol] = {
         learning_rates=(3e-4, 1e-3, 3e-3),
         selection="held-out",
     ),
-    "paper-small": replace(
-        SEGMENTATION_PAPER,
-        name="paper-small",
-        resolution=256,
-        steps=2_000,
-        inference="whole",
-        num_crops=4,
-        pixel_stride=8,
-        num_validations=4,
-    ),
+    "paper-small": replace(SEGMENTATION_PAPER, **SMALL, name="paper-small", num_validations=4),
     "dinov3-small": replace(
         SEGMENTATION_DINOV3,
+        **SMALL,
         name="dinov3-small",
-        resolution=256,
-        steps=2_000,
         warmup=100,
-        inference="whole",
-        num_crops=4,
         augment=SegmentationAugment(),
-        pixel_stride=8,
     ),
 }
 """The small ones: 2,000 steps at 256 pixels on four cached crops of each image, the loss on
@@ -391,19 +388,7 @@ PAPER_STEPS: Mapping[str, int] = {
 }
 """Steps of the paper's segmentation heads by dataset; 20,000 for others."""
 
-DEPTH_PAPER = DepthProtocol(
-    name="paper",
-    steps=38_400,
-    batch=8,
-    learning_rates=(0.01,),
-    weight_decay=1e-4,
-    schedule="poly",
-    power=0.9,
-    min_lr=1e-4,
-    feature="patches+image",
-    selection="test-best-step",
-    num_validations=10,
-)
+DEPTH_PAPER = DepthProtocol(**PAPER_DENSE, steps=38_400)
 """The VECA paper, appendix A.5: as for segmentation, 38,400 steps, best validation RMSE of the run.
 The paper does not specify head, range, loss and crops; we use those of 'dinov3', with square crops
 of 512 pixels."""
@@ -428,26 +413,9 @@ head; images at their own scale (short side 480 on NYU, 352 on KITTI), crops of 
 DEPTH: dict[str, DepthProtocol] = {
     "paper": DEPTH_PAPER,
     "dinov3": DEPTH_DINOV3,
-    "paper-small": replace(
-        DEPTH_PAPER,
-        name="paper-small",
-        resolution=256,
-        steps=1_500,
-        num_crops=4,
-        upsample=1,
-        pixel_stride=4,
-        num_validations=4,
-    ),
+    "paper-small": replace(DEPTH_PAPER, **SMALL_DEPTH, name="paper-small", num_validations=4),
     "dinov3-small": replace(
-        DEPTH_DINOV3,
-        name="dinov3-small",
-        resolution=256,
-        steps=1_500,
-        learning_rates=(3e-3,),
-        warmup=500,
-        num_crops=4,
-        upsample=1,
-        pixel_stride=4,
+        DEPTH_DINOV3, **SMALL_DEPTH, name="dinov3-small", learning_rates=(3e-3,), warmup=500
     ),
 }
 """The small ones: 1,500 steps at 256 pixels on four cached crops of each image, no upsampling, the

@@ -1,5 +1,6 @@
 """Whole images and sliding windows: cut them, and merge the maps predicted for them."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,13 +74,8 @@ def cut_windows(
     if flipped:
         pixels = pixels.flip(-1)
     down, across = grid.window
-    return torch.stack(
-        [
-            pixels[:, top : top + down, left : left + across]
-            for top in grid.tops
-            for left in grid.lefts
-        ]
-    )
+    places = itertools.product(grid.tops, grid.lefts)
+    return torch.stack([pixels[:, y : y + down, x : x + across] for y, x in places])
 
 
 def eight_bit(picture: DecodedImage) -> UInt8[Tensor, "3 height width"]:
@@ -108,9 +104,8 @@ def argmax_pixels(
 
 def bilinear(cells: int, pixels: int) -> Float[Tensor, "pixels cells"]:
     """The matrix that resizes `cells` to `pixels`, as torch does with align_corners=False."""
-    centers = ((torch.arange(pixels, dtype=torch.float64) + 0.5) * cells / pixels - 0.5).clamp(
-        min=0
-    )
+    centers = (torch.arange(pixels, dtype=torch.float64) + 0.5) * cells / pixels - 0.5
+    centers = centers.clamp(min=0)
     before = centers.floor().long().clamp(max=cells - 1)
     after = (before + 1).clamp(max=cells - 1)
     share = centers - before
@@ -125,18 +120,9 @@ def _strips(
     maps: Float[Tensor, "G K rows columns"], grid: WindowGrid, height: int
 ) -> Iterator[tuple[int, Float[Tensor, "K _ width"]]]:
     """The merged map, `height` rows at a time, each with the index of its first row."""
-    rows, columns = maps.shape[2:]
-    down, across = (
-        _merge_matrix(original, scaled, window, starts, cells).to(maps)
-        for original, scaled, window, starts, cells in zip(
-            grid.original,
-            grid.scaled,
-            grid.window,
-            (grid.tops, grid.lefts),
-            (rows, columns),
-            strict=True,
-        )
-    )
+    starts = (grid.tops, grid.lefts)
+    sides = zip(grid.original, grid.scaled, grid.window, starts, maps.shape[2:], strict=True)
+    down, across = (_merge_matrix(*side).to(maps) for side in sides)
     tiled = maps.unflatten(0, (len(grid.tops), len(grid.lefts))).permute(2, 0, 3, 1, 4)
     wide = tiled.flatten(3, 4).flatten(1, 2) @ across.T
     for top in range(0, grid.original[0], height):
