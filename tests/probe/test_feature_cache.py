@@ -260,11 +260,9 @@ def test_a_model_gives_the_same_bits_alone_and_in_parallel() -> None:
                 assert torch.equal(one.image, other.image)
 
 
-def fill(folder: Path, ranks: Ranks, die_at: int = 0) -> tuple[int, float]:
+def fill(folder: Path, split: Split, ranks: Ranks, die_at: int = 0) -> tuple[int, float]:
     """Fill the caches of a folder; return the views that were computed and the sum of vectors."""
-    split, model = image_split(folder / "pictures", 16), CellModel(die_at=die_at)
-    ranks.barrier()
-    ctx = context_in(folder / "cache", ranks, num_workers=1)
+    model, ctx = CellModel(die_at=die_at), context_in(folder, ranks, num_workers=1)
     found = extract_image_features(model, SETTINGS, split, ctx, resolution=SIDE)
     extract_patch_features(model, VARIANTS, split, WHOLE_IMAGES, ctx)
     return sum(model.asked.values()), sum(found[setting].sum().item() for setting in SETTINGS)
@@ -278,25 +276,27 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_killed_run_continues_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    alone, folder = Ranks(device=CPU), tmp_path / "killed"
-    assert fill(tmp_path / "undisturbed", alone)[0] == 16 * (len(SETTINGS) + 1)
-    killed = multiprocessing.get_context("fork").Process(target=fill, args=(folder, alone, 8))
+    alone, folder, split = Ranks(device=CPU), tmp_path / "killed", image_split(tmp_path / "in", 16)
+    assert fill(tmp_path / "undisturbed", split, alone)[0] == 16 * (len(SETTINGS) + 1)
+    fork = multiprocessing.get_context("fork")
+    killed = fork.Process(target=fill, args=(folder, split, alone, 8))
     killed.start()
     killed.join(60)
     assert killed.exitcode == -signal.SIGKILL
-    left = [name for name in files_in(folder / "cache") if "chunk" in name]
+    left = [name for name in files_in(folder) if "chunk" in name]
     assert len(left) == 2 * len(SETTINGS)  # the third chunk of each was under way
-    assert fill(folder, alone)[0] == 8 * len(SETTINGS) + 16
-    assert files_in(folder / "cache") == files_in(tmp_path / "undisturbed" / "cache")
+    assert fill(folder, split, alone)[0] == 8 * len(SETTINGS) + 16
+    assert files_in(folder) == files_in(tmp_path / "undisturbed")
 
 
 @pytest.mark.workers
 @pytest.mark.usefixtures("small_chunks")
 def test_two_ranks_see_each_image_once_and_write_what_one_does(tmp_path: Path) -> None:
-    views, total = fill(tmp_path / "one", Ranks(device=CPU))
+    split = image_split(tmp_path / "in", 16)
+    views, total = fill(tmp_path / "one", split, Ranks(device=CPU))
 
     def work(ranks: Ranks) -> None:
-        assert fill(tmp_path / "two", ranks) == (views // 2, total)
+        assert fill(tmp_path / "two", split, ranks) == (views // 2, total)
 
     run_ranks(work, tmp_path)
-    assert files_in(tmp_path / "two" / "cache") == files_in(tmp_path / "one" / "cache")
+    assert files_in(tmp_path / "two") == files_in(tmp_path / "one")
