@@ -244,12 +244,6 @@ def test_a_cached_view_is_drawn_by_seed_epoch_and_image_alone(
             assert chosen.setdefault((int(image), int(epoch)), int(crop)) == crop
 
 
-def test_every_cached_view_is_used() -> None:
-    (mine,) = specs_of_ranks(np.arange(8), 1, 1, range(LENGTH), crops=4)
-    drawn = np.concatenate([spec.crop_ids for spec in mine])
-    assert np.bincount(drawn, minlength=4).min() > 20  # of 36 on average
-
-
 @pytest.mark.parametrize(("count", "parts"), [(5, 1), (1, 5), (2, 4)])
 def test_a_batch_that_does_not_split_evenly_is_refused(count: int, parts: int) -> None:
     ranks = Ranks(world_size=count, device=CPU)
@@ -349,11 +343,3 @@ def test_a_list_that_cannot_be_written_now_is_written_later(
     assert listed(tmp_path) == []
     found.synchronize()
     assert listed(tmp_path) == [("0003.png", "torn")]
-
-
-def test_only_rank_0_writes_the_list(some: ImageSplit, tmp_path: Path) -> None:
-    found = unreadable_of(some, tmp_path, ranks=Ranks(rank=1, world_size=2, device=CPU))
-    found.note({3: "torn"})
-    found.synchronize()
-    assert found.count == 1
-    assert not (tmp_path / "list.jsonl").exists()

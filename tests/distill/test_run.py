@@ -16,9 +16,8 @@ import veca
 from tests.distill.runs import ALONE, pictures, rows, run, small_config
 from veca.distill.config import CacheConfig, RunOptions
 from veca.distill.run_folder import RunError
-from veca.distill.trainer import NonFiniteError, Trainer
+from veca.distill.trainer import Trainer
 from veca.runtime.device import Precision
-from veca.train.checkpoint import CheckpointManager
 from veca.train.schedules import ScheduleConfig
 
 
@@ -84,14 +83,6 @@ def test_equal_runs_write_equal_logs_and_equal_weights(images: Path, tmp_path: P
         assert same[0] != same[2]
 
 
-def test_a_folder_that_holds_a_run_is_refused_without_resume(images: Path, tmp_path: Path) -> None:
-    run(small_config(images), tmp_path / "run")
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with pytest.raises(RunError, match="already contains a run; add --resume"):
-        run(small_config(images), tmp_path / "run")
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
-
-
 def test_resume_begins_where_there_is_nothing_and_ends_at_once_where_all_is_done(
     images: Path, tmp_path: Path
 ) -> None:
@@ -111,34 +102,10 @@ def test_a_run_of_constant_rate_can_be_prolonged(images: Path, tmp_path: Path) -
         run(dataclasses.replace(longer, seed=4), tmp_path / "run", resume=True)
 
 
-def test_the_length_of_a_cosine_run_cannot_change(images: Path, tmp_path: Path) -> None:
-    run(small_config(images), tmp_path / "run")
-    with pytest.raises(RunError, match="constant-decay"):
-        run(small_config(images, steps=12), tmp_path / "run", resume=True)
-
-
 def test_a_baseline_with_full_attention_trains_likewise(images: Path, tmp_path: Path) -> None:
     run(small_config(images, attention="full"), tmp_path / "run")
     assert {row["budget"] for row in rows(tmp_path / "run", "train")} == {None}
     assert veca.load(tmp_path / "run" / "last").config.attention == "full"
-
-
-def test_several_teachers_each_have_their_weight_and_adaptor(images: Path, tmp_path: Path) -> None:
-    config = small_config(images, teacher=("pixels", "others"), teacher_weights=(1.0, 0.5))
-    options = dataclasses.replace(ALONE, publish_adaptors=True)
-    run(config, tmp_path / "run", options)
-    for row in rows(tmp_path / "run", "train"):
-        first, second = row["loss_by_teacher"]
-        assert row["loss"] == pytest.approx(first + 0.5 * second)
-    assert (tmp_path / "run" / "last" / "adaptors.safetensors").is_file()
-
-
-def test_an_average_of_the_weights_is_what_is_published(images: Path, tmp_path: Path) -> None:
-    run(small_config(images), tmp_path / "plain")
-    run(small_config(images, ema=0.9), tmp_path / "averaged")
-    same = ("plain", "averaged")
-    assert rows(tmp_path / "plain", "train") == rows(tmp_path / "averaged", "train")
-    assert len({(tmp_path / n / "last/model.safetensors").read_bytes() for n in same}) == 2
 
 
 def test_a_mistake_in_the_command_leaves_the_folder_free_for_the_right_one(
@@ -194,8 +161,7 @@ def lasting_rows(out: Path) -> list[str]:
     return list(places.values())
 
 
-@pytest.mark.parametrize("ema", [None, 0.9])
-@pytest.mark.parametrize("step", [1, 4, 6])
+@pytest.mark.parametrize(("step", "ema"), [(1, None), (4, None), (6, 0.9)])
 def test_a_resumed_run_takes_the_same_steps_as_one_that_never_stopped(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, ema: float | None
 ) -> None:
@@ -214,116 +180,21 @@ def test_a_resumed_run_takes_the_same_steps_as_one_that_never_stopped(
     assert resumed == ([] if step < 4 else [4])
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_checkpoint_is_named_and_passed_over(
-    images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+    images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = small_config(images)
     run(config, tmp_path / "run")
     whole = (tmp_path / "run" / "last" / "model.safetensors").read_bytes()
     newest = max((tmp_path / "run" / "checkpoints").iterdir())
     content = bytearray(newest.read_bytes())
-    if damage == "flip":
-        content[len(content) // 2] ^= 1
-    newest.write_bytes(content if damage == "flip" else content[:-1])
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
 
     assert run(config, tmp_path / "run", resume=True).step == 8
     assert newest.name in caplog.text
     assert [row["step"] for row in rows(tmp_path / "run", "resume")] == [4]
     assert (tmp_path / "run" / "last" / "model.safetensors").read_bytes() == whole
-
-
-def test_a_loss_that_is_not_finite_skips_the_step_and_leaves_all_state_alone(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small_config(images)
-    seen: dict[int, dict[str, torch.Tensor]] = {}
-    accumulate, train_step = Trainer._backward, Trainer.train_step
-
-    def poisoned(self: Trainer, *arguments: Any) -> Any:
-        parts = accumulate(self, *arguments)
-        if self.state.step in {2, 3}:
-            first = next(self.student.parameters())
-            first.grad = torch.full_like(first, float("nan" if self.state.step == 2 else "inf"))
-        return parts
-
-    def watched(self: Trainer, *arguments: Any) -> Any:
-        report = train_step(self, *arguments)
-        state = {**self.optimizers.state_dict(), **dict(self.student.named_parameters())}
-        seen[self.state.step] = {name: value.detach().clone() for name, value in state.items()}
-        return report
-
-    monkeypatch.setattr(Trainer, "_backward", poisoned)
-    monkeypatch.setattr(Trainer, "train_step", watched)
-    run(config, tmp_path / "run")
-
-    skipped = [row for row in rows(tmp_path / "run", "train") if row.get("skipped")]
-    assert [row["step"] for row in skipped] == [2, 3]
-    assert all(row["gradient_norm"] is None for row in skipped)
-    for step in (3, 4):
-        assert seen[step].keys() == seen[2].keys()
-        assert all(torch.equal(seen[step][name], seen[2][name]) for name in seen[2])
-    assert not all(torch.equal(seen[5][name], seen[2][name]) for name in seen[2])
-
-
-def test_too_many_skips_in_a_row_stop_the_run_and_its_checkpoints_stay_finite(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accumulate = Trainer._backward
-
-    def poisoned(self: Trainer, *arguments: Any) -> Any:
-        parts = accumulate(self, *arguments)
-        return parts * (float("nan") if self.state.step >= 5 else 1.0)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_backward", poisoned)
-        with pytest.raises(NonFiniteError, match="3 consecutive steps"):
-            run(small_config(images, steps=20, max_skips=2), tmp_path / "run")
-    assert [row["loss"] for row in rows(tmp_path / "run", "train")][5:] == [None] * 3
-    assert run(small_config(images, steps=20, max_skips=2), tmp_path / "run", resume=True).finished
-
-
-def test_a_disk_that_fills_up_leaves_training_running_and_the_old_checkpoint_whole(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    save = CheckpointManager.save
-
-    def full(self: CheckpointManager, step: int, *arguments: Any) -> Any:
-        if step in {4, 6}:
-            raise OSError(28, "No space left on device")
-        return save(self, step, *arguments)
-
-    monkeypatch.setattr(CheckpointManager, "save", full)
-    options = dataclasses.replace(ALONE, save_every=2)
-    assert run(small_config(images), tmp_path / "run", options).finished
-    assert "Saving the checkpoint of step 6 failed (" in caplog.text
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert [name.split(".")[0][-1] for name in names] == ["2", "8"]
-
-
-def test_three_saves_that_fail_in_a_row_stop_the_run(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(CheckpointManager, "save", full)
-    options = dataclasses.replace(ALONE, save_every=1)
-    with pytest.raises(RunError, match=r"No space left.*in a row: 3"):
-        run(small_config(images), tmp_path / "run", options)
-
-
-@pytest.mark.parametrize("parts", [2, 4])
-def test_a_batch_in_parts_teaches_what_the_whole_batch_teaches(
-    images: Path, tmp_path: Path, parts: int
-) -> None:
-    config = small_config(images)
-    run(config, tmp_path / "whole")
-    run(config, tmp_path / "parts", dataclasses.replace(ALONE, accumulate=parts))
-    for one, other in zip(
-        rows(tmp_path / "whole", "train"), rows(tmp_path / "parts", "train"), strict=True
-    ):
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
 def test_kept_and_recomputed_activations_teach_the_same(images: Path, tmp_path: Path) -> None:
@@ -334,20 +205,6 @@ def test_kept_and_recomputed_activations_teach_the_same(images: Path, tmp_path: 
         rows(tmp_path / "kept", "train"), rows(tmp_path / "again", "train"), strict=True
     ):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-6)
-
-
-def test_a_few_unreadable_images_are_listed_and_many_stop_the_run(tmp_path: Path) -> None:
-    images = pictures(tmp_path / "images")
-    (images / "0003.png").write_bytes(b"no picture")
-    run(small_config(images, steps=12), tmp_path / "few")
-    text = (tmp_path / "few" / "unreadable.jsonl").read_text("utf-8")
-    (listed,) = [json.loads(line) for line in text.splitlines()]
-    assert listed["image"].endswith("0003.png")
-    assert listed["reason"]
-    for number in range(4, 12):
-        (images / f"{number:04}.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r"cannot be read .* more than the allowed share of 0\.05"):
-        run(small_config(images, steps=12), tmp_path / "many")
 
 
 def other(precision: Precision) -> RunOptions:

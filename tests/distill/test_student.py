@@ -75,19 +75,6 @@ def test_the_seed_alone_decides_the_first_weights() -> None:
     assert not torch.equal(one.get_parameter(name), different.get_parameter(name))
 
 
-def test_a_student_and_its_untrained_self_begin_alike() -> None:
-    fresh, student = fresh_backbone(config_of()), build()
-    for name, tensor in fresh.state_dict().items():
-        assert torch.equal(tensor, student.backbone.state_dict()[name])
-
-
-def test_more_teachers_do_not_change_the_backbone() -> None:
-    alone = build_student(config_of(), WIDTHS[:1], [PatchTeacher()])
-    both = build()
-    for name, tensor in alone.state_dict().items():
-        assert torch.equal(tensor, both.state_dict()[name])
-
-
 def stored(folder: Path, config: BackboneConfig = TINY) -> VECA:
     """A model in a folder, with weights of chance."""
     model = small_student(seed=5).backbone if config == TINY else VECA(config)
@@ -240,15 +227,6 @@ def test_a_patch_embedding_that_does_not_fit_is_refused(
     assert torch.equal(weight, fresh_backbone(config).patch_embedding.weight)
 
 
-@pytest.mark.parametrize("patch_size", [8, 16, 32])
-def test_a_patch_embedding_may_be_taken_only_where_it_fits(patch_size: int) -> None:
-    backbone = dataclasses.replace(TINY, patch_size=patch_size)
-    config = config_of(backbone=backbone, copy_patch_embedding="auto", resolution=32)
-    found = build_student(config, [(12, 20)], [PatchTeacher()]).backbone.patch_embedding
-    fresh = fresh_backbone(config).patch_embedding
-    assert torch.equal(found.weight, fresh.weight) == (patch_size != 8)
-
-
 def test_a_start_brings_its_own_patch_embedding(tmp_path: Path) -> None:
     model = stored(tmp_path)
     started = build(start=str(tmp_path), copy_patch_embedding="yes")
@@ -349,33 +327,6 @@ def test_without_layers_the_first_core_and_the_patches_pass_as_they_are() -> Non
     image, patches = Adaptor(8, 8, 8, "none")(given)
     assert torch.equal(image, given.cores[:, 0])
     assert patches is given.patches
-
-
-def test_image_and_patches_have_weights_of_their_own() -> None:
-    adaptor = Adaptor(8, 5, 5, "linear")
-    image, _ = adaptor(features())
-    image.sum().backward()
-    assert all(parameter.grad is None for parameter in adaptor.patches.parameters())
-
-
-def test_new_layers_are_as_small_as_the_backbones() -> None:
-    adaptor = Adaptor(64, 48, 80, "two-layer")
-    weights = [m.weight.detach() for m in adaptor.modules() if isinstance(m, nn.Linear)]
-    biases = [m.bias for m in adaptor.modules() if isinstance(m, nn.Linear)]
-    assert all(float(weight.std()) == pytest.approx(0.02, rel=0.1) for weight in weights)
-    assert not any(bias.any() for bias in biases)
-
-
-def test_two_layers_can_bend_what_one_layer_cannot() -> None:
-    given = features()
-    opposite = given._replace(cores=-given.cores)
-    for adaptor, straight in (
-        (Adaptor(8, 5, 5, "linear"), True),
-        (Adaptor(8, 5, 5, "two-layer"), False),
-    ):
-        nn.init.normal_(next(adaptor.image.parameters()))
-        found = torch.allclose(adaptor(given)[0], -adaptor(opposite)[0], atol=1e-6)
-        assert found is straight
 
 
 def test_no_adaptor_between_different_widths_is_refused_with_those_that_fit() -> None:

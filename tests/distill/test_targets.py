@@ -214,31 +214,11 @@ def fitted(targets: Targets) -> TargetScaling:
     return scaling
 
 
-def test_scaled_targets_have_mean_zero_and_channels_of_mean_square_one() -> None:
-    targets = sparse_targets()
-    scaled = fitted(targets)(targets)
-    for tensor in scaled:
-        rows = tensor.double().flatten(0, -2)
-        assert rows.mean(0).abs().max() < 1e-5
-        assert float(rows.square().mean()) == pytest.approx(1, rel=1e-5)
-
-
 def test_one_scale_keeps_the_ratios_of_distances() -> None:
     targets = sparse_targets()
     before, after = targets.image, fitted(targets)(targets).image
     ratios = torch.pdist(before) / torch.pdist(after)
     torch.testing.assert_close(ratios, torch.full_like(ratios, float(ratios[0])), rtol=1e-4, atol=0)
-
-
-def test_a_stored_scaling_scales_as_before() -> None:
-    targets = sparse_targets()
-    scaling, stored = fitted(targets), TargetScaling(4, 6)
-    stored.load_state_dict(scaling.state_dict())
-    assert set(scaling.state_dict()) == {
-        "image_center", "image_scale", "patch_center", "patch_scale"
-    }  # fmt: skip
-    assert torch.equal(stored(targets).patches, scaling(targets).patches)
-    assert not list(scaling.parameters())
 
 
 @pytest.mark.parametrize("value", [0.0, 1234.5])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import os
 import shutil
 import signal
 from collections import namedtuple
@@ -231,11 +230,6 @@ def test_whatever_outputs_depend_on_has_a_folder_of_its_own(
     assert folder.name.startswith("cells-32px-")
 
 
-def test_what_training_alone_depends_on_does_not_matter(index: ImageIndex, tmp_path: Path) -> None:
-    changed = run_config(seed=9, batch=7, steps=100, teacher_surroundings="contextual")
-    assert store_of(index).folder == store_of(index, config=changed).folder
-
-
 def test_another_image_or_an_image_of_another_size_changes_the_folder(
     index: ImageIndex, tmp_path: Path
 ) -> None:
@@ -307,25 +301,6 @@ def test_a_stop_leaves_whole_chunks_and_the_next_run_computes_the_rest(
     assert contents(tmp_path / "cache") == contents(tmp_path / "alone")
 
 
-def test_a_killed_run_is_resumed_and_leaves_equal_bytes(
-    index: ImageIndex, tmp_path: Path, small_chunks: None
-) -> None:
-    opened(tmp_path / "alone", index, cache=INT8)
-    child = os.fork()
-    if not child:
-        teacher = CellTeacher()
-        teacher.before_answer = lambda: (
-            os.kill(os.getpid(), signal.SIGKILL) if teacher.asked > 22 else None
-        )
-        opened(tmp_path / "cache", index, [teacher], INT8)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert len(chunk_files(tmp_path / "cache")) == 2
-    opened(tmp_path / "cache", index, cache=INT8)
-    assert contents(tmp_path / "cache") == contents(tmp_path / "alone")
-    assert not list(tmp_path.rglob("*.tmp"))
-
-
 @pytest.mark.workers
 def test_two_ranks_share_the_work_and_write_and_read_what_one_would(
     index: ImageIndex, tmp_path: Path, small_chunks: None
@@ -341,17 +316,6 @@ def test_two_ranks_share_the_work_and_write_and_read_what_one_would(
 
     run_ranks(work, tmp_path)
     assert contents(tmp_path / "cache") == contents(tmp_path / "alone")
-
-
-@pytest.mark.workers
-def test_what_is_refused_on_one_rank_is_refused_on_all(index: ImageIndex, tmp_path: Path) -> None:
-    opened(tmp_path / "cache", index)
-
-    def work(ranks: Ranks) -> None:
-        with pytest.raises(CacheError, match="differs from the outputs"):
-            opened(tmp_path / "cache", index, [Inconstant()], ranks=ranks)
-
-    run_ranks(work, tmp_path)
 
 
 def test_what_has_no_room_is_refused_before_it_begins(
@@ -424,21 +388,6 @@ def test_a_chunk_with_a_changed_byte_is_computed_again_when_it_is_first_read(  #
     assert contents(tmp_path) == whole
     (warning,) = caplog.messages
     assert warning == f"{victim} is computed again: its tensors do not match their SHA-256."
-
-
-def test_a_chunk_that_was_cut_or_has_another_header_is_computed_again(
-    index: ImageIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture, small_chunks: None
-) -> None:
-    opened(tmp_path / "cache", index)
-    wanted = contents(tmp_path)
-    paths = chunk_files(tmp_path)
-    paths[1].write_bytes(wanted[1][:-1])
-    shutil.copy(paths[0], paths[2])
-    teacher = CellTeacher()
-    opened(tmp_path / "cache", index, [teacher])
-    assert teacher.asked == 8 + 4
-    assert contents(tmp_path) == wanted
-    assert [path.name in "".join(caplog.messages) for path in paths] == [False, True, True]
 
 
 # Caching without training: many processes can do that before one trains.

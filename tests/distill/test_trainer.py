@@ -370,15 +370,6 @@ def test_statistics_come_from_the_cache_if_there_is_one(images: Path, tmp_path: 
     assert float(cached.patches.square().mean()) == pytest.approx(1, abs=1e-3)
 
 
-def test_statistics_without_scaling_leave_the_targets_unchanged(
-    images: Path, tmp_path: Path
-) -> None:
-    trainer = build(images, context_of(tmp_path), scale_targets=False)
-    trainer.fit_targets()
-    assert float(trainer.source.scaling(0).image_scale) == 1.0
-    assert not trainer.source.scaling(0).image_center.any()
-
-
 def test_statistics_end_when_a_stop_is_requested(images: Path, tmp_path: Path) -> None:
     trainer = build(images, context_of(tmp_path, stop=lambda: True))
     with pytest.raises(StoppedError):

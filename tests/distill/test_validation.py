@@ -211,21 +211,6 @@ def test_targets_are_kept_in_memory_where_they_fit(
     assert sum(found) == 7 * times
 
 
-def test_the_limit_counts_all_resolutions_together(
-    images: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = built(images, judged, tmp_path, resolutions=(ResolutionPhase(sizes=(32, 16)),))
-    small = 7 * (3 * 16 * 16 + 4 * (12 + 4 * 20))
-    large = 7 * (3 * 32 * 32 + 4 * (12 + 16 * 20))
-    for most, times in ((small + large, 1), (small + large - 1, 2)):
-        monkeypatch.setattr(module, "MAX_CACHED_BYTES", most)
-        validation = validator_of(run)
-        with asked(run) as found:
-            validation.run(run.student)
-            validation.run(run.student)
-        assert sum(found) == 7 + 7 * times
-
-
 def test_the_average_is_what_is_validated(images: Path, judged: Path, tmp_path: Path) -> None:
     run = built(images, judged, tmp_path, ema=0.9)
     assert run.ema is not None
@@ -235,15 +220,6 @@ def test_the_average_is_what_is_validated(images: Path, judged: Path, tmp_path: 
     with run.ema.applied():
         assert_close(found, [{"kind": "validation", "step": 1, **row} for row in slow_rows(run)])
     assert found[0]["loss"] != pytest.approx(raw[0]["loss"], rel=1e-5)
-
-
-def test_an_unreadable_image_is_replaced_by_another_one(images: Path, tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "judged", 7)
-    run = built(images, folder, tmp_path / "run")
-    (folder / "0002.png").write_bytes(b"no picture")
-    one, other = validator_of(run).run(run.student), validator_of(run).run(run.student)
-    assert one == other
-    assert all(row["loss"] is not None for row in one)
 
 
 def test_an_unreadable_image_that_was_held_out_is_listed_before_training(tmp_path: Path) -> None:
@@ -282,14 +258,6 @@ def test_a_validation_stops_when_it_is_asked_to(
         validation.run(run.student)
     asked += [False] * 20
     assert_close(validation.run(run.student), wanted)  # what was half done is not kept
-
-
-def test_validation_leaves_the_weights_alone_and_needs_no_gradients(run: Trainer) -> None:
-    before = {name: value.clone() for name, value in run.student.state_dict().items()}
-    validator_of(run).run(run.student)
-    for name, value in run.student.state_dict().items():
-        assert torch.equal(value, before[name])
-    assert all(parameter.grad is None for parameter in run.student.parameters())
 
 
 def test_every_budget_is_scored_whole_and_every_share_with_all_cores() -> None:

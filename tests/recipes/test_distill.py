@@ -161,19 +161,3 @@ def test_our_recipes_need_no_hub_have_two_elastic_axes_and_can_be_prolonged(name
     longer = dataclasses.replace(config, steps=config.length(1) + 1)
     check_same_config(longer, as_json(config), config.length(1))
     assert options.save_every < config.length(1)
-
-
-def test_tiny_is_what_the_trials_chose() -> None:
-    config = RECIPES["tiny"](1).config
-    assert (config.backbone.coordinate_shift, config.backbone.coordinate_rescale) == (0, 1)
-    assert config.teacher == ("efficientnet-lite2@16+32",)
-    assert config.schedule.peak > 1e-3
-    assert config.optimizer.other_rate < 1
-    assert config.cache.crops == 4
-
-
-def test_the_second_stage_of_tiny_sees_higher_resolutions_at_a_lower_rate() -> None:
-    first, second = RECIPES["tiny"](1).config, RECIPES["tiny"](2).config
-    assert min(second.sizes) > max(first.sizes)
-    assert second.schedule.peak < first.schedule.peak
-    assert second.student == first.student
