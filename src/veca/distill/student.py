@@ -1,6 +1,6 @@
 """The student: a backbone and an adaptor per teacher, and their initial weights."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -127,15 +127,14 @@ def _fix_cores(backbone: VECA) -> None:
     The scales stay, so that a later run from these weights can learn to move.
     """
     for parameter in _step_heads(backbone):
-        torch.nn.init.zeros_(parameter)
+        nn.init.zeros_(parameter)
     backbone.core_steps.requires_grad_(False)
 
 
-def _step_heads(backbone: VECA) -> Iterator[nn.Parameter]:
+def _step_heads(backbone: VECA) -> list[nn.Parameter]:
     """Parameters of the layers that move the cores, without their scales."""
-    for module in backbone.core_steps.modules():
-        if isinstance(module, nn.Linear):
-            yield from module.parameters()
+    layers = (one for one in backbone.core_steps.modules() if isinstance(one, nn.Linear))
+    return [parameter for layer in layers for parameter in layer.parameters()]
 
 
 def _start_from(student: Student, config: DistillConfig) -> None:
@@ -153,12 +152,12 @@ def _start_from(student: Student, config: DistillConfig) -> None:
             "two."
         )
     path = Path(source).expanduser() / ADAPTORS_NAME
-    if path.is_file():
-        stored = _read_adaptors(path)
-        own = {f"adaptors.{name}": value for name, value in student.adaptors.state_dict().items()}
-        shapes = {name: value.shape for name, value in own.items()}
-        if {name: value.shape for name, value in stored.items()} == shapes:
-            student.load_state_dict(stored, strict=False)
+    stored = _read_adaptors(path) if path.is_file() else {}
+    own = {f"adaptors.{name}": value for name, value in student.adaptors.state_dict().items()}
+    if {name: value.shape for name, value in stored.items()} == {
+        name: value.shape for name, value in own.items()
+    }:
+        student.load_state_dict(stored, strict=False)
 
 
 def _read_adaptors(path: Path) -> dict[str, Tensor]:
@@ -214,10 +213,12 @@ def _load_backbone(backbone: VECA, model: VECA) -> None:
     }
     if not model.config.local_kernel:
         excluded += [f"blocks.{layer}.local_mixing." for layer in range(model.config.layers)]
-    result = backbone.load_state_dict(stored, strict=False)
-    missing = [name for name in result.missing_keys if not name.startswith(tuple(excluded))]
-    if missing or result.unexpected_keys:
-        raise RuntimeError(f"missing keys {missing}, unexpected keys {result.unexpected_keys}.")
+    kept = {
+        name: item
+        for name, item in backbone.state_dict().items()
+        if name.startswith(tuple(excluded))
+    }
+    backbone.load_state_dict({**kept, **stored})
 
 
 def _copy_patch_embedding(backbone: VECA, teacher: Teacher, required: bool) -> None:

@@ -79,11 +79,8 @@ MAX_DISTANCE = 0.3
 """Largest distance of cached from live outputs, in the norm of the latter: int8 reaches 0.01,
 bfloat16 a few hundredths, another image or teacher about 1."""
 
-MAX_BATCH = {"cpu": 16}
-"""Views per batch by type of device: `stop` is polled between batches, and on a CPU small ones are
-as fast."""
-
-MAX_BATCH_ELSEWHERE = 128
+MAX_CPU_BATCH = 16
+"""Views per batch on a CPU, where small ones are as fast: a stop takes effect between batches."""
 
 FREE_SPACE_FACTOR = 1.05
 """Free disk space required, as a multiple of what will be written."""
@@ -337,7 +334,8 @@ class OutputStore(ShardStore):
         """Split views into batches for the teacher."""
         pixels = (self.resolution + 2 * self.margin.pixels) ** 2
         size = max(1, self.options.teacher_batch * TEACHER_PIXELS // pixels)
-        size = min(size, MAX_BATCH.get(self.context.ranks.device.type, MAX_BATCH_ELSEWHERE))
+        if self.context.ranks.device.type == "cpu":
+            size = min(size, MAX_CPU_BATCH)
         numbers = np.asarray(views, np.int64)
         return np.split(numbers, range(size, len(numbers), size))
 

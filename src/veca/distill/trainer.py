@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +109,7 @@ class Trainer:
         """
         self.config, self.options = config, options
         self.folder, self.ranks, self.stop = context.folder, context.ranks, context.stop
-        self.images, self.cache = images, cache
+        self.images, self.teachers, self.cache = images, teachers, cache
         self.state = TrainState()
         self.length = config.length(len(images.training))
         self.precision = options.resolved(self.ranks.device)
@@ -382,7 +382,7 @@ class Trainer:
             "state": dataclasses.asdict(self.state),
             "ema_updates": 0 if self.ema is None else self.ema.updates,
             "images": self.images.fingerprint,
-            "teachers": self._teacher_digests(),
+            "teachers": [teacher.digest for teacher in self.teachers],
             "provenance": self.provenance.known(),
         }
         return tensors, metadata
@@ -428,17 +428,12 @@ class Trainer:
                 f"the run was started {word} --cache-teacher, which decides its views and targets; "
                 f"resume it {word} it."
             )
-        pairs = zip(metadata["teachers"], self._teacher_digests(), strict=True)
-        for name, (stored, now) in zip(self.config.teacher, pairs, strict=True):
-            if None not in (stored, now) and stored != now:
+        for teacher, stored in zip(self.teachers, metadata["teachers"], strict=True):
+            if None not in (stored, teacher.digest) and stored != teacher.digest:
                 raise RunError(
-                    f"the teacher {name} has other weights than when the run was started; restore "
-                    "them, or start another run with --start."
+                    f"the teacher {teacher.name} has other weights than when the run was started; "
+                    "restore them, or start another run with --start."
                 )
-
-    def _teacher_digests(self) -> list[str | None]:
-        """Hashes of the teachers' weights, where these are known."""
-        return [cast(Teacher, teacher).digest for teacher in self.source.teachers]
 
     def _log_resume(self, before: str) -> None:
         """Log that, and in which precision if it changed, the run was resumed."""

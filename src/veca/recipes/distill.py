@@ -6,7 +6,6 @@ Every field can be overridden on the command line: `veca distill tiny --images D
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from veca.backbone.config import SIZES, BackboneConfig
@@ -107,7 +106,17 @@ def tiny(stage: Stage = 1) -> Recipe:
     options = RunOptions(save_every=200, publish_adaptors=True)
     if stage == 1:
         return Recipe(first, options)
-    return Recipe(_second_of_tiny(first), options)
+    second = replace(
+        first,
+        recipe="tiny, stage 2",
+        teacher=("efficientnet-lite2@16+32@16",),  # a quarter of the pixels (decisions.md)
+        steps=1_200,
+        resolutions=(ResolutionPhase(sizes=(224, 256)),),
+        schedule=replace(first.schedule, peak=1.5e-3, warmup_steps=50, decay_share=0.6),
+        validate_every=1_200,
+        cache=replace(first.cache, crops=1),
+    )
+    return Recipe(second, options)
 
 
 def quick(stage: Stage = 1) -> Recipe:
@@ -146,31 +155,11 @@ def quick(stage: Stage = 1) -> Recipe:
     return Recipe(config, RunOptions(save_every=100))
 
 
-RECIPES: Mapping[str, Callable[..., Recipe]] = MappingProxyType(
-    {
-        "quick": quick,
-        "tiny": tiny,
-        "small": small,
-        "small-plus": small_plus,
-        "base": base,
-        "large": large,
-    }
-)
+RECIPES: Mapping[str, Callable[..., Recipe]] = {
+    recipe.__name__.replace("_", "-"): recipe
+    for recipe in (quick, tiny, small, small_plus, base, large)
+}
 """Recipes by name."""
-
-
-def _second_of_tiny(first: DistillConfig) -> DistillConfig:
-    """Higher resolutions, and the decay."""
-    return replace(
-        first,
-        recipe="tiny, stage 2",
-        teacher=("efficientnet-lite2@16+32@16",),  # a quarter of the pixels (decisions.md)
-        steps=1_200,
-        resolutions=(ResolutionPhase(sizes=(224, 256)),),
-        schedule=replace(first.schedule, peak=1.5e-3, warmup_steps=50, decay_share=0.6),
-        validate_every=1_200,
-        cache=replace(first.cache, crops=1),
-    )
 
 
 def _paper(size: str, teacher: str, stage: Stage) -> Recipe:
