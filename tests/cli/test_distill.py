@@ -338,16 +338,8 @@ def test_the_run_gets_flags_folder_and_the_command_as_it_was_typed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = ending(monkeypatch, TrainResult(True, 1, None, Path("x")))
-    words = [
-        "tiny",
-        "--out",
-        "runs/x",
-        "--resume",
-        "--images",
-        "my photos",
-        "--cache-teacher",
-        "kept",
-    ]
+    words = ["tiny", "--out", "runs/x", "--resume", "--images", "my photos",
+             "--cache-teacher", "kept"]  # fmt: skip
     distill(words)
     ((config, out, _, named),) = asked
     assert config.images == "my photos"

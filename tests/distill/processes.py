@@ -1,6 +1,7 @@
 """Small runs in processes of their own, by the real command, so that they can be killed."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,38 +11,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
-FLAGS = [
-    "--backbone.layers",
-    "2",
-    "--backbone.width",
-    "32",
-    "--backbone.heads",
-    "2",
-    "--backbone.patch-size",
-    "8",
-    "--backbone.budgets",
-    "2,4",
-    "--backbone.ffn-shares",
-    "0.5,1",
-    "--teacher",
-    "tests.distill.runs:PixelTeacher",
-    "--resolution",
-    "32",
-    "--batch",
-    "4",
-    "--validation-images",
-    "2",
-    "--statistics-images",
-    "8",
-    "--device",
-    "cpu",
-    "--precision",
-    "fp32",
-    "--schedule.warmup-steps",
-    "2",
-    "--seed",
-    "3",
-]
+FLAGS = shlex.split(
+    "--backbone.layers 2 --backbone.width 32 --backbone.heads 2 --backbone.patch-size 8 "
+    "--backbone.budgets 2,4 --backbone.ffn-shares 0.5,1 --teacher tests.distill.runs:PixelTeacher "
+    "--resolution 32 --batch 4 --validation-images 2 --statistics-images 8 --device cpu "
+    "--precision fp32 --schedule.warmup-steps 2 --seed 3"
+)
 """The small run of `runs.py` as flags of the recipe tiny."""
 
 

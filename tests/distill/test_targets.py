@@ -231,14 +231,6 @@ def test_features_that_never_change_are_refused(value: float) -> None:
         fitted(Targets(drawn, constant[:, None]))
 
 
-def test_an_image_feature_can_be_brought_back_to_what_the_teacher_said() -> None:
-    scaling = TargetScaling(6, 4)
-    scaling.image_center.copy_(torch.randn(6))
-    scaling.image_scale.fill_(3.0)
-    said = Targets(torch.randn(2, 6), torch.randn(2, 5, 4))
-    torch.testing.assert_close(scaling.unscaled_image(scaling(said).image), said.image)
-
-
 def test_moments_are_those_of_all_vectors_together() -> None:
     patches = torch.randn(3, 5, 7) + 2
     patches[0, 0] *= 1e-5  # short vectors count with their whole direction

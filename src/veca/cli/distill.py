@@ -93,16 +93,21 @@ def parse(name: str, *words: str) -> Flags:
     """The flags of a recipe; their defaults are the recipe's values."""
     if name not in RECIPES:
         raise ValueError(f"unknown recipe {name!r}; the recipes are {', '.join(RECIPES)}.")
-    config, options = RECIPES[name](_stage(words))
+    recipe = RECIPES[name](_stage(words))
+
+    @dataclass(frozen=True, kw_only=True)
+    class RecipeFlags(Flags):
+        config: Annotated[DistillConfig, tyro.conf.arg(name="")] = recipe.config
+        options: Annotated[RunOptions, tyro.conf.arg(name="")] = recipe.options
+
     with REGISTRY:
         flags = tyro.cli(
-            Flags,
+            RecipeFlags,
             prog=f"veca distill {name}",
             description=f"{DESCRIPTION}\n\nThis recipe: {_first_line(name)}",
             args=words,
-            default=Flags(out=tyro.MISSING, config=config, options=options),
         )
-    if flags.config.recipe != config.recipe:
+    if flags.config.recipe != recipe.config.recipe:
         raise ValueError(
             f"--recipe got {flags.config.recipe!r}; name the recipe as the first argument, as in "
             f"veca distill {name}."

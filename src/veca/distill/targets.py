@@ -136,8 +136,8 @@ class Moments(NamedTuple):
     """The mean squared channel."""
 
 
-def moments(parts: Iterable[Float[Tensor, "*batch D"]]) -> Moments:
-    """Moments of all vectors in all parts."""
+def moments(parts: Iterable[Tensor]) -> Moments:
+    """Moments of the vectors (last axis) of all parts, which differ in their other axes."""
     count = 0
     total = unit_total = squares = torch.zeros((), dtype=torch.float64)
     for part in parts:
@@ -222,10 +222,6 @@ class TargetScaling(nn.Module):
             (targets.patches - self.patch_center) / self.patch_scale,
         )
 
-    def unscaled_image(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B DI"]:
-        """Image features in the teacher's own scale."""
-        return image * self.image_scale + self.image_center
-
 
 class TargetSource(nn.Module):
     """Teachers, each with the scaling of its targets, and the losses against them."""
@@ -260,9 +256,7 @@ class TargetSource(nn.Module):
             parts = [
                 self.margin.ask(cast(Teacher, teacher), some, grid) for some in images.split(part)
             ]
-            image = torch.cat([targets.image for targets in parts]).float()
-            patches = torch.cat([targets.patches for targets in parts]).float()
-            found.append(Targets(image, patches))
+            found.append(Targets(*(torch.cat(part).float() for part in zip(*parts, strict=True))))
         return found
 
     def scaled(self, targets: Sequence[Targets]) -> list[Targets]:
@@ -305,11 +299,11 @@ class TargetSource(nn.Module):
 
     def classes(self, teacher: int, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
         """A teacher's class scores of scaled image features; None if it has no classifier."""
-        network = cast(Teacher, self.teachers[teacher])
+        network, scaling = cast(Teacher, self.teachers[teacher]), self.scaling(teacher)
         if not network.num_classes:
             return None
         with torch.autocast(image.device.type, enabled=False):
-            return network.classes(self.scaling(teacher).unscaled_image(image.float()))
+            return network.classes(image.float() * scaling.image_scale + scaling.image_center)
 
     def scaling(self, teacher: int) -> TargetScaling:
         """The scaling of one teacher's targets."""
