@@ -97,6 +97,15 @@ def test_queries_of_another_width_and_no_matches_at_all_are_refused(tmp_path: Pa
         nearest(collection, np.ones(WIDTH), 0)
 
 
+def test_a_search_needs_no_patch_maps(tmp_path: Path) -> None:
+    rows = made_up_rows(0)  # the second one could not be read
+    collection = written(tmp_path, [rows])
+    collection.shards[0].patches_path.unlink()
+    query = query_vector(collection, rows[2].path)
+    np.testing.assert_array_equal(query.feature, rows[2].feature)
+    assert paths(nearest(collection, query.feature))[0] == rows[2].path
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_images_are_searched_in_under_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,16 +123,17 @@ def test_a_hundred_thousand_images_are_searched_in_under_a_second(
         for shard in range(196)
     ]
     written(tmp_path, shards, about)
-    seconds = []
+    wall, cpu = [], []
     for _ in range(5):
-        started = time.perf_counter()
+        started, computed = time.perf_counter(), time.process_time()
         collection = Collection.open(tmp_path)
         query = query_vector(collection, f"{SOURCE}/150/7.jpg")
         found = nearest(collection, query.feature)
-        seconds.append(time.perf_counter() - started)
+        wall.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - computed)
         assert found[0].image.path == f"{SOURCE}/150/7.jpg"
-    print(f"{len(collection):,} rows of {width}: {min(seconds):.2f} s")
-    assert min(seconds) < 1
+    print(f"{len(collection):,} rows of {width}: {min(wall):.2f} s, {min(cpu):.2f} s of CPU time")
+    assert min(cpu) < 1  # of all threads; other work on the machine does not count
 
 
 def embedded(

@@ -13,7 +13,7 @@ import tyro
 
 from veca.cli.flags import command_line
 from veca.embed.collection import Collection
-from veca.embed.contact_sheet import contact_sheet, write_sheet
+from veca.embed.contact_sheet import contact_sheet, printable, write_sheet
 from veca.embed.embed import EmbedConfig, EmbedSummary, embed_images
 from veca.embed.search import nearest, query_vector
 from veca.runtime.logging import duration
@@ -104,7 +104,7 @@ def _summary_lines(summary: EmbedSummary) -> list[str]:
             f"{summary.unreadable:,} images could not be read ({summary.failed:,} in this run); "
             "the column 'error' has the reasons."
         )
-        lines += [f"  {_printable(error)}" for error in summary.errors]
+        lines += [f"  {printable(error)}" for error in summary.errors]
     if summary.ignored:
         lines.append(f"Ignored {summary.ignored:,} files without an image file extension.")
     return lines
@@ -173,9 +173,4 @@ def _search(  # noqa: PLR0913 - the flags of the command
 def _shown(path: str) -> str:
     """A path for people: relative if it is below the current folder."""
     here = os.path.join(os.path.abspath("."), "")  # noqa: PTH100, PTH118
-    return _printable(path.removeprefix(here))
-
-
-def _printable(text: str) -> str:
-    """Text without characters that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable(path.removeprefix(here))

@@ -199,12 +199,17 @@ class Shard:
 
     def whole_rows(self) -> list[ImageRow]:
         """Every row with its feature and, if the shard has them, patch map."""
-        rows = self.rows()
-        readable = [place for place, row in enumerate(rows) if row.error is None]
-        for place, feature in zip(readable, self.features(), strict=True):
-            patch_map = None if self.patches_sha256 is None else self.patch_map(place)
-            rows[place] = rows[place]._replace(feature=feature, patch_map=patch_map)
-        return rows
+        maps: dict[str, NDArray[np.floating]] = {}
+        if self.patches_sha256 is not None:
+            with open_tensors(self.patches_path) as file:
+                maps = {name: file.read(name).numpy() for name in file.specs}
+        features = iter(self.features())
+        return [
+            row._replace(feature=next(features), patch_map=maps.get(str(place)))
+            if row.error is None
+            else row
+            for place, row in enumerate(self.rows())
+        ]
 
     def patch_map(self, row: int) -> Float[np.ndarray, "D rows columns"]:
         """The patch map of a row."""

@@ -98,14 +98,19 @@ def _thumbnail(source: ImageEntry) -> Image.Image:
 
 
 def _caption(source: ImageEntry) -> str:
-    """The file name, without characters that cannot be drawn, shortened in the middle to fit."""
+    """The file name, shortened in the middle to fit."""
     name = os.path.basename(source.member or source.name)  # noqa: PTH119 - no path of this system
-    text = whole = "".join(letter if letter.isprintable() else "?" for letter in name)
+    text = whole = printable(name)
     kept = len(whole)
     while kept > 1 and _font(13).getlength(text) > TILE:
         kept -= 1
         text = f"{whole[: kept // 2]}\u2026{whole[kept // 2 - kept :]}"
     return text
+
+
+def printable(text: str) -> str:
+    """Text without characters that a terminal would obey or a font cannot draw."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 @functools.cache

@@ -54,9 +54,11 @@ def query_vector(
     found = collection.find(image)
     if found is not None:
         shard, place = found
-        row = shard.whole_rows()[place]
-        if row.feature is not None and not _changed(row.source):
-            return Query(row.source, row.feature)
+        rows = shard.rows()
+        source = rows[place].source
+        if rows[place].error is None and not _changed(source):
+            readable = sum(row.error is None for row in rows[:place])
+            return Query(source, shard.features()[readable])
     path = absolute(image)
     source = ImageEntry(path, UNKNOWN, None, UNKNOWN)
     if not os.path.lexists(path) and split_member(os.fspath(image)):
