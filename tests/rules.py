@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 1_000_000
 
 # Of the package as a whole; `__init__.py` does not count as a small file.
 MOST_FILES = 125
-MOST_LINES = 29_700
+MOST_LINES = 25_450
 """As measured; the goal is 24,000 (issue "One house"). Lower it, do not raise it."""
 SMALL_FILE = 60
 MOST_SMALL_FILES = 8
