@@ -107,6 +107,13 @@ def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
     assert not torch.equal(first[0].tensors["weight"], first[1].tensors["weight"])
 
 
+def test_heads_are_chosen_by_the_mean_over_evaluated_classes(data: LabeledDataset) -> None:
+    task = SegmentationTask(replace(data, eval_classes=(0, 2)), SMALL)
+    pixels = torch.tensor([[[3, 9, 1, 0], [6, 9, 4, 0], [5, 9, 2, 0]]])
+    scores = {"pixels": pixels.expand(2, 3, 4), "objects": torch.zeros(0, 5, dtype=torch.int64)}
+    assert task.selection_metric(scores) == task.metrics(scores)["miou"] == 50 * (3 / 6 + 1 / 4)
+
+
 def test_evaluated_classes_make_the_mean(data: LabeledDataset, ctx: RunContext) -> None:
     found = evaluated(replace(data, eval_classes=(0, 2)), ctx, steps=5).metrics
     assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)

@@ -105,10 +105,8 @@ class ClassificationProbe:
                     )
                     crops = {"views": num_crops} if "rate" in found.chosen else {}
                     for tested, test in zip(self.tests, tests, strict=True):
-                        scores, truth = (
-                            found.head.scores(test[setting]).cpu(),
-                            labels_of(tested.test),
-                        )
+                        truth = labels_of(tested.test)
+                        scores = found.head.scores(test[setting]).cpu()
                         yield self.result(
                             tested,
                             setting=setting,
