@@ -89,10 +89,11 @@ class CheckpointManager:
         try:
             make_folder(self.folder)
             remove_temporary_files(self.folder)
-            self._check_free_space(sum(tensor.nbytes for tensor in tensors.values()))
+            needed = int(FREE_SPACE_FACTOR * sum(tensor.nbytes for tensor in tensors.values()))
+            free = shutil.disk_usage(self.folder).free
+            if free < needed:
+                raise OSError(f"it needs {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free")
             save_tensors(self.path(step), tensors, header)
-        except CheckpointError:
-            raise
         except OSError as error:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be saved in {self.folder} ({error}); "
@@ -127,11 +128,9 @@ class CheckpointManager:
 
     def _steps(self) -> set[int]:
         """Steps that have a file, whether it is damaged or not."""
-        with suppress(FileNotFoundError):
-            found = (FILE_NAME.fullmatch(path.name) for path in self.folder.iterdir())
-            steps = {int(match[1]) for match in found if match}
-            return {step for step in steps if self.path(step).exists()}  # not step-0000000001
-        return set()
+        found = (FILE_NAME.fullmatch(path.name) for path in self.folder.glob("step-*"))
+        steps = ((int(match[1]), match[0]) for match in found if match)
+        return {step for step, name in steps if self.path(step).name == name}  # 0-padded as ours
 
     def _prune(self, saved: int) -> None:
         """Delete files older than the newest `KEEP` verified ones, as far as that is possible."""
@@ -145,15 +144,6 @@ class CheckpointManager:
                 if step < kept[-1]:
                     with suppress(OSError):
                         self.path(step).unlink()
-
-    def _check_free_space(self, size: int) -> None:
-        """Do not start a save that the disk has no room for."""
-        needed, free = int(FREE_SPACE_FACTOR * size), shutil.disk_usage(self.folder).free
-        if free < needed:
-            raise CheckpointError(
-                f"the checkpoint was not saved: it needs {needed / 1e6:,.1f} MB on the disk of "
-                f"{self.folder}, which has {free / 1e6:,.1f} MB free; make room."
-            )
 
 
 def refuse_non_finite(tensors: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,37 +163,39 @@ class MetricLogger:
                 logger.warning("A log could not be written completely (%s).", error)
 
 
-class _BufferedLog:
+class _BufferedLog(JsonlWriter):
     """A JSONL file whose rows wait in memory while the disk is full."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = JsonlWriter(path)
+        super().__init__(path)
         self._waiting: deque[Row] = deque()
 
     def write(self, row: Row) -> None:
         """Write a row now, or later if that fails."""
-        failed_before = bool(self._waiting)
         self._waiting.append(dict(row))
         try:
             self._flush()
         except OSError as error:
-            if not failed_before:
-                name = self._lines.path.name
-                logger.warning("%s cannot be written (%s); its rows wait for room.", name, error)
+            if len(self._waiting) == 1:
+                logger.warning(
+                    "%s cannot be written (%s); its rows wait for room.", self.path.name, error
+                )
 
     def sync(self) -> None:
-        """Bring all rows to the disk, or raise an OSError."""
+        """Sync every row to the disk, or raise an OSError."""
         self._flush()
-        self._lines.sync()
+        super().sync()
 
     def close(self) -> None:
         """Write waiting rows and close the file."""
-        with closing(self._lines):
+        try:
             self._flush()
+        finally:
+            super().close()
 
     def _flush(self) -> None:
         while self._waiting:
-            self._lines.write(self._waiting[0])
+            super().write(self._waiting[0])
             self._waiting.popleft()
 
 

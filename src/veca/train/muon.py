@@ -127,16 +127,7 @@ class NorMuon(Optimizer):
         beta2: float = 0.95,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Create an optimizer.
-
-        Args:
-            matrices: weights.
-            lr: learning rate.
-            weight_decay: decoupled, times the learning rate, of weights that the step shrinks.
-            momentum: decay of the momentum.
-            beta2: decay of the second moments of the rows.
-            dtype: of matrix products; training chooses it by its precision.
-        """
+        """Create an optimizer; `weight_decay` is decoupled, `dtype` is that of matrix products."""
         super().__init__(matrices, {"lr": lr})
         self.weight_decay, self.momentum, self.beta2 = weight_decay, momentum, beta2
         self.dtype = dtype

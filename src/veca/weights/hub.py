@@ -157,18 +157,14 @@ def _hub_error(error: errors.HfHubHTTPError, repository: str, revision: str | No
     status = error.response.status_code
     missing = isinstance(error, errors.RepositoryNotFoundError)
     if isinstance(error, errors.GatedRepoError) or (status in {401, 403} and not missing):
-        return WeightsError(
-            f"{repository} is gated: accept the terms on https://huggingface.co/{repository} and "
-            "log in with `hf auth login`."
+        reason = (
+            f"is gated: accept the terms on https://huggingface.co/{repository} and log in with "
+            "`hf auth login`"
         )
-    if missing:
-        return WeightsError(
-            f"{repository} is not on the hub, or is private; check the name, or log in with "
-            "`hf auth login`."
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return WeightsError(
-            f"{repository} has no revision {revision!r}; give an existing branch, tag or commit, "
-            "or omit revision."
-        )
-    return WeightsError(f"the hub answered {status} for {repository}; try again later.")
+    elif missing:
+        reason = "is not on the hub, or is private; check the name, or log in with `hf auth login`"
+    elif isinstance(error, errors.RevisionNotFoundError):
+        reason = f"has no revision {revision!r}; give an existing branch, tag or commit, or omit it"
+    else:
+        reason = f"cannot be read: the hub answered {status}; try again later"
+    return WeightsError(f"{repository} {reason}.")
