@@ -52,16 +52,14 @@ def test_the_patch_embedding_gives_the_teachers_tokens_from_imagenet_pixels(
     torch.testing.assert_close(own, tokens, atol=1e-4, rtol=1e-4)
 
 
-def test_there_is_no_patch_embedding_of_another_size() -> None:
-    assert ViTTeacher(small_model("dinov2"), name="dinov2").patch_embedding(16) is None
-
-
 def test_a_model_of_patch_14_sees_fourteen_sixteenths_of_the_resolution() -> None:
     model = small_model("dinov2")
     sizes: list[torch.Size] = []
     embedding_layer(model).register_forward_hook(lambda *call: sizes.append(call[1][0].shape))
-    ViTTeacher(model, name="dinov2")(views(1, 256, 128), (16, 8))
+    teacher = ViTTeacher(model, name="dinov2")
+    teacher(views(1, 256, 128), (16, 8))
     assert sizes == [(1, 3, 224, 112)]
+    assert teacher.patch_embedding(16) is None
 
 
 @pytest.mark.parametrize("kind", BUILDERS)

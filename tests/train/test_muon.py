@@ -46,11 +46,7 @@ def slow_normuon(weight: Tensor, gradients: list[Tensor], lr: float, decay: floa
     momentum, moments = torch.zeros_like(weight), [0.0] * rows
     for gradient in (gradient.double() for gradient in gradients):
         momentum = 0.95 * momentum + gradient
-        left, values, right = torch.linalg.svd(gradient + 0.95 * momentum, full_matrices=False)
-        values = values / (1.01 * values.square().sum().sqrt() + 1e-7)
-        for a, b, c in POLAR_EXPRESS:
-            values = a * values + b * values**3 + c * values**5
-        step = (left * values) @ right
+        step = slow_polar(gradient + 0.95 * momentum)
         norm = step.norm()
         for row in range(rows):
             moments[row] = 0.95 * moments[row] + 0.05 * float(step[row].square().sum()) / columns

@@ -284,20 +284,16 @@ def test_an_unknown_name_is_refused_with_the_known_ones(
         resolve_model(name)
 
 
-@pytest.mark.parametrize("name", ["./owner", "runs/tyni"])
 def test_a_missing_path_is_refused_without_asking_the_hub(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(*_: object) -> None:
-        pytest.fail("the hub was asked")
-
-    monkeypatch.setattr(module, "download", ask)
+    monkeypatch.setattr(module, "download", lambda *_: pytest.fail("the hub was asked"))
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        WeightsError, match=f"^there is no file or folder '{name}'.*; give a folder"
+        WeightsError, match=r"^there is no file or folder 'runs/tyni'.*; give a folder"
     ):
-        resolve_model(name)
+        resolve_model("runs/tyni")
 
 
 def test_a_path_object_and_other_files_are_no_models(
