@@ -324,6 +324,6 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def table_order(models: Sequence[ModelKey], row: Row) -> tuple[int, int, float, float]:
     """Sort key of a line: by model, resolution, budget and share; the whole model comes last."""
-    budget = math.inf if row.budget is None else row.budget
+    budget = math.inf if row.budget is None else float(row.budget)
     ffn = math.inf if row.ffn is None else row.ffn
     return models.index(ModelKey.of(row)), row.resolution, budget, ffn
