@@ -108,7 +108,7 @@ def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_proces
     assert time.monotonic() - asked < 20
     assert process.returncode == 128 + signal.SIGTERM, said
     assert processes_of_group(process.pid) == []
-    (path,) = (out / "checkpoints").iterdir()
+    path = max((out / "checkpoints").iterdir())
     steps = [row["step"] for row in rows(out, "train")]
     assert load_checkpoint(path).step == steps[-1] + 1 == len(steps)
 

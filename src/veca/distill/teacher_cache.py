@@ -364,8 +364,9 @@ class OutputStore(ShardStore):
                 if stoppable and self.context.stop():
                     raise StoppedError
                 self.unreadable.update(batch.unreadable)
-                yield self._ask(batch.images, batch.task)
+                found = self._ask(batch.images, batch.task)
                 tracker.advance(len(batch.images))
+                yield found
 
     def _spec(self, views: NDArray[np.int64]) -> BatchSpec:
         places, crops = np.divmod(views, self.crops)
