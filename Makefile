@@ -27,7 +27,7 @@ bench: $(DEV) ## VECA beside full attention, as in docs/results: about 40 minute
 	    --ffn 0.25,1.0 --batch 1 --threads 2 --rounds 9 --seconds 5 --max-seconds 600 --out build/bench
 
 docs: $(VENV)/.ready-docs ## The site: build/docs/index.html
-	$(BIN)/sphinx-build -W --keep-going -q -d build/doctrees docs build/docs
+	$(BIN)/sphinx-build -W --keep-going -q -E -a -d build/doctrees docs build/docs
 
 # One thread for each of the processes that test.
 test: export OMP_NUM_THREADS = 1

@@ -34,6 +34,8 @@ html_title = "veca"
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 
 COMMANDS = ("Run: ", "Then: ")

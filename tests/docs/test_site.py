@@ -27,6 +27,14 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "Encode images with the first" in api  # docstrings were read
 
 
+def test_every_page_says_what_it_is_for() -> None:
+    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")]:
+        text = page.read_text("utf-8")
+        if "{include}" not in text:
+            second = text.split("\n\n")[1]
+            assert second.startswith("For "), f"{page.name} begins with: {second[:60]}"
+
+
 def test_records_stay_few() -> None:
     files = [path for path in (ROOT / "docs" / "results").rglob("*") if path.is_file()]
     assert len(files) <= MOST_FILES_OF_RECORDS
