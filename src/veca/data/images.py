@@ -253,7 +253,7 @@ def _open_path(path: Path) -> io.BufferedReader:
     raise ImageError(f"{path} does not exist or is not a regular file; check the path.")
 
 
-def _read_header(name: str, file: IO[bytes]) -> ImageFile.ImageFile:
+def _read_header(name: str, file: IO[bytes] | io.BytesIO) -> ImageFile.ImageFile:
     """Identify a file by its first bytes and read its header."""
     try:
         file.seek(0)
