@@ -13,6 +13,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from veca.runtime import device as device_module
+from veca.runtime.device import peak_memory
 from veca.runtime.files import JsonlWriter, read_jsonl
 from veca.train import metrics as module
 from veca.train.metrics import (
@@ -21,7 +23,6 @@ from veca.train.metrics import (
     MetricLogger,
     describe_step,
     describe_validation,
-    peak_memory,
     read_metrics,
     scalars,
 )
@@ -242,10 +243,10 @@ def test_peak_memory_never_falls() -> None:
 def test_peak_memory_of_other_systems(
     platform: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "PROCESS_STATUS", tmp_path / "none")
+    monkeypatch.setattr(device_module, "PROCESS_STATUS", tmp_path / "none")
     monkeypatch.setattr(sys, "platform", platform)
     assert peak_memory(CPU) > 10_000
-    monkeypatch.setattr(module, "resource", None)  # Windows
+    monkeypatch.setattr(device_module, "resource", None)  # Windows
     assert peak_memory(CPU) == 0
 
 

@@ -9,26 +9,19 @@ torch allocates.
 """
 
 import datetime
+import math
 import multiprocessing
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 from veca.analysis.machine import Machine, load_average, this_machine
-from veca.backbone.attention import CorePeripheryAttention
+from veca.backbone.attention import CorePeripheryAttention, Form
 from veca.backbone.config import PAPER_BUDGETS, BackboneConfig
 from veca.backbone.cost import folded_flops
 from veca.backbone.model import VECA, Features, check_budget, patch_grid
@@ -36,6 +29,7 @@ from veca.runtime.device import (
     Precision,
     ResolvedPrecision,
     autocast,
+    peak_memory,
     pick_device,
     resolve_precision,
 )
@@ -60,8 +54,6 @@ hidden units, all in the same precision; and the same case in fp32."""
 
 REFERENCES: tuple[Reference, ...] = get_args(Reference)
 
-PROCESS_STATUS = Path("/proc/self/status")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -77,6 +69,11 @@ class Case:
 
     precision: ResolvedPrecision = "fp32"
     """Precision of the computation; weights are fp32 in any case."""
+
+    @property
+    def form(self) -> Form:
+        """How attention is computed."""
+        return "plain" if self.kind == "plain" else "auto"
 
     @property
     def name(self) -> str:
@@ -214,7 +211,7 @@ class Models:
         model, images = self._model(case), self.images
 
         def encode() -> Features:
-            self._set_form(case)  # at each call, since cases share a model
+            model.set_attention_form(case.form)  # at each call, since cases share a model
             with autocast(images.device, case.precision):
                 features = model(images, case.budget, case.ffn)
             if images.device.type != "cpu":
@@ -226,19 +223,19 @@ class Models:
     def work(self, case: Case) -> dict[str, Any]:
         """What the case computes for one image, by formula: fields of its `Row`."""
         model, side = self._model(case), self.resolution
-        self._set_form(case)
-        cost = model.cost(side, side, case.budget, case.ffn)
-        attention = model.block_of(0).attention
-        folded = isinstance(attention, CorePeripheryAttention) and attention.is_folded(
-            model.chosen_budget(case.budget)
+        model.set_attention_form(case.form)
+        cost, cores = (
+            model.cost(side, side, case.budget, case.ffn),
+            model.chosen_budget(case.budget),
         )
-        rows, columns = patch_grid(model.config, side, side)
+        patches = math.prod(patch_grid(model.config, side, side))
+        attention = model.block_of(0).attention
+        folded = isinstance(attention, CorePeripheryAttention) and attention.is_folded(cores)
         attention_flops = cost.attention_flops
         if folded:
-            cores = model.chosen_budget(case.budget)
-            attention_flops = folded_flops(model.config, rows * columns, cores)
+            attention_flops = folded_flops(model.config, patches, cores)
         return {
-            "patches": rows * columns,
+            "patches": patches,
             "gflops": cost.flops / 1e9,
             "pairs": cost.pairs,
             "attention_share": model.config.layers * attention_flops / cost.flops,
@@ -247,9 +244,6 @@ class Models:
 
     def _model(self, case: Case) -> VECA:
         return self.baseline if case.kind == "baseline" else self.veca
-
-    def _set_form(self, case: Case) -> None:
-        self._model(case).set_attention_form("plain" if case.kind == "plain" else "auto")
 
     def _build(self, config: BackboneConfig) -> VECA:
         """An untrained model."""
@@ -294,14 +288,12 @@ class Row(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `budget` is null for the baseline."""
-        case = {"name": self.case.name, "kind": self.case.kind, "budget": self.case.budget,
-                "ffn": self.case.ffn, "precision": self.case.precision}  # fmt: skip
         fields = self._asdict() | {
             "ms": self.ms and self.ms._asdict(),
             "speedup": {name: item and item._asdict() for name, item in self.speedup.items()},
         }
         del fields["case"]
-        return case | fields
+        return {"name": self.case.name, **vars(self.case), **fields}
 
 
 def reference_case(case: Case, reference: Reference, among: Sequence[Case]) -> Case | None:
@@ -335,12 +327,10 @@ def peak_bytes(config: BenchConfig, resolution: int, case: Case) -> int | None:
     with ProcessPoolExecutor(1, mp_context=spawn) as pool:
         try:
             return pool.submit(memory_rise, config, resolution, case).result()
-        except BrokenProcessPool:  # the kernel killed it
-            return None
         except (MemoryError, RuntimeError) as error:
-            if not ran_out_of_memory(error):
-                raise
-            return None
+            if isinstance(error, BrokenProcessPool) or ran_out_of_memory(error):
+                return None  # in the first case, the kernel killed the process
+            raise
 
 
 def memory_rise(config: BenchConfig, resolution: int, case: Case) -> int:
@@ -348,30 +338,16 @@ def memory_rise(config: BenchConfig, resolution: int, case: Case) -> int:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     models = Models(config, resolution)
-    encode = models.call(case)
-    cuda = models.device.type == "cuda"
-    if cuda:
-        torch.cuda.reset_peak_memory_stats(models.device)
-    before = torch.cuda.memory_allocated(models.device) if cuda else resident_peak()
+    encode, device = models.call(case), models.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    before = peak_memory(device)
+    if not before:
+        raise ValueError("this system does not report peak memory; measure with --no-memory.")
     with torch.inference_mode():
         encode()
-    after = torch.cuda.max_memory_allocated(models.device) if cuda else resident_peak()
-    return max(after - before, 0)  # Linux counts in batches of pages, so the peak may seem to sink
-
-
-def resident_peak() -> int:
-    """The most bytes that this process ever had in memory.
-
-    Linux keeps the peak of the parent process in `ru_maxrss`, so VmHWM is read there.
-    """
-    if PROCESS_STATUS.exists():
-        for line in PROCESS_STATUS.read_text("utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    if resource is None:
-        raise ValueError("this system does not report peak memory; measure with --no-memory.")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in batches of pages, so the peak may seem to sink.
+    return max(peak_memory(device) - before, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,10 +369,13 @@ class Report:
 
 def run_bench(config: BenchConfig, command: str, tell: Tell) -> Report:
     """Measure everything; takes minutes, or an hour with large images."""
-    started, load = _now(), load_average()
-    with _threads(config.threads):
+    started, load, threads = _now(), load_average(), torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    try:
         machine = this_machine(str(pick_device(config.device)))
         rows = [row for side in config.resolutions for row in _run_at(config, side, tell)]
+    finally:
+        torch.set_num_threads(threads)
     return Report(
         config=config,
         machine=machine,
@@ -448,18 +427,6 @@ def rows_of(
         )
         for case, timing in timings.items()
     ]
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Run torch with this many threads for a while."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _now() -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from veca.runtime.device import usable_processors
+
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -38,10 +40,9 @@ class Machine:
 def this_machine(device: str = "cpu") -> Machine:
     """The machine that this process runs on."""
     cuda = torch.device(device).type == "cuda"
-    affinity = getattr(os, "sched_getaffinity", None)
     return Machine(
         processor=_processor(),
-        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
+        cores=usable_processors(),
         threads=torch.get_num_threads(),
         accelerator=torch.cuda.get_device_name(device) if cuda else None,
         memory_gb=_memory_gb(),

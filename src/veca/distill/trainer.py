@@ -38,7 +38,7 @@ from veca.distill.student import Initialize, build_student
 from veca.distill.targets import TargetSource, TeacherCache, find_margin
 from veca.distill.validation import Validator, eval_points
 from veca.runtime import VERSION, VecaError
-from veca.runtime.device import autocast, seed_for
+from veca.runtime.device import autocast, peak_memory, seed_for
 from veca.runtime.logging import logger
 from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets, Teacher
@@ -48,7 +48,7 @@ from veca.train.checkpoint import (
     CheckpointManager,
     refuse_non_finite,
 )
-from veca.train.metrics import Meter, MetricLogger, describe_validation, peak_memory
+from veca.train.metrics import Meter, MetricLogger, describe_validation
 from veca.train.optimizers import Optimizers, clip_gradients, gradient_norm
 from veca.train.parallel import (
     EMA,

@@ -1,12 +1,22 @@
-"""Devices, precision, threads and seeds."""
+"""Devices, precision, memory, threads and seeds."""
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+PROCESS_STATUS = Path("/proc/self/status")
+"""Linux reports the memory of this process here; `ru_maxrss` may be that of its parent."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -62,6 +72,21 @@ def autocast(
     """
     half = resolve_precision(precision, device) == "bf16"
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory in bytes: what torch allocated on a GPU, or resident memory of this process.
+
+    0 where the system does not report it.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        for line in PROCESS_STATUS.read_text("utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0
 
 
 def usable_processors() -> int:

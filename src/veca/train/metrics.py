@@ -4,22 +4,17 @@ A full disk does not end a run at a row of its log: rows wait in memory until th
 checkpoint is saved before they are on disk.
 """
 
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
+from veca.runtime.device import peak_memory
 from veca.runtime.files import JsonlWriter, read_jsonl
 from veca.runtime.logging import CONSOLE, logger
 
@@ -28,9 +23,6 @@ SPEED_EVERY = 10
 
 DRAW_SECONDS, LINE_SECONDS = 0.1, 10.0
 """Least time between two updates of the progress line on a terminal and in a log."""
-
-PROCESS_STATUS = Path("/proc/self/status")
-"""Linux reports the memory of this process here; `ru_maxrss` may be that of its parent."""
 
 KEYS = ("kind", "step", "resolution", "ffn", "budget")
 """Fields that identify a row; the others are its values."""
@@ -89,18 +81,6 @@ class Meter:
 
     def _now(self) -> float:
         return time.monotonic() - self._paused
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak memory in bytes: what torch allocated on a GPU, or resident memory of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    with suppress(OSError):
-        for line in PROCESS_STATUS.read_text("utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0
 
 
 class MetricLogger:
