@@ -26,8 +26,6 @@ MIN_GROWTH_SIDE = 512
 BUSY = 0.25
 """Load per core before the run above which times are not to be trusted."""
 
-NO_PLOT = "No plot: it needs matplotlib (`pip install 'veca[figures]'`)."
-
 COLUMNS = ("case", "ms", "quartiles", "MB", "GFLOPs", "attention", *(f"x {n}" for n in REFERENCES))
 
 LEGEND = (
@@ -67,8 +65,7 @@ def growths(rows: Sequence[Row]) -> list[Growth]:
 
 def notes(report: Report) -> list[str]:
     """Warnings, exponents of growth, and cases that were not measured as requested."""
-    found = []
-    load = report.load[0]
+    found, load = [], report.load[0]
     if load is not None and load > BUSY * report.machine.cores:
         found.append(
             f"The machine was busy when the run began (load average {load}), so the times are "

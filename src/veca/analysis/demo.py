@@ -100,20 +100,17 @@ class _Encoded(NamedTuple):
 
 def run_demo(model: VECA, photos: Sequence[Path], budgets: Sequence[int], size: int) -> Demo:
     """Encode photos at every budget and with all cores, which the others are compared with."""
-    budgets = sorted({*budgets, model.config.cores})
+    budgets, seen = sorted({*budgets, model.config.cores}), []
     with torch.inference_mode():
-        seen = [_encode(model, photo, budgets, size) for photo in photos]
+        for photo in photos:
+            image = prepare(photo, size=size, patch_size=model.config.patch_size)
+            pixels, name = image.pixels.unsqueeze(0), photo.stem.replace("_", " ")
+            seen.append(_Encoded(name, pixels, [model(pixels, budget) for budget in budgets]))
         basis = common_basis([item.patch_map[0] for one in seen for item in one.features])
         views = [_views(model, one, budgets, basis) for one in seen]
     rows = _rows(model, seen, budgets)
     height, width = seen[0].pixels.shape[2:]
     return Demo((width, height), model.precision, rows, views)
-
-
-def _encode(model: VECA, photo: Path, budgets: Sequence[int], size: int) -> _Encoded:
-    """Encode one photo at every budget."""
-    pixels = prepare(photo, size=size, patch_size=model.config.patch_size).pixels.unsqueeze(0)
-    return _Encoded(photo.stem.replace("_", " "), pixels, [model(pixels, b) for b in budgets])
 
 
 def _views(model: VECA, seen: _Encoded, budgets: Sequence[int], basis: Basis) -> PhotoViews:
@@ -148,10 +145,8 @@ def _rows(model: VECA, seen: Sequence[_Encoded], budgets: Sequence[int]) -> list
     for number, budget in enumerate(budgets):
         cost = model.cost(height, width, budget)
         pairs = [(one.features[number], one.features[-1]) for one in seen]
-        images = [F.cosine_similarity(some.image, whole.image).mean() for some, whole in pairs]
-        maps = [
-            F.cosine_similarity(some.patches, whole.patches, dim=-1).mean() for some, whole in pairs
-        ]
+        images = [F.cosine_similarity(a.image, b.image).mean() for a, b in pairs]
+        maps = [F.cosine_similarity(a.patches, b.patches, dim=-1).mean() for a, b in pairs]
         rows.append(
             BudgetRow(
                 budget,
@@ -165,8 +160,6 @@ def _rows(model: VECA, seen: Sequence[_Encoded], budgets: Sequence[int]) -> list
         )
     return rows
 
-
-TEMPLATE = Path(__file__).with_suffix(".html")
 
 UNTRAINED = """<div class="note"><b>These weights are untrained.</b> Times, FLOPs and pairs do not
 depend on weights, but the pictures show only how the model works, not what it has learned.</div>"""
@@ -183,8 +176,14 @@ KINDS = {
 def page(demo: Demo, *, model: str, trained: bool, machine: str, command: str) -> str:
     """The whole report."""
     width, height = demo.pixels
-    return Template(TEMPLATE.read_text("utf-8")).substitute(
-        backgrounds="\n".join(map(_background, range(len(demo.photos)), demo.photos)),
+    backgrounds = [  # the page holds each photo once, as the background of all its views
+        f".p{number} {{ background-image: url({_data_url(photo.picture, 'JPEG')}); "
+        f"aspect-ratio: {photo.picture.width} / {photo.picture.height}; }}"
+        for number, photo in enumerate(demo.photos)
+    ]
+    template = Template(Path(__file__).with_suffix(".html").read_text("utf-8"))
+    return template.substitute(
+        backgrounds="\n".join(backgrounds),
         model=html.escape(model),
         machine=html.escape(machine),
         command=html.escape(command),
@@ -211,13 +210,6 @@ def _table_rows(rows: Sequence[BudgetRow]) -> str:
         f"<td>{row.image_similarity:.3f}</td><td>{row.patch_similarity:.3f}</td></tr>"
         for row in rows
     )
-
-
-def _background(number: int, photo: PhotoViews) -> str:
-    """The style of a photo, which the page holds once, as the background of all its views."""
-    width, height = photo.picture.size
-    url = _data_url(photo.picture, "JPEG")
-    return f".p{number} {{ background-image: url({url}); aspect-ratio: {width} / {height}; }}"
 
 
 def _photo(number: int, photo: PhotoViews) -> str:

@@ -71,7 +71,11 @@ def plot_quality(rows: Sequence[Row]) -> bytes | None:
 
 def quality_figure(rows: Sequence[Row]) -> Figure | None:
     """The figure of `plot_quality`."""
-    shown = [(section, leading) for section in sections(rows) if (leading := _leading(section))]
+    shown = []
+    for section in sections(rows):
+        leading = [item for item in section.means if item.row.metric == section.metrics[0]]
+        if any(item.row.budget is not None for item in leading):
+            shown.append((section, leading))
     if not shown:
         return None
     columns = min(2, len(shown))
@@ -118,13 +122,6 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], title: str) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     _finish(axes, sorted({side for curve in curves for side, _ in curve.points}))
-
-
-def _leading(section: Section) -> list[SeedMean]:
-    """The leading metric of a section; nothing if no model has budgets."""
-    metric = section.metrics[0]
-    found = [item for item in section.means if item.row.metric == metric]
-    return found if any(item.row.budget is not None for item in found) else []
 
 
 def _draw_quality(axes: Axes, section: Section, leading: Sequence[SeedMean]) -> None:

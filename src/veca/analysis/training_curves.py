@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-GRAY = "#767676"
 SMOOTHED_POINTS = 200
 """Training losses are averaged into about this many points."""
 
@@ -33,7 +32,7 @@ def plot_training(rows: Sequence[Row], title: str) -> bytes:
     _plot_validation_loss(validation, [row for row in rows if row["kind"] == "validation"])
     for row in rows:
         if row["kind"] == "baseline":
-            validation.axhline(row["loss"], color=GRAY, ls="--", label="constant predictor")
+            validation.axhline(row["loss"], color="#767676", ls="--", label="constant predictor")
     for axes in (training, validation):
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)

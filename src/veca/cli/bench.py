@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import tyro
 from rich.console import Console
 
-from veca.analysis.bench_report import LEGEND, NO_PLOT, UNTRAINED, notes, tables, write
+from veca.analysis.bench_report import LEGEND, UNTRAINED, notes, tables, write
 from veca.analysis.benchmark import BenchConfig, run_bench
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
@@ -22,9 +22,6 @@ VECA runs in turns with full attention of the same size and with its own unfolde
 tables that mark where VECA is not faster, and writes JSON, Markdown and a plot.
 
 Example: veca bench --model small --resolutions 256,512 --budgets 8,64 --out build/bench"""
-
-WIDTH = 120
-"""Columns of the tables outside a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,29 +111,22 @@ def bench(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     flags = tyro.cli(Flags, prog="veca bench", description=DESCRIPTION, args=words)
     command = command_line("bench", words)
-    names = [flags.model] if Path(flags.model).exists() else flags.model.split(",")
-    configs = [flags.config(name) for name in names]
-    for config in configs:
-        out = flags.out if len(configs) == 1 else flags.out / Path(config.model).name
-        _bench(config, command, out)
-
-
-def _bench(config: BenchConfig, command: str, out: Path) -> None:
-    """Measure, print and write one model."""
-    progress = Console(stderr=True, highlight=False)
-    report = run_bench(config, command, lambda line: progress.print(line, markup=False))
-    console = Console(highlight=False)
+    progress, console = Console(stderr=True, highlight=False), Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    print(f"{config.model} on {report.machine}.\n{UNTRAINED}")
-    for table in tables(report):
-        console.print()
-        console.print(table)
-    print("", LEGEND, *notes(report), sep="\n")
-    files = write(report, out)
-    print(f"\nWritten: {', '.join(map(str, files))}")
-    if not any(file.suffix == ".png" for file in files):
-        print(NO_PLOT)
+        console.width = 120  # columns of the tables
+    names = [flags.model] if Path(flags.model).exists() else flags.model.split(",")
+    for config in [flags.config(name) for name in names]:
+        report = run_bench(config, command, lambda line: progress.print(line, markup=False))
+        print(f"{config.model} on {report.machine}.\n{UNTRAINED}")
+        for table in tables(report):
+            console.print()
+            console.print(table)
+        print("", LEGEND, *notes(report), sep="\n")
+        out = flags.out if len(names) == 1 else flags.out / Path(config.model).name
+        files = write(report, out)
+        print(f"\nWritten: {', '.join(map(str, files))}")
+        if files[-1].suffix != ".png":
+            print("No plot: it needs matplotlib (`pip install 'veca[figures]'`).")
 
 
 def _backbone(name: str) -> tuple[BackboneConfig, str | None]:

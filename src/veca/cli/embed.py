@@ -165,12 +165,8 @@ def _search(  # noqa: PLR0913 - the flags of the command
             f"warning: {collection.missing} shards are missing; repeat the veca embed command to "
             "complete the collection"
         )
-    for match in matches:
-        print(f"{match.rank:>4}  {match.similarity:.4f}  {_shown(match.image.path)}")
-    print(f"Contact sheet: {out}")
-
-
-def _shown(path: str) -> str:
-    """A path for people: relative if it is below the current folder."""
     here = os.path.join(os.path.abspath("."), "")  # noqa: PTH100, PTH118
-    return printable(path.removeprefix(here))
+    for match in matches:
+        path = printable(match.image.path.removeprefix(here))
+        print(f"{match.rank:>4}  {match.similarity:.4f}  {path}")
+    print(f"Contact sheet: {out}")

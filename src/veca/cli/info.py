@@ -18,9 +18,6 @@ DESCRIPTION = """Show size, origin, cost and hash of a model, and verify its wei
 
 Example: veca info runs/small --json"""
 
-PIPE_WIDTH = 200
-"""Columns outside a terminal, so that a hash stays in one piece."""
-
 
 def info(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
@@ -47,22 +44,21 @@ def _info(
         return
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    console.print(_facts_table(facts))
-    console.print()
-    console.print(_cost_table(facts))
-    for note in facts.notes:
-        console.print(Text(f"\nNote: {note}"))
-
-
-def _facts_table(facts: ModelInfo) -> Table:
-    """One fact a row; as plain text, since some come from a file."""
+        console.width = 200  # so that a hash stays in one piece
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _rows(facts):
-        table.add_row(name, Text(value))
-    return table
+        table.add_row(name, Text(value))  # plain, since some values come from a file
+    costs = Table(box=None, pad_edge=False)
+    for title in ("cores", "pixels", "pairs of a block", "GFLOPs"):
+        costs.add_column(title, justify="right")
+    for row in cost_rows(facts.config):
+        cores = "all" if row.budget is None else str(row.budget)
+        costs.add_row(cores, f"{row.side} x {row.side}", f"{row.pairs:,}", f"{row.gflops:.2f}")
+    console.print(table, "", costs, sep="\n")
+    for note in facts.notes:
+        console.print(Text(f"\nNote: {note}"))
 
 
 def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
@@ -91,17 +87,6 @@ def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
             yield QUALITY_NAME, f"{len(read_quality(quality, facts.digest).rows)} measurements"
         except QualityError as error:
             yield QUALITY_NAME, str(error)
-
-
-def _cost_table(facts: ModelInfo) -> Table:
-    """What one image costs at each budget."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("cores", "pixels", "pairs of a block", "GFLOPs"):
-        table.add_column(title, justify="right")
-    for row in cost_rows(facts.config):
-        cores = "all" if row.budget is None else str(row.budget)
-        table.add_row(cores, f"{row.side} x {row.side}", f"{row.pairs:,}", f"{row.gflops:.2f}")
-    return table
 
 
 def _joined(values: Sequence[int] | Sequence[float]) -> str:

@@ -34,8 +34,6 @@ heads whose range exceeds 65 m) and a colored map. --json prints JSON lines.
 
 Example: veca predict probes/heads/logistic_pets_tiny_c64_128px_dinov2_s0.safetensors holiday.jpg"""
 
-DEFAULT_FOLDER = Path("predictions")
-
 MAX_LISTED = 8
 """Heads that a message lists."""
 
@@ -58,7 +56,7 @@ def _predict(  # noqa: PLR0913 - the flags of the command
     ],
     /,
     *,
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = DEFAULT_FOLDER,
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("predictions"),
     top: int = 3,
     as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
     model: Annotated[
@@ -118,7 +116,7 @@ def _head_file(given: Path) -> Path:
         return found[0]
     if not found:
         raise HeadError(f"{given} contains no head; give the --out folder of a veca probe run.")
-    names = ", ".join(str(path) for path in found[:MAX_LISTED])
+    names = ", ".join(map(str, found[:MAX_LISTED]))
     more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
     raise HeadError(f"{given} contains {len(found)} heads; name one of them: {names}{more}.")
 

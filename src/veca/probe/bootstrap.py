@@ -38,9 +38,6 @@ ROUNDS, SEED, LEVEL = 10_000, 0, 0.95
 DRAWS = 2**18
 """Counts that are drawn at once: few enough to stay in the processor's cache."""
 
-CLOSE = 1e-9
-"""Relative difference of a number and the same number computed from its per-image results."""
-
 Values = Bool[Tensor, " N"] | Float[Tensor, " N"]
 """One value per image: whether it is correct, which counts as 0 or 100 percent, or any number."""
 
@@ -162,8 +159,8 @@ def load_per_image(item: SeedMean, files: Mapping[str, Path]) -> PerImage | None
         found = _per_image(item.row.metric, seeds)
     except (OSError, ValueError, KeyError):
         return None
-    close = math.isclose(found.value, item.mean, rel_tol=CLOSE, abs_tol=CLOSE)
-    return found if close else None
+    # Equal up to rounding: the same number from its per-image results.
+    return found if math.isclose(found.value, item.mean, rel_tol=1e-9, abs_tol=1e-9) else None
 
 
 def _key(row: Row, seed: int) -> str:

@@ -106,7 +106,7 @@ def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -
     model = absolute(row.model) if Path(row.model).expanduser().exists() else row.model
     text = f"{row.weights or model}\n{row.data_sha256}"
     owner = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-    name = _free_name(_name(row, feature), owner, out / PER_IMAGE_FOLDER)
+    name = _file_name(row, feature, owner, out / PER_IMAGE_FOLDER)
     classes = result.data.eval_classes
     metadata = {"row": row.as_json(), "eval_classes": classes and list(classes), "owner": owner}
     save_tensors(out / PER_IMAGE_FOLDER / name, result.per_image, metadata)
@@ -125,18 +125,17 @@ def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -
     return out / HEADS_FOLDER / name
 
 
-def _name(row: Row, feature: str | None) -> str:
-    """Describe a measurement in characters that are safe in a file name."""
+def _file_name(row: Row, feature: str | None, owner: str, folder: Path) -> str:
+    """Describe a measurement in characters that are safe in a file name.
+
+    A hash is appended if another model or dataset took the name.
+    """
     path = Path(row.model).expanduser()
     model = "-".join(path.parts[-2:]) if path.exists() else row.model
     parts = [row.task, row.data, model, row.setting.label, f"{row.resolution}px", row.protocol]
     parts += [] if feature is None else [feature]
     parts += [] if row.precision == "fp32" else [row.precision]
-    return re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*parts, f"s{row.seed}"]))
-
-
-def _free_name(name: str, owner: str, folder: Path) -> str:
-    """A file name, with a hash appended if another model or dataset of that name took it."""
+    name = re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*parts, f"s{row.seed}"]))
     try:
         with open_tensors(folder / f"{name}{SUFFIX}") as file:
             taken = file.metadata["owner"] != owner

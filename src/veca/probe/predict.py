@@ -19,14 +19,11 @@ from veca.probe.features import InferenceConfig, extract_windows, select_feature
 from veca.probe.heads import DENSE_TASKS, HeadError, SavedHead
 from veca.probe.knn import MemoryBank, knn_votes
 from veca.probe.linear import LinearHead
-from veca.probe.models import FrozenFeatures, FrozenModel, find_model
+from veca.probe.models import FrozenModel, find_model
 from veca.probe.sliding_window import argmax_pixels
 
 ALPHA = 0.6
 """Opacity of class colors over the image."""
-
-UNTINTED = "background"
-"""A class of this name is left as it is."""
 
 _MAGMA = ((0, 0, 4), (81, 18, 124), (183, 55, 121), (252, 137, 97), (252, 253, 191))
 """Five colors of matplotlib's `magma`, from dark to light."""
@@ -75,9 +72,16 @@ def predict_labels(
     model: FrozenModel, head: SavedHead, image: DecodedImage, top: int = 5
 ) -> list[tuple[str, float]]:
     """The classes of an image with the highest scores, and these, best first."""
-    side = model.round_down_to_patch(head.resolution)
-    view = center_view(image, side, _views(head))
-    scores = _scores(head, model.extract(view[None], head.setting))
+    tensors, facts = head.tensors, head.facts
+    view = center_view(image, model.round_down_to_patch(head.resolution), _views(head))
+    vector = select_feature(model.extract(view[None], head.setting), facts["feature"]).cpu()
+    if head.task == "knn":  # scores sum to one, except for images with several labels
+        bank, k = (tensors["features"], tensors["labels"]), facts["neighbors"]
+        temperature = float(facts["temperature"])
+        votes = knn_votes(*bank, vector, len(head.classes), ks=(k,), temperature=temperature)
+        scores = votes[k][0]
+    else:
+        scores = LinearHead(weight=tensors["weight"], bias=tensors["bias"]).probabilities(vector)[0]
     best = scores.sort(descending=True, stable=True)  # ties in class order, as in the metrics
     return [
         (head.classes[index], score)
@@ -88,17 +92,6 @@ def predict_labels(
 def _views(head: SavedHead) -> ViewConfig:
     """How test images were cropped for a classifier."""
     return ViewConfig(margin=float(head.facts["resize_ratio"]))
-
-
-def _scores(head: SavedHead, features: FrozenFeatures) -> Tensor:
-    """Class scores; they sum to one, except for votes of images with several labels."""
-    tensors, facts = head.tensors, head.facts
-    vector = select_feature(features, facts["feature"]).cpu()
-    if head.task == "knn":
-        k, temperature = facts["neighbors"], float(facts["temperature"])
-        bank = tensors["features"], tensors["labels"]
-        return knn_votes(*bank, vector, len(head.classes), ks=(k,), temperature=temperature)[k][0]
-    return LinearHead(weight=tensors["weight"], bias=tensors["bias"]).probabilities(vector)[0]
 
 
 @torch.no_grad()
@@ -164,8 +157,8 @@ def save_mask(classes: UInt8[ndarray, "height width"], path: Path) -> None:
 def overlay(
     image: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
 ) -> Image.Image:
-    """The image under the colors of its classes; background stays plain."""
-    plain = [index for index, name in enumerate(names) if name == UNTINTED]
+    """The image under the colors of its classes; the class 'background' stays plain."""
+    plain = [index for index, name in enumerate(names) if name == "background"]
     opacity = np.where(np.isin(classes, plain), 0.0, 255 * ALPHA).astype(np.uint8)
     colors = Image.fromarray(class_palette()[classes])
     return Image.composite(colors, image.convert("RGB"), Image.fromarray(opacity))

@@ -16,7 +16,7 @@ from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.report import JSON_NAME, read_rows
 from veca.probe.rows import Row, mean_over_seeds, merge_rows
 from veca.runtime import VecaError
-from veca.runtime.files import write_atomic
+from veca.runtime.files import dumps_strict, write_atomic
 
 QUALITY_NAME = "quality.json"
 
@@ -142,14 +142,10 @@ def write_quality(quality: Quality, path: Path) -> None:
     """Write the file atomically: equal measurements give equal bytes, a row a line."""
     head = {"format": FORMAT, **vars(quality)}
     del head["rows"]
-    lines = [f'"{name}":{_json(value)}' for name, value in head.items()]
-    rows = ",\n".join(_json(vars(row)) for row in quality.rows)
+    lines = [f'"{name}":{dumps_strict(value, name)}' for name, value in head.items()]
+    rows = ",\n".join(dumps_strict(vars(row), "a row") for row in quality.rows)
     lines.append(f'"rows":[\n{rows}\n]')
     write_atomic(path, [("{\n" + ",\n".join(lines) + "\n}\n").encode()])
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def read_quality(path: Path, weights: str | None = None) -> Quality:

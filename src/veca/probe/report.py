@@ -27,7 +27,6 @@ from veca.probe.rows import (
 from veca.runtime.files import dumps_strict, make_folder, write_atomic
 
 JSON_NAME = "report.json"
-TEXT_NAME = "report.md"
 PLOT_NAME = "report.png"
 COMPARISON_NAME = "comparison.json"
 
@@ -68,7 +67,7 @@ def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) ->
     plot = draw(merged) if draw is not None else None
     text = report_markdown(merged, PLOT_NAME if plot is not None else None, compared)
     files = {
-        TEXT_NAME: text.encode(),
+        "report.md": text.encode(),
         PLOT_NAME: plot,
         COMPARISON_NAME: _json_lines(compared) if compared else None,
     }
@@ -162,7 +161,7 @@ def report_markdown(
     for section in sections(published_rows(rows)):
         source = f"Not measured here: {section.row.data_facts['source']}. (?): probably a typo."
         lines += [f"## Published: {section.title}", "", source, "", *section_table(section), ""]
-    return "\n".join([*lines, LEGEND, "", *_models(rows), *_commands(rows)])
+    return "\n".join([*lines, LEGEND, "", *_origins(rows)])
 
 
 def report_tables(rows: Sequence[Row]) -> str:
@@ -316,18 +315,13 @@ def _facts(section: Section) -> Iterator[str]:
         yield from (f"- {sentence}" for sentence in row.partial)
 
 
-def _models(rows: Sequence[Row]) -> Iterator[str]:
-    """The models by their weights."""
+def _origins(rows: Sequence[Row]) -> Iterator[str]:
+    """The models by their weights, and how and when the numbers were measured."""
     yield from ("## Models", "")
     for role, model, weights, trained in dict.fromkeys(ModelKey.of(row) for row in rows):
         text = "no stored weights" if weights is None else f"weights sha256 {weights}"
         yield f"- {model} ({role}): {text}{'' if trained else ', untrained'}"
-    yield ""
-
-
-def _commands(rows: Sequence[Row]) -> Iterator[str]:
-    """How and when the numbers were measured."""
-    yield from ("## Commands", "", "```bash")
+    yield from ("", "## Commands", "", "```bash")
     yield from dict.fromkeys(row.command for row in rows if row.command)
     versions = ", ".join(dict.fromkeys(row.version for row in rows))
     days = sorted({row.date[:10] for row in rows if row.date})

@@ -56,7 +56,10 @@ PRIMARY_METRICS = ("map_k20", "top1_k20", "map", "top1", "miou", "rmse")
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a task found for one setting and seed of a model on one test split."""
+    """What a task found for one setting and seed of a model on one test split.
+
+    `counts` and `chosen` are those of its rows.
+    """
 
     data: LabeledDataset
     """The dataset that was tested on: that of the head, or another one with its classes."""
@@ -64,9 +67,7 @@ class ProbeResult:
     seed: int
     metrics: Mapping[str, float]
     counts: Mapping[str, int]
-    """As in a row."""
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """As in a row."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """Of the fitted head; empty if it belongs to another dataset or is too large to save."""
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -160,11 +160,8 @@ class Evaluator:
         """Fields that identify the rows of a job, so that a suite can skip finished jobs."""
         data, *also = self._datasets(job)
         return [
-            {
-                **self._identity(probe, tested, setting, job.seed),
-                "task": job.task,
-                "version": VERSION,
-            }
+            {"task": job.task, "version": VERSION}
+            | self._identity(probe, tested, setting, job.seed)
             for probe in self._probes(job, data)
             for setting in probe.settings
             for tested in (data, *also)

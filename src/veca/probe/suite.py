@@ -43,8 +43,6 @@ FIELDS: Mapping[str, type] = {
 }
 """The fields of a job."""
 
-REQUIRED = ("task", "data", "model")
-
 PRODUCT = ("task", "data", "model", "protocol", "resolution", "seed")
 """Fields of which a list means several jobs."""
 
@@ -99,7 +97,7 @@ def _fields(entry: object, where: str) -> dict[str, Any]:
 
 def _expand(fields: Mapping[str, Any], where: str) -> Iterator[Job]:
     """Every combination of an entry."""
-    for name in REQUIRED:
+    for name in ("task", "data", "model"):
         if name not in fields:
             raise SuiteError(f"{where} has no {name}; add it there or to [defaults].")
     choices = [
