@@ -2,6 +2,7 @@
 
 import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,13 +40,15 @@ class Machine:
 
 def this_machine(device: str = "cpu") -> Machine:
     """The machine that this process runs on."""
-    cuda = torch.device(device).type == "cuda"
+    cuda, memory_gb = torch.device(device).type == "cuda", None
+    with suppress(AttributeError, OSError, ValueError):  # not every system reports it
+        memory_gb = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)
     return Machine(
         processor=_processor(),
         cores=usable_processors(),
         threads=torch.get_num_threads(),
         accelerator=torch.cuda.get_device_name(device) if cuda else None,
-        memory_gb=_memory_gb(),
+        memory_gb=memory_gb,
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         torch=torch.__version__,
@@ -68,11 +71,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _memory_gb() -> float | None:
-    """Memory of the machine."""
-    try:
-        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)
-    except (AttributeError, OSError, ValueError):
-        return None

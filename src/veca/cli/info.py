@@ -68,12 +68,12 @@ def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
     yield "attention", config.attention
     yield "layers", str(config.layers)
     yield "width", f"{config.width} in {config.heads} heads"
-    yield "hidden units", f"{config.hidden} (shares {_joined(config.ffn_shares)})"
+    yield "hidden units", f"{config.hidden} (shares {', '.join(map(str, config.ffn_shares))})"
     yield "patches", f"{config.patch_size} pixels, {config.in_channels} channels"
     if config.attention == "full":
         yield "prefix tokens", str(config.prefix_tokens)
     else:
-        yield "budgets", _joined(config.budgets)
+        yield "budgets", ", ".join(map(str, config.budgets))
     yield "parameters", f"{parameters(config):,}"
     yield "numbers", f"{facts.dtype}, {facts.file_bytes / 1e6:,.1f} MB"
     yield "sha256", facts.digest
@@ -87,8 +87,3 @@ def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
             yield QUALITY_NAME, f"{len(read_quality(quality, facts.digest).rows)} measurements"
         except QualityError as error:
             yield QUALITY_NAME, str(error)
-
-
-def _joined(values: Sequence[int] | Sequence[float]) -> str:
-    """Numbers with commas."""
-    return ", ".join(map(str, values))

@@ -165,8 +165,11 @@ def _predict_classes(
     head: SavedHead, model: FrozenModel, image: DecodedImage, stem: Path, top: int
 ) -> dict[str, Any]:
     """Write the classes of an image; returns the names of the files and the largest classes."""
-    classes = predict_classes(model, head, image).numpy()
-    overlay(_image(image), classes, head.classes).save(f"{stem}_classes.png")
+    classes, pixels = predict_classes(model, head, image).numpy(), image.pixels()
+    if pixels.is_floating_point():
+        pixels = (255 * pixels).round().byte()
+    picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    overlay(picture, classes, head.classes).save(f"{stem}_classes.png")
     save_mask(classes, Path(f"{stem}_mask.png"))
     shares = np.bincount(classes.ravel(), minlength=len(head.classes)) / classes.size
     order = [int(one) for one in np.argsort(-shares, kind="stable")[:top] if shares[one]]
@@ -178,14 +181,6 @@ def _predict_classes(
             for one in order
         ],
     }
-
-
-def _image(image: DecodedImage) -> Image.Image:
-    """An image in 8 bits."""
-    pixels = image.pixels()
-    if pixels.is_floating_point():
-        pixels = (255 * pixels).round().byte()
-    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 def _text(result: dict[str, Any]) -> str:

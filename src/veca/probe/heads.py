@@ -97,11 +97,8 @@ def load_head(path: Path) -> SavedHead:
 def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -> Path | None:
     """Save the per-image results and, if there is one, the head; return the file of the head.
 
-    Args:
-        result: what a task found.
-        row: one of its rows, which identifies it.
-        feature: as the user gave it; None means the default, which is left out of names.
-        out: folder of the report.
+    `row` is any row of the result, which identifies it; `out` is the folder of the report;
+    `feature` is what the user asked for, None for the default, which is left out of names.
     """
     model = absolute(row.model) if Path(row.model).expanduser().exists() else row.model
     text = f"{row.weights or model}\n{row.data_sha256}"

@@ -50,8 +50,7 @@ def load_backbone(
             "--model, or fit the head again."
         )
     widths = (model.image_width, model.patch_width, model.image_width + model.patch_width)
-    tensors = head.tensors
-    width = (tensors["features"] if "features" in tensors else tensors["weight"]).shape[1]
+    width = head.tensors["features" if "features" in head.tensors else "weight"].shape[1]
     if width not in widths:  # of models without a hash
         raise HeadError(
             f"the head takes features of {width} numbers, but {name} gives {widths[0]} for an "
