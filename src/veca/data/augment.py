@@ -69,11 +69,6 @@ def _affine(image: Image.Image, *matrix: int | float) -> Image.Image:
     )
 
 
-def _solarize(image: Image.Image, threshold: float) -> Image.Image:
-    """Invert the colors above a threshold."""
-    return ImageOps.solarize(image, threshold)  # type: ignore[arg-type] # only compared
-
-
 def _steps(first: float, last: float) -> tuple[float, ...]:
     """Equidistant strengths."""
     return tuple(
@@ -97,7 +92,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("contrast", lambda i, s: Contrast(i).enhance(1 + s), SHARES, signed=True),
     Operation("sharpness", lambda i, s: Sharpness(i).enhance(1 + s), SHARES, signed=True),
     Operation("posterize", lambda i, bits: ImageOps.posterize(i, int(bits)), BITS),
-    Operation("solarize", _solarize, _steps(255.0, 0.0)),
+    Operation("solarize", lambda i, s: ImageOps.solarize(i, math.ceil(s)), _steps(255.0, 0.0)),
     Operation("autocontrast", lambda i, _: ImageOps.autocontrast(i)),
     Operation("equalize", lambda i, _: ImageOps.equalize(i)),
 )
@@ -219,8 +214,8 @@ def _random_box(sides: tuple[int, int], draw: random.Random, config: ViewConfig)
     """A box of random area and proportions, in whole pixels; if none fits, the middle."""
     height, width = sides
     for _ in range(ATTEMPTS):
-        area = height * width * _between(config.area, draw)
-        aspect = math.exp(_between((math.log(config.aspect[0]), math.log(config.aspect[1])), draw))
+        area = height * width * draw.uniform(*config.area)
+        aspect = math.exp(draw.uniform(*map(math.log, config.aspect)))
         across, down = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < across <= width and 0 < down <= height:
             top, left = (
@@ -234,25 +229,14 @@ def _random_box(sides: tuple[int, int], draw: random.Random, config: ViewConfig)
     return float(left), float(top), float(left + across), float(top + down)
 
 
-def _between(ends: tuple[float, float], draw: random.Random) -> float:
-    """Draw uniformly from a range."""
-    return ends[0] + (ends[1] - ends[0]) * draw.random()
-
-
 def _cut(image: DecodedImage, resolution: int, box: Box, margin: int) -> Image.Image:
-    """Resample a box, and around it a margin in pixels of the view."""
-    if not margin:
-        return _eight_bit(image.resampled((resolution, resolution), box))
+    """Resample a box, and around it a margin in pixels of the view, to an 8-bit RGB image."""
     left, top, right, bottom = box
     across, down = (right - left) * margin / resolution, (bottom - top) * margin / resolution
     outer = (left - across, top - down, right + across, bottom + down)
     side = resolution + 2 * margin
-    return _eight_bit(image.resampled_beyond((side, side), outer))
-
-
-def _eight_bit(image: DecodedImage) -> Image.Image:
-    """Convert to an 8-bit RGB image."""
-    if image.bands[0].mode == "RGB":
-        return image.bands[0]
-    planes = [np.rint(np.asarray(band) * 255).astype(np.uint8) for band in image.bands]
+    view = image.resampled_beyond((side, side), outer)
+    if view.bands[0].mode == "RGB":
+        return view.bands[0]
+    planes = [np.rint(np.asarray(band) * 255).astype(np.uint8) for band in view.bands]
     return Image.fromarray(np.stack(planes * (3 // len(planes)), axis=-1))

@@ -33,8 +33,14 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageChops, ImageFile, TiffImagePlugin
-from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
+from PIL import ExifTags, Image, ImageChops, ImageFile
+from PIL.TiffImagePlugin import (
+    BITSPERSAMPLE,
+    PHOTOMETRIC_INTERPRETATION,
+    TILELENGTH,
+    TILEWIDTH,
+    TiffImageFile,
+)
 from torch import Tensor
 
 from veca.runtime import VecaError
@@ -109,7 +115,14 @@ class DecodedImage:
 
     def resampled(self, sides: tuple[int, int], box: Box) -> "DecodedImage":
         """Resize the part inside `box`; pixels around it contribute at its borders."""
-        return DecodedImage(tuple(_resample(band, sides, box) for band in self.bands))
+        height, width = sides
+        left, top, right, bottom = box
+        first, last = _support(top, bottom, height)
+        first, last = max(0, first), min(self.sides[0], last)  # along x only rows that are needed
+        across = (left, float(first), right, float(last))
+        down = (0.0, top - first, float(width), bottom - first)
+        bands = [_resize(band, (width, last - first), across) for band in self.bands]
+        return DecodedImage(tuple(_resize(band, (width, height), down) for band in bands))
 
     def resampled_beyond(self, sides: tuple[int, int], box: Box) -> "DecodedImage":
         """As `resampled`, with a box that may leave the image, which is mirrored at its borders."""
@@ -184,7 +197,12 @@ def opened(
 
 def _check_size(name: str, image: Image.Image, max_pixels: int) -> None:
     """Refuse an image that would need too much memory to decode."""
-    for what, (width, height) in (("", image.size), ("tiles of ", _tile_size(image))):
+    sizes = {"": image.size}
+    if isinstance(image, TiffImageFile):  # each of its tiles is decoded whole
+        tile = [image.tag_v2.get(tag, 0) for tag in (TILEWIDTH, TILELENGTH)]
+        if all(isinstance(side, int) for side in tile):
+            sizes["tiles of "] = (tile[0], tile[1])
+    for what, (width, height) in sizes.items():
         if width * height > max_pixels:
             raise ImageError(
                 f"{name} has {what}{width} x {height} pixels, but at most {max_pixels:,} are "
@@ -234,11 +252,11 @@ def _strict_pillow(max_pixels: int) -> Iterator[None]:
         _SETTINGS_LOCK.release()
 
 
-def reason(error: Exception, max_length: int = 120) -> str:
+def reason(error: Exception) -> str:
     """Shorten the message of a library to one line without control characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= max_length else f"{text[:max_length]}..."
+    return text if len(text) <= 120 else f"{text[:120]}..."
 
 
 def _open_path(path: Path) -> io.BufferedReader:
@@ -269,22 +287,13 @@ def _read_header(name: str, file: IO[bytes] | io.BytesIO) -> ImageFile.ImageFile
         ) from error
 
 
-def _tile_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height of a TIFF file's tiles, each of which is decoded whole; else zeros."""
-    if not isinstance(image, TiffImageFile):
-        return 0, 0
-    tags = image.tag_v2
-    sides = tags.get(TiffImagePlugin.TILEWIDTH, 0), tags.get(TiffImagePlugin.TILELENGTH, 0)
-    return sides if all(isinstance(side, int) for side in sides) else (0, 0)
-
-
 def _decode(name: str, image: Image.Image, max_pixels: int) -> DecodedImage:
     """Decode an opened image, and make it upright and RGB or float gray."""
     _check_size(name, image, max_pixels)
     load(name, image)
     upright = _upright(image)
     if image.mode == "F" or image.mode.startswith("I"):
-        return DecodedImage((_plane(_gray(name, upright, _tiff_grays(image))),))
+        return DecodedImage((_plane(_gray(name, upright, image)),))
     if image.mode == "CMYK" and image.format in {"JPEG", "MPO"} and "adobe" not in image.info:
         upright = ImageChops.invert(upright)  # Pillow takes every CMYK JPEG for Adobe's, inverted
     try:
@@ -332,10 +341,10 @@ def _match_transparency(image: ImageFile.ImageFile) -> None:
         image.info["transparency"] = color * GRAY_STEPS[packing]
 
 
-def _gray(name: str, image: Image.Image, grays: tuple[int, bool]) -> NDArray[Any]:
-    """Convert gray of more than 8 bits to floats in 0..1."""
+def _gray(name: str, image: Image.Image, opened: Image.Image) -> NDArray[Any]:
+    """Convert gray of more than 8 bits to floats in 0..1, as the tags of the opened file say."""
     values = np.asarray(image)
-    greatest, white_is_zero = grays
+    tags = opened.tag_v2 if isinstance(opened, TiffImageFile) else {}
     if image.mode == "F":
         found = _check_floats(name, values)
     else:
@@ -345,20 +354,12 @@ def _gray(name: str, image: Image.Image, grays: tuple[int, bool]) -> NDArray[Any
                 f"{name} holds integers from {low} to {high}, but gray must lie in "
                 f"0..{MAX_16_BIT}; scale it, or store floats in 0..1."
             )
-        found = values.astype(np.float32) / greatest
-    if white_is_zero:
+        twelve_bits = tuple(tags.get(BITSPERSAMPLE, ())) == (12,)
+        found = values.astype(np.float32) / (4095 if twelve_bits else MAX_16_BIT)
+    if tags.get(PHOTOMETRIC_INTERPRETATION) == 0:  # white, which Pillow ignores here
         found = 1 - found
     transparent = image.info.get("transparency")
     return found if transparent is None else np.where(values == transparent, 1.0, found)
-
-
-def _tiff_grays(image: Image.Image) -> tuple[int, bool]:
-    """Greatest gray, and whether zero is white, which Pillow does not apply to TIFF files."""
-    if not isinstance(image, TiffImageFile):
-        return MAX_16_BIT, False
-    twelve_bits = tuple(image.tag_v2.get(BITSPERSAMPLE, ())) == (12,)
-    white_is_zero = image.tag_v2.get(PHOTOMETRIC_INTERPRETATION) == 0
-    return 4095 if twelve_bits else MAX_16_BIT, white_is_zero
 
 
 def _from_tensor(tensor: Tensor) -> DecodedImage:
@@ -383,23 +384,20 @@ def image_from_array(array: NDArray[Any]) -> DecodedImage:
     if channels.dtype == np.uint8:
         gray = channels.shape[2] == 1
         return DecodedImage((_opaque(Image.fromarray(channels[..., 0] if gray else channels)),))
-    floats = _to_floats(channels)
+    if channels.dtype.kind == "u" and channels.dtype.itemsize == 2:
+        floats = channels.astype(np.float32) / MAX_16_BIT
+    elif channels.dtype.kind == "f":
+        floats = _check_floats("the image given", channels).astype(np.float32)
+    else:
+        raise ImageError(
+            f"an image cannot be of dtype {channels.dtype}; convert it to uint8, uint16 or floats "
+            "in 0..1."
+        )
     colors = floats[..., :3]
     if floats.shape[2] == 4:
         opacity = floats[..., 3:]
         colors = colors * opacity + (1 - opacity)  # on white, as everywhere
     return DecodedImage(tuple(_plane(colors[..., band]) for band in range(colors.shape[2])))
-
-
-def _to_floats(array: NDArray[Any]) -> NDArray[Any]:
-    """Scale to 0..1."""
-    if array.dtype.kind == "u" and array.dtype.itemsize == 2:
-        return array.astype(np.float32) / MAX_16_BIT
-    if array.dtype.kind == "f":
-        return _check_floats("the image given", array).astype(np.float32)
-    raise ImageError(
-        f"an image cannot be of dtype {array.dtype}; convert it to uint8, uint16 or floats in 0..1."
-    )
 
 
 def _check_floats(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -433,16 +431,6 @@ def mirrored(first: int, last: int, side: int) -> NDArray[np.int64]:
 def _plane(values: NDArray[Any]) -> Image.Image:
     """Make a band of floats, clipped to 0..1."""
     return Image.fromarray(np.clip(values, 0, 1).astype(np.float32, copy=False))
-
-
-def _resample(band: Image.Image, sides: tuple[int, int], box: Box) -> Image.Image:
-    """Resample one band along x, only the rows that are needed, then along y."""
-    height, width = sides
-    left, top, right, bottom = box
-    first, last = _support(top, bottom, height)
-    first, last = max(0, first), min(band.height, last)
-    band = _resize(band, (width, last - first), (left, float(first), right, float(last)))
-    return _resize(band, (width, height), (0.0, top - first, float(width), bottom - first))
 
 
 def _support(start: float, end: float, count: int) -> tuple[int, int]:

@@ -50,14 +50,8 @@ RAW_SUFFIX = ".planar-rgb"
 UNKNOWN = -1
 """Size of a file that cannot be read, and start of one that is not in a tar shard."""
 
-BLOCK = 512
-"""Bytes of a block of a tar file."""
-
 FORMAT = 2
 """Version of stored lists."""
-
-MAX_VAL_PART = 10
-"""At most one image in ten is held out for validation."""
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -213,21 +207,18 @@ def members(path: str) -> Iterator[ImageEntry]:
                 if found.isreg() and not found.issparse():
                     name = member_name(path, found.name)
                     yield ImageEntry(name, found.size, path, found.offset_data)
-            _check_end(path, shard.offset)
+            with io.FileIO(path) as file:
+                file.seek(shard.offset)
+                # tarfile takes a damaged header for the end, which is a block of zeros.
+                if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                    raise tarfile.ReadError(
+                        f"at byte {shard.offset} there is neither a file nor the end"
+                    )
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise DataError(
             f"the tar shard cannot be read to its end ({error}); images before the damage are "
             "used: get the shard again, or create it again without compression."
         ) from error
-
-
-def _check_end(path: str, end: int) -> None:
-    """Refuse a shard with a damaged header in the middle, which tarfile takes for the end."""
-    with io.FileIO(path) as file:
-        file.seek(end)
-        rest = file.read(BLOCK)
-    if rest.strip(b"\0"):
-        raise tarfile.ReadError(f"at byte {end} there is neither a file nor the end")
 
 
 def exists(entry: ImageEntry) -> bool:
@@ -244,19 +235,16 @@ def open_image(entry: ImageEntry) -> Iterator[str | IO[bytes]]:
     with open(entry.shard, "rb") as file:  # noqa: PTH123
         file.seek(entry.start)
         content = file.read(entry.num_bytes)
-    yield io.BytesIO(_as_ppm(entry, content) if entry.name.endswith(RAW_SUFFIX) else content)
-
-
-def _as_ppm(entry: ImageEntry, values: bytes) -> bytes:
-    """Convert a raw image to a PPM file."""
-    side = isqrt(entry.num_bytes // 3)
-    if len(values) != entry.num_bytes or 3 * side * side != entry.num_bytes:
-        raise ImageError(
-            f"{entry.shard} has {len(values):,} bytes at byte {entry.start:,}, but a square image "
-            f"needs {entry.num_bytes:,}; it is truncated or another file: get it again."
-        )
-    pixels = np.frombuffer(values, np.uint8).reshape(3, side, side).transpose(1, 2, 0)
-    return b"P6 %d %d 255\n" % (side, side) + pixels.tobytes()
+    if entry.name.endswith(RAW_SUFFIX):  # becomes a PPM file
+        side = isqrt(entry.num_bytes // 3)
+        if len(content) != entry.num_bytes or 3 * side * side != entry.num_bytes:
+            raise ImageError(
+                f"{entry.shard} has {len(content):,} bytes at byte {entry.start:,}, but a square "
+                f"image needs {entry.num_bytes:,}; it is truncated or another file: get it again."
+            )
+        pixels = np.frombuffer(content, np.uint8).reshape(3, side, side).transpose(1, 2, 0)
+        content = b"P6 %d %d 255\n" % (side, side) + pixels.tobytes()
+    yield io.BytesIO(content)
 
 
 class ImageList(NamedTuple):
@@ -471,8 +459,11 @@ class ImageIndex:
         keys = _keys_below(found.table, rows, _root(text))
         index = cls(found.table, rows, keys, problems)
         if cache is not None:
+            arrays = {part.name: getattr(found.table, part.name) for part in fields(found.table)}
+            arrays |= {"rows": rows, "index_keys": keys}
+            metadata = {"format": FORMAT, "images": absolute(text), "problems": list(problems)}
             with contextlib.suppress(OSError):  # only costs the next run the time to list again
-                _save_index(cache, index, absolute(text))
+                save_tensors(cache, arrays, metadata)
         return index
 
 
@@ -489,7 +480,7 @@ def split_train_val(index: ImageIndex, num_val: int) -> tuple[NDArray[np.int64],
     """
     if num_val < 0:
         raise DataError(f"{num_val} validation images are invalid; use 0 or more.")
-    most = max(len(index) // MAX_VAL_PART, 1) if len(index) > 1 else 0
+    most = max(len(index) // 10, 1) if len(index) > 1 else 0
     order = np.argsort(index.keys, kind="stable")
     count = min(num_val, most)
     return np.sort(order[count:]), order[:count]
@@ -522,13 +513,6 @@ def _keys_below(table: ImageTable, rows: NDArray[np.int64], root: str) -> NDArra
         for begin, end in zip(begins.tolist(), table.ends[rows].tolist(), strict=True)
     )
     return np.fromiter(keys, np.uint64, count=len(rows))
-
-
-def _save_index(path: Path, index: ImageIndex, images: str) -> None:
-    """Store an index."""
-    arrays = {part.name: getattr(index.table, part.name) for part in fields(index.table)}
-    metadata = {"format": FORMAT, "images": images, "problems": list(index.problems)}
-    save_tensors(path, {**arrays, "rows": index.rows, "index_keys": index.keys}, metadata)
 
 
 def _load_index(path: Path, images: str) -> ImageIndex | None:

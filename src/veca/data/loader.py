@@ -39,9 +39,6 @@ NICENESS = 10
 """Lower priority of workers. The threads of a matrix product wait for the slowest of them, so a
 worker that takes one of their cores for a time slice stops them all."""
 
-WATCH_SECONDS = 1.0
-"""How often a worker checks that its parent is alive."""
-
 ATTEMPTS = 32
 """Other images that are tried in place of one that cannot be read."""
 
@@ -125,7 +122,7 @@ def _start_worker(worker: int) -> None:
 def _follow_parent(parent: int) -> None:
     """End this process when its parent ends or terminates it; ignore SIGTERM from others."""
     while os.getppid() == parent:
-        received = signal.sigtimedwait({signal.SIGTERM}, WATCH_SECONDS)
+        received = signal.sigtimedwait({signal.SIGTERM}, 1.0)
         if received is not None and received.si_pid == parent:
             break
     os._exit(0)
@@ -234,6 +231,8 @@ def batches(  # noqa: PLR0913 - each is a choice of the caller
     Raises:
         DataError: no image could be read in place of another, or a worker was killed.
     """
+    if replacements is None:
+        replacements = np.arange(len(index))
     viewer = _Viewer(index, seed, config, training, num_workers, replacements, margin, give_margin)
     with closing(worker_loader(viewer, tasks, num_workers)) as made:
         for batch in made:
@@ -251,7 +250,7 @@ class _Viewer(Dataset[Batch | DataError]):
     config: ViewConfig
     training: bool
     num_workers: int
-    replacements: NDArray[np.int64] | None
+    replacements: NDArray[np.int64]
     margin: int
     give_margin: bool
 
@@ -263,7 +262,12 @@ class _Viewer(Dataset[Batch | DataError]):
         places = zip(task.indices.tolist(), task.crop_ids.tolist(), strict=True)
         try:
             for place, (image, draw) in enumerate(places):
-                view = self._view(image, draw, resolution, unreadable)
+                decoded = self._decode(image, draw, resolution, unreadable)
+                if self.training:
+                    numbers = random.Random(f"view/{self.seed}/{draw}/{image}")
+                    view = training_view(decoded, resolution, numbers, self.config, self.margin)
+                else:
+                    view = center_view(decoded, resolution, self.config, self.margin)
                 images[place] = view if self.give_margin else inner_view(view, resolution)
         except DataError as error:
             return error
@@ -271,24 +275,16 @@ class _Viewer(Dataset[Batch | DataError]):
             images = images.numpy()  # type: ignore[assignment] # goes through a pipe
         return Batch(task, images, unreadable)
 
-    def _view(
-        self, image: int, draw: int, resolution: int, unreadable: dict[int, str]
-    ) -> UInt8[Tensor, "3 S S"]:
-        """The view of an image or its replacement; adds to `unreadable`."""
-        decoded = self._decode(image, draw, resolution, unreadable)
-        if not self.training:
-            return center_view(decoded, resolution, self.config, self.margin)
-        numbers = random.Random(f"view/{self.seed}/{draw}/{image}")
-        return training_view(decoded, resolution, numbers, self.config, self.margin)
-
     def _decode(
         self, image: int, draw: int, resolution: int, unreadable: dict[int, str]
     ) -> DecodedImage:
-        """Decode an image, or the first replacement that can be read."""
+        """Decode an image, or the first replacement that can be read; adds to `unreadable`."""
         least, tried = min_side(resolution, self.config), image
         for attempt in range(ATTEMPTS + 1):
             if attempt:
-                tried = self._replacement(image, draw, attempt)
+                epoch = draw if self.training else 0
+                numbers = random.Random(f"replacement/{self.seed}/{epoch}/{image}/{attempt}")
+                tried = int(self.replacements[int(numbers.random() * len(self.replacements))])
             if tried in unreadable:
                 continue
             try:
@@ -300,11 +296,3 @@ class _Viewer(Dataset[Batch | DataError]):
             f"{self.index[image].name} cannot be read ({unreadable[image]}), nor can "
             f"{ATTEMPTS} replacements; check that the images are still there and readable."
         )
-
-    def _replacement(self, image: int, draw: int, attempt: int) -> int:
-        """Draw a replacement."""
-        epoch = draw if self.training else 0
-        numbers = random.Random(f"replacement/{self.seed}/{epoch}/{image}/{attempt}")
-        if self.replacements is None:
-            return int(numbers.random() * len(self.index))
-        return int(self.replacements[int(numbers.random() * len(self.replacements))])

@@ -111,11 +111,6 @@ class Side:
         shift = 2 * self.original * self.cropped
         return (doubled - shift).div(2 * self.original * self.patch_size, rounding_mode="floor")
 
-    def patch_positions(self) -> Float[Tensor, " original"]:
-        """The center of each original pixel in patches; centers of patches are whole numbers."""
-        centers = (torch.arange(self.original, dtype=torch.float64) + 0.5) / self.original
-        return (centers * self.scaled - self.cropped) / self.patch_size - 0.5
-
 
 @dataclass(frozen=True)
 class Geometry:
@@ -146,7 +141,18 @@ class Geometry:
         centers of patches and is constant beyond the outermost ones. Padding is dropped. Pixels
         that were cropped away get `fill`, by default NaN; integers need a `fill`.
         """
-        self._check_map(patch_map, mode)
+        if patch_map.shape[-2:] != self.grid:
+            raise ValueError(
+                f"patch_map has the shape {tuple(patch_map.shape)}, but must end in the grid of "
+                f"this image, {self.grid}; pass features.patch_map, or unflatten the patches."
+            )
+        if mode not in {"nearest", "bilinear"}:
+            raise ValueError(f"mode={mode!r} is unknown; use 'nearest' or 'bilinear'.")
+        if mode == "bilinear" and not patch_map.is_floating_point():
+            raise ValueError(
+                f"patch_map holds {patch_map.dtype}, which cannot be interpolated; use "
+                "mode='nearest', or pass floats."
+            )
         image = _expand(patch_map, self.height, -2, mode)
         image = _expand(image, self.width, -1, mode)
         return self._filled(image, fill)
@@ -171,27 +177,11 @@ class Geometry:
         )
         return torch.stack((x, y), dim=-1)
 
-    def _check_map(self, patch_map: Tensor, mode: str) -> None:
-        """Refuse a map of another grid, or one that cannot be interpolated."""
-        if patch_map.shape[-2:] != self.grid:
-            raise ValueError(
-                f"patch_map has the shape {tuple(patch_map.shape)}, but must end in the grid of "
-                f"this image, {self.grid}; pass features.patch_map, or unflatten the patches."
-            )
-        if mode not in {"nearest", "bilinear"}:
-            raise ValueError(f"mode={mode!r} is unknown; use 'nearest' or 'bilinear'.")
-        if mode == "bilinear" and not patch_map.is_floating_point():
-            raise ValueError(
-                f"patch_map holds {patch_map.dtype}, which cannot be interpolated; use "
-                "mode='nearest', or pass floats."
-            )
-
     def _filled(self, image: Tensor, fill: int | float | None) -> Tensor:
         """Fill pixels that were cropped away."""
-        indices = [side.patch_indices() for side in (self.height, self.width)]
         rows, columns = (
-            (found >= 0) & (found < patches)
-            for found, patches in zip(indices, self.grid, strict=True)
+            (side.patch_indices() >= 0) & (side.patch_indices() < side.patches)
+            for side in (self.height, self.width)
         )
         if rows.all() and columns.all():
             return image
@@ -209,7 +199,9 @@ def _expand(values: Tensor, side: Side, dim: int, mode: Mode) -> Tensor:
     if mode == "nearest":
         indices = side.patch_indices().clamp(0, side.patches - 1)
         return values.index_select(dim, indices.to(values.device))
-    positions = side.patch_positions().clamp(0, side.patches - 1)
+    centers = (torch.arange(side.original, dtype=torch.float64) + 0.5) / side.original
+    positions = (centers * side.scaled - side.cropped) / side.patch_size - 0.5  # in patches
+    positions = positions.clamp(0, side.patches - 1)
     before = positions.floor()
     after = (before + 1).clamp(max=side.patches - 1)
     share = (positions - before).to(values.dtype).to(values.device)
@@ -224,7 +216,11 @@ Fit = Literal["resize", "crop", "pad"]
 
 def fitted(original: tuple[int, int], size: int | None, fit: str, patch_size: int) -> Geometry:
     """Map an image of this height and width to patches."""
-    _check_arguments(size, fit, patch_size)
+    for name, value in {"size": 1 if size is None else size, "patch_size": patch_size}.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name}={value!r} is invalid: it must be an integer >= 1.")
+    if fit not in {"resize", "crop", "pad"}:
+        raise ValueError(f"fit={fit!r} is unknown; use 'resize', 'crop' or 'pad'.")
     if fit == "crop":
         return _cropped(original, size, patch_size)
     reference = max(original) if fit == "pad" else min(original)
@@ -277,17 +273,6 @@ def _cropped(original: tuple[int, int], size: int | None, patch_size: int) -> Ge
 def _nearest(numerator: int, denominator: int) -> int:
     """Divide and round to the nearest integer, halves up."""
     return (2 * numerator + denominator) // (2 * denominator)
-
-
-def _check_arguments(size: int | None, fit: str, patch_size: int) -> None:
-    """Check size, fit and patch size."""
-    for name, value in (("size", size), ("patch_size", patch_size)):
-        if name == "size" and value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name}={value!r} is invalid: it must be an integer >= 1.")
-    if fit not in {"resize", "crop", "pad"}:
-        raise ValueError(f"fit={fit!r} is unknown; use 'resize', 'crop' or 'pad'.")
 
 
 class Prepared(NamedTuple):

@@ -31,6 +31,7 @@ from veca.runtime.device import usable_processors
 from veca.runtime.files import LOCK_NAME, TEMPORARY_SUFFIX, write_atomic
 from veca.runtime.tensors import open_tensors, remove_temporary_files, save_tensors
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -211,12 +212,6 @@ class Shard:
             for place, row in enumerate(self.rows())
         ]
 
-    def patch_map(self, row: int) -> Float[np.ndarray, "D rows columns"]:
-        """The patch map of a row."""
-        with open_tensors(self.patches_path) as file:
-            patch_map: NDArray[np.floating] = file.read(str(row)).numpy()
-        return patch_map
-
     def verify_patches(self) -> None:
         """Compare the file of patch maps with its hashes and with this shard."""
         if self.patches_sha256 is None:
@@ -344,13 +339,15 @@ class Collection:
             raise CollectionError(f"{self.folder} has no image {image}; check the path.")
         shard, row = found
         shard.verify_patches()
-        return shard.patch_map(row)
+        with open_tensors(shard.patches_path) as file:
+            patch_map: NDArray[np.floating] = file.read(str(row)).numpy()
+        return patch_map
 
 
-def in_threads(work: Callable[..., Result], *items: Sequence[Any]) -> list[Result]:
+def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """The results of independent work, in order; reading and hashing release the GIL."""
     with ThreadPoolExecutor(usable_processors()) as pool:
-        return list(pool.map(work, *items))
+        return list(pool.map(work, items))
 
 
 def shard_files(folder: Path) -> list[Path]:

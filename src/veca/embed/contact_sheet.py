@@ -71,30 +71,25 @@ def write_sheet(sheet: Image.Image, path: Path) -> None:
 
 
 def _tile(source: ImageEntry) -> Image.Image:
-    """An image in the middle of its tile."""
+    """An image, scaled to fit, in the middle of its tile."""
     try:
-        picture = _thumbnail(source)
+        with open_image(source) as file:
+            picture = decode(file)
     except (ImageError, OSError):
         tile = Image.new("RGB", (TILE, TILE), MISSING_COLOR)
         words = "unreadable" if exists(source) else "missing"
         ImageDraw.Draw(tile).text((TILE / 2, TILE / 2), words, PALE_INK, _font(15), anchor="mm")
         return tile
-    tile = Image.new("RGB", (TILE, TILE), TILE_COLOR)
-    tile.paste(picture, ((TILE - picture.width) // 2, (TILE - picture.height) // 2))
-    return tile
-
-
-def _thumbnail(source: ImageEntry) -> Image.Image:
-    """An image scaled to fit a tile."""
-    with open_image(source) as file:
-        picture = decode(file)
     height, width = picture.sides
     scale = TILE / max(height, width)
     sides = max(1, round(height * scale)), max(1, round(width * scale))
     pixels = picture.resampled(sides, (0.0, 0.0, float(width), float(height))).pixels()
     if pixels.is_floating_point():
         pixels = (pixels * 255).round().byte()
-    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    tile = Image.new("RGB", (TILE, TILE), TILE_COLOR)
+    thumbnail = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    tile.paste(thumbnail, ((TILE - thumbnail.width) // 2, (TILE - thumbnail.height) // 2))
+    return tile
 
 
 def _caption(source: ImageEntry) -> str:

@@ -72,12 +72,6 @@ MAX_WAITING_BYTES = 2**28
 MAX_PATCHES = 2**16
 """Patches of one image."""
 
-MAX_ERRORS = 3
-"""Reasons that a summary repeats."""
-
-DEFAULT_BUDGET = 16
-"""Cores, where neither the user nor the model says how many; fewer where a model has fewer."""
-
 ModelSource = VECA | str | os.PathLike[str]
 """A model, or its name: a folder, .safetensors file, bundled name, hub name, or size."""
 
@@ -136,7 +130,7 @@ class EmbedSummary:
     """Images that this run could not read."""
 
     errors: list[str] = field(default_factory=list)
-    """Why, for the first of them."""
+    """Why, for the first three of them."""
 
     images: int = 0
     """Features in the collection."""
@@ -169,16 +163,16 @@ class ImageDecoder(Dataset[list[PreparedImage | ImageRow]]):
 
     def __getitem__(self, rows: NDArray[np.int64]) -> list[PreparedImage | ImageRow]:
         """Decode some rows; an image that cannot be read becomes a row with an error."""
-        return [self._decode(int(row)) for row in rows]
-
-    def _decode(self, row: int) -> PreparedImage | ImageRow:
-        image = self.images.table[row]
-        try:
-            if row in self.images.problems:
-                raise ImageError(self.images.problems[row])
-            return decode_image(image, self.config, self.patch_size)
-        except (ImageError, OSError, MemoryError) as error:
-            return unread(image)._replace(error=one_line(error))
+        found: list[PreparedImage | ImageRow] = []
+        for row in rows.tolist():
+            image = self.images.table[row]
+            try:
+                if row in self.images.problems:
+                    raise ImageError(self.images.problems[row])
+                found.append(decode_image(image, self.config, self.patch_size))
+            except (ImageError, OSError, MemoryError) as error:
+                found.append(unread(image)._replace(error=one_line(error)))
+        return found
 
 
 def decode_image(image: ImageEntry, config: EmbedConfig, patch_size: int) -> PreparedImage:
@@ -269,7 +263,7 @@ def _resolved(config: EmbedConfig, backbone: BackboneConfig, device: torch.devic
     check_ffn(backbone, config.ffn)
     budget = config.budget
     if backbone.attention != "full":
-        default = backbone.default_budget or min(DEFAULT_BUDGET, backbone.cores)
+        default = backbone.default_budget or min(16, backbone.cores)
         budget = check_budget(backbone, default if budget is None else budget)
     elif budget is not None:
         check_budget(backbone, budget)
@@ -441,7 +435,7 @@ def _write(
     errors = [row.error for row in rows if row.error is not None]
     summary.embedded += len(rows) - len(errors)
     summary.failed += len(errors)
-    summary.errors += errors[: MAX_ERRORS - len(summary.errors)]
+    summary.errors += errors[: 3 - len(summary.errors)]
     if shard := writer.shards.get(number):  # some of its images have changed
         source = shard.source
         new = {row.path: row for row in rows}

@@ -56,7 +56,9 @@ def query_vector(
         shard, place = found
         rows = shard.rows()
         source = rows[place].source
-        if rows[place].error is None and not _changed(source):
+        file = Path(source.name)
+        changed = source.shard is None and file.exists() and file.stat().st_size != source.num_bytes
+        if rows[place].error is None and not changed:
             readable = sum(row.error is None for row in rows[:place])
             return Query(source, shard.features()[readable])
     path = absolute(image)
@@ -114,12 +116,6 @@ def _cosines(
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.linalg.norm(vector)
     cosines: NDArray[np.floating] = products / np.maximum(lengths, TINY)
     return cosines
-
-
-def _changed(source: ImageEntry) -> bool:
-    """Whether the file of an image exists and is another one than was embedded."""
-    path = Path(source.name)
-    return source.shard is None and path.exists() and path.stat().st_size != source.num_bytes
 
 
 def _embedder(collection: Collection, model: ModelSource | None, device: str) -> Embedder:

@@ -5,9 +5,10 @@ The docstring of a reader describes the layout as published; class folders of on
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
     LabeledDataset,
-    Split,
     build_split,
     class_names,
+    labeled_dataset,
     lines,
     numbered,
     parse_int,
@@ -40,7 +41,7 @@ def food101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     needed = ("images", "meta/classes.txt", "meta/train.json", "meta/test.json")
     root = checks.find(folder, needed, ("food-101",))
     classes = sorted(lines(root / "meta/classes.txt"))
-    splits = []
+    images = {}
     for part in ("train", "test"):
         path = root / f"meta/{part}.json"
         listed = read_json(path)
@@ -48,15 +49,14 @@ def food101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
             raise DatasetError(
                 f"{path} does not map the names in classes.txt to images; get it again."
             )
-        images = [
+        images[part] = [
             (f"images/{image}.jpg", number)
             for number, name in enumerate(classes)
             for image in listed.get(name, ())
         ]
-        splits.append(build_split(part, root, images, checks))
     counts = {"classes": 101, "train": 75_750, "train/class": 750}
     counts |= {"test": 25_250, "test/class": 250}
-    return checks.dataset("classes", splits, counts, classes=classes)
+    return labeled_dataset(root, images, checks, counts, classes=classes)
 
 
 def oxford_pets(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -68,18 +68,16 @@ def oxford_pets(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     needed = ("images", *(f"annotations/{part}.txt" for part in counts))
     root = checks.find(folder, needed, ("oxford-iiit-pet",))
     names: dict[int, str] = {}
-    splits = []
-    for part in counts:
+    images: dict[str, list[tuple[str, int]]] = {part: [] for part in counts}
+    for part, found in images.items():
         listed = root / f"annotations/{part}.txt"
-        images = []
         for image, class_, _, _ in rows(listed, 4):
             label = parse_int(class_, listed) - 1
             names[label] = image.rpartition("_")[0]
-            images.append((f"images/{image}.jpg", label))
-        splits.append(build_split(part, root, images, checks))
+            found.append((f"images/{image}.jpg", label))
     classes = [names.get(label, str(label)) for label in range(max(names, default=-1) + 1)]
     checks.expect("classes", len(names), 37)
-    return checks.dataset("classes", splits, counts, classes=classes, per_class=True)
+    return labeled_dataset(root, images, checks, counts, classes=classes, per_class=True)
 
 
 def cub_200(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -88,10 +86,10 @@ def cub_200(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     Classes are numbered from 1; 1 in the last list means training. Images are not cropped to the
     bird's box.
     """
-    names = ("classes", "images", "image_class_labels", "train_test_split")
-    needed = ("images", *(f"{name}.txt" for name in names))
+    lists = ("classes", "images", "image_class_labels", "train_test_split")
+    needed = ("images", *(f"{name}.txt" for name in lists))
     root = checks.find(folder, needed, ("CUB_200_2011",))
-    listed = {name: dict(rows(root / f"{name}.txt", 2)) for name in names}
+    listed = {name: dict(rows(root / f"{name}.txt", 2)) for name in lists}
     classes = listed["classes"]
     ordered = sorted(classes, key=partial(parse_int, path=root / "classes.txt"))
     numbers = {number: place for place, number in enumerate(ordered)}
@@ -105,15 +103,10 @@ def cub_200(folder: Path, checks: DatasetChecks) -> LabeledDataset:
             )
         images[part].append((f"images/{image}", numbers[class_]))
     checks.expect("images", len(listed["images"]), 11_788)
-    return checks.dataset(
-        "classes",
-        [
-            build_split("train", root, images["1"], checks),
-            build_split("test", root, images["0"], checks),
-        ],
-        {"classes": 200, "train": 5_994, "test": 5_794},
-        classes=[classes[number].partition(".")[2] for number in ordered],
-    )
+    counts = {"classes": 200, "train": 5_994, "test": 5_794}
+    names = [classes[number].partition(".")[2] for number in ordered]
+    splits = {"train": images["1"], "test": images["0"]}
+    return labeled_dataset(root, splits, checks, counts, classes=names)
 
 
 def fgvc_aircraft(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -128,14 +121,14 @@ def fgvc_aircraft(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     needed = ("data/images", "data/variants.txt", *lists.values())
     root = checks.find(folder, needed, ("fgvc-aircraft-2013b",))
     classes = list(lines(root / "data/variants.txt"))
-    splits = []
+    images = {}
     for part, listed in lists.items():
         named = ((f"data/images/{image}.jpg", class_) for image, class_ in rows(root / listed, 2))
-        images = numbered(named, classes, root / listed)
-        splits.append(build_split(part, root, images, checks))
-    return checks.dataset(
-        "classes",
-        splits,
+        images[part] = numbered(named, classes, root / listed)
+    return labeled_dataset(
+        root,
+        images,
+        checks,
         {"classes": 100, **counts},
         classes=classes,
         per_class=True,
@@ -149,25 +142,18 @@ def dtd(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     root = checks.find(folder, ("images", *(f"labels/{part}1.txt" for part in parts)), ("dtd",))
     listed = {part: list(lines(root / f"labels/{part}1.txt")) for part in parts}
     classes = sorted({path.partition("/")[0] for part in parts for path in listed[part]})
-    splits = []
-    for part in parts:
-        images = [
-            (f"images/{path}", classes.index(path.partition("/")[0])) for path in listed[part]
-        ]
-        splits.append(build_split(part, root, images, checks))
-    counts = {"classes": 47}
+    counts, images = {"classes": 47}, {}
     for part in parts:
         counts |= {part: 1_880, f"{part}/class": 40}
+        images[part] = [
+            (f"images/{path}", classes.index(path.partition("/")[0])) for path in listed[part]
+        ]
     facts = {"partition": "1 of 10"}
-    return checks.dataset("classes", splits, counts, classes=classes, facts=facts)
+    return labeled_dataset(root, images, checks, counts, classes=classes, facts=facts)
 
 
-PLACES_FOLDERS = (
-    ("data_256_standard", "val_256"),
-    ("data_256", "val_256"),
-    ("data_large_standard", "val_large"),
-    ("data_large", "val_large"),
-)
+PLACES_FOLDERS = (("data_256_standard", "val_256"), ("data_256", "val_256"),
+                  ("data_large_standard", "val_large"), ("data_large", "val_large"))  # fmt: skip
 """Folders of training and validation images: 256 x 256 pixels, or full size; the archives unpack to
 names without `_standard`."""
 
@@ -219,23 +205,17 @@ def sun397(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     home = next((home for home in homes if (home / lists["train"]).exists()), folder)
     checks.require(*(home / listed for listed in lists.values()))
     paths = [path.strip("/") for path in lines(root / class_list)]
-    splits = []
-    for part, listed in lists.items():
-        images = (line.strip("/") for line in lines(home / listed))
-        named = ((image, image.rpartition("/")[0]) for image in images)
-        splits.append(build_split(part, root, numbered(named, paths, home / listed), checks))
     present = sum(len(list((root / path).glob("sun_*"))) for path in paths)
     checks.expect("images", present, 108_754)  # listed or not
-    counts = {"classes": 397}
-    for part in lists:
+    counts, images = {"classes": 397}, {}
+    for part, listed in lists.items():
         counts |= {part: 19_850, f"{part}/class": 50}
-    return checks.dataset(
-        "classes",
-        splits,
-        counts,
-        classes=[path.partition("/")[2] for path in paths],
-        facts={"partition": "01 of 10"},
-    )
+        names = (line.strip("/") for line in lines(home / listed))
+        named = ((name, name.rpartition("/")[0]) for name in names)
+        images[part] = numbered(named, paths, home / listed)
+    classes = [path.partition("/")[2] for path in paths]
+    facts = {"partition": "01 of 10"}
+    return labeled_dataset(root, images, checks, counts, classes=classes, facts=facts)
 
 
 CIFAR_BYTES = 3 * 32 * 32
@@ -267,16 +247,13 @@ def _cifar(
         )
     root = checks.find(folder, (names.name, *files["train"], *files["test"]), (below,))
     label_bytes = 1 if num_classes == 10 else 2  # a coarse label before the fine one
-    splits = []
-    for part in files:
-        images = (
-            image for name in files[part] for image in _records(root / name, label_bytes, checks)
-        )
-        splits.append(build_split(part, root, images, checks))
-    counts = {"classes": num_classes}
+    counts, images = {"classes": num_classes}, {}
     for part, number in (("train", 50_000), ("test", 10_000)):
         counts |= {part: number, f"{part}/class": number // num_classes}
-    return checks.dataset("classes", splits, counts, classes=list(lines(root / names.name)))
+        batches = [_records(root / name, label_bytes, checks) for name in files[part]]
+        images[part] = chain.from_iterable(batches)
+    classes = list(lines(root / names.name))
+    return labeled_dataset(root, images, checks, counts, classes=classes)
 
 
 def _records(
@@ -377,15 +354,10 @@ def stanford_cars(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     checks.require(*(listed or [root / CARS_TEST_LABELS])[:1])
     names = read_matlab(root / "devkit/cars_meta.mat", "class_names")
     lists = {"train": root / "devkit/cars_train_annos.mat", "test": listed[0]}
-    return checks.dataset(
-        "classes",
-        [
-            build_split(part, root, _cars(path, f"cars_{part}"), checks)
-            for part, path in lists.items()
-        ],
-        {"classes": 196, "train": 8_144, "test": 8_041},
-        classes=[str(name) for name in np.ravel(names)],
-    )
+    images = {part: _cars(path, f"cars_{part}") for part, path in lists.items()}
+    counts = {"classes": 196, "train": 8_144, "test": 8_041}
+    classes = [str(name) for name in np.ravel(names)]
+    return labeled_dataset(root, images, checks, counts, classes=classes)
 
 
 def _cars(listed: Path, below: str) -> Iterator[tuple[str, int]]:
@@ -397,14 +369,7 @@ def _cars(listed: Path, below: str) -> Iterator[tuple[str, int]]:
             f"{listed} has no classes, only {', '.join(fields)}; get the one with them."
         )
     for record in records:
-        try:
-            label = int(record["class"]) - 1
-        except (TypeError, ValueError) as error:
-            raise DatasetError(
-                f"{listed} has {record['class']!r} as the class of {record['fname']}, not an "
-                "integer; get it again."
-            ) from error
-        yield f"{below}/{record['fname']}", label
+        yield f"{below}/{record['fname']}", parse_int(str(record["class"]), listed) - 1
 
 
 def flowers_102(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -414,29 +379,22 @@ def flowers_102(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """
     root = checks.find(folder, ("jpg", "imagelabels.mat", "setid.mat"), ("flowers-102",))
     labels = np.ravel(read_matlab(root / "imagelabels.mat", "labels")).astype(np.int64) - 1
-    splits = [
-        _flowers_split(part, variable, root, labels, checks)
-        for part, variable in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
-    ]
     checks.expect("classes", len(np.unique(labels)), 102)
     checks.expect("images", len(labels), 8_189)
-    counts = {"train": 1_020, "train/class": 10, "val": 1_020, "val/class": 10, "test": 6_149}
-    return checks.dataset(
-        "classes", splits, counts, classes=class_names("flowers-102"), per_class=True
-    )
-
-
-def _flowers_split(
-    part: str, variable: str, root: Path, labels: NDArray[np.int64], checks: DatasetChecks
-) -> Split:
-    """A split by its image numbers, from 1."""
-    numbers: Iterable[int] = np.ravel(read_matlab(root / "setid.mat", variable)).tolist()
-    images = []
-    for number in numbers:
-        if not 1 <= number <= len(labels):
+    images: dict[str, list[tuple[str, int]]] = {}
+    for part, variable in (("train", "trnid"), ("val", "valid"), ("test", "tstid")):
+        numbers = np.ravel(read_matlab(root / "setid.mat", variable))
+        unknown = numbers[(numbers < 1) | (numbers > len(labels))]
+        if len(unknown):
             raise DatasetError(
-                f"{root / 'setid.mat'} has image {number}, but imagelabels.mat has "
+                f"{root / 'setid.mat'} has image {unknown[0]}, but imagelabels.mat has "
                 f"{len(labels):,} labels; get both again."
             )
-        images.append((f"jpg/image_{number:05d}.jpg", int(labels[number - 1])))
-    return build_split(part, root, images, checks)
+        shown = labels[numbers.astype(np.int64) - 1].tolist()
+        images[part] = [
+            (f"jpg/image_{number:05d}.jpg", label)
+            for number, label in zip(numbers.tolist(), shown, strict=True)
+        ]
+    counts = {"train": 1_020, "train/class": 10, "val": 1_020, "val/class": 10, "test": 6_149}
+    names = class_names("flowers-102")
+    return labeled_dataset(root, images, checks, counts, classes=names, per_class=True)

@@ -360,6 +360,18 @@ def numbered(
         yield image, numbers[name]
 
 
+def labeled_dataset(
+    folder: Path,
+    images: Mapping[str, Iterable[tuple[str | ImageEntry, int]]],
+    checks: DatasetChecks,
+    counts: Mapping[str, int],
+    **more: Any,  # noqa: ANN401 - further fields
+) -> LabeledDataset:
+    """Build a dataset from the images of each split with their class numbers."""
+    splits = [build_split(name, folder, some, checks) for name, some in images.items()]
+    return checks.dataset("classes", splits, counts, **more)
+
+
 def paired_dataset(  # noqa: PLR0913 - what differs between datasets
     kind: Kind,
     folder: Path,

@@ -34,14 +34,8 @@ KITTI_LISTS = {
     "test": ("kitti_eigen_test.txt", "kitti_eigen_test_files_with_gt.txt"),
 }
 KITTI_IMAGES = ("input", "raw", "")
-KITTI_DEPTH = (
-    "gt_depth",
-    "data_depth_annotated",
-    "data_depth_annotated/train",
-    "data_depth_annotated/val",
-    "train",
-    "val",
-)
+KITTI_DEPTH = ("gt_depth", "data_depth_annotated", "data_depth_annotated/train",
+               "data_depth_annotated/val", "train", "val")  # fmt: skip
 """Folders that hold dates and drives; the benchmark's archive has two, and Eigen's splits use
 both."""
 
@@ -80,16 +74,12 @@ def nyu_v2_labeled(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     black frame.
     """
     home = checks.find(folder, ("train", "test"), ("official_splits",))
-    pairs = {}
-    for part in ("train", "test"):
-        images = [Path(name) for name in files_below(home, part, ".jpg")]
-        pairs[part] = [
-            (
-                image.as_posix(),
-                f"{image.parent.as_posix()}/sync_depth_{image.stem.removeprefix('rgb_')}.png",
-            )
-            for image in images
-        ]
+    pairs: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
+    for part, found in pairs.items():
+        for image in files_below(home, part, ".jpg"):
+            scene, _, name = image.rpartition("/")
+            number = name.removeprefix("rgb_").removesuffix(".jpg")
+            found.append((image, f"{scene}/sync_depth_{number}.png"))
     return paired_dataset(
         "depth",
         home,

@@ -35,9 +35,7 @@ from veca.data.sets.dataset import (
 )
 from veca.data.sets.segmentation import plain_label_map, read_depth, read_mask
 
-TRAIN = "train"
 HELD_OUT = ("val", "validation", "valid")
-TEST = "test"
 
 
 def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -46,9 +44,17 @@ def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     Classes are numbered in the order of their names in `train`. The test split is `test` if it has
     class folders, with settings chosen on `val`; else `val`.
     """
-    train, classes = read_class_folders(folder / TRAIN, folder, checks)
-    others = [read_class_folders(folder / part, folder, checks, classes) for part in _parts(folder)]
-    splits = [train, *(split for split, _ in others)]
+    held_out = [name for name in HELD_OUT if (folder / name).is_dir()][:1]
+    tested_on = ["test"] if has_folders(folder / "test") else []
+    if not held_out and not tested_on:
+        raise DatasetError(
+            f"{folder} has train/, but neither val/ nor test/ with a folder for each class; move "
+            "some images of every class there."
+        )
+    train, classes = read_class_folders(folder / "train", folder, checks)
+    others = held_out + tested_on
+    splits = [train]
+    splits += [read_class_folders(folder / part, folder, checks, classes)[0] for part in others]
     tested = np.bincount(np.asarray(splits[-1].labels), minlength=len(classes))
     absent = [classes[number] for number in np.flatnonzero(tested == 0).tolist()]
     facts = {"classes_without_test_pictures": absent} if absent else {}
@@ -110,18 +116,6 @@ def images_below(top: Path, checks: DatasetChecks) -> Iterator[tuple[str, ImageE
             yield source.name[start:], source
 
 
-def _parts(folder: Path) -> list[str]:
-    """The other splits: the test split, perhaps preceded by one to choose settings on."""
-    held_out = [name for name in HELD_OUT if (folder / name).is_dir()][:1]
-    test = [TEST] if has_folders(folder / TEST) else []
-    if not held_out and not test:
-        raise DatasetError(
-            f"{folder} has {TRAIN}/, but neither {HELD_OUT[0]}/ nor {TEST}/ with a folder for each "
-            f"class; move some images of every class there."
-        )
-    return held_out + test
-
-
 def has_folders(folder: Path) -> bool:
     """Whether a split has class folders; the test images of a challenge often have none.
 
@@ -180,7 +174,16 @@ def _plain(
 ) -> LabeledDataset:
     """A dataset by its two lists."""
     checks.require(*(folder / f"{part}.txt" for part in PARTS))
-    images = _images_by_stem(folder / IMAGES)
+    images: dict[str, str] = {}  # file names by their stems, which the lists hold
+    for path in sorted((folder / IMAGES).iterdir()):
+        if path.suffix.lower() not in IMAGE_SUFFIXES:
+            continue
+        if path.stem in images:
+            raise DatasetError(
+                f"{path.parent} has both {images[path.stem]} and {path.name}, so that {path.stem} "
+                "in a list is ambiguous; remove one."
+            )
+        images[path.stem] = path.name
     pairs = {
         part: [
             (f"{IMAGES}/{images.get(name, name)}", f"{targets}/{name}.png")
@@ -189,21 +192,6 @@ def _plain(
         for part in PARTS
     }
     return paired_dataset(kind, folder, read_target, pairs, checks, **more)
-
-
-def _images_by_stem(folder: Path) -> dict[str, str]:
-    """File names of images by their stems."""
-    found: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() not in IMAGE_SUFFIXES:
-            continue
-        if path.stem in found:
-            raise DatasetError(
-                f"{folder} has both {found[path.stem]} and {path.name}, so that {path.stem} in a "
-                "list is ambiguous; remove one."
-            )
-        found[path.stem] = path.name
-    return found
 
 
 def _scored(

@@ -5,7 +5,6 @@ A class is a WordNet id such as n01440764; its number is its position among the 
 
 import os
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,14 @@ def imagenet_1k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     if has_folders(root / "val") or not solutions:
         val, _ = read_class_folders(root / "val", root, checks, classes)
     else:
-        images = numbered(_listed_val(solutions[0]), classes, solutions[0])
-        val = build_split("val", root, images, checks)
+        # A line is `ILSVRC2012_val_00000001,n01751748 111 108 ...`, below a line of titles.
+        listed = (line.partition(",") for line in lines(solutions[0]))
+        named = (
+            (f"val/{image}.JPEG", boxes.split(" ")[0])
+            for image, _, boxes in listed
+            if image != "ImageId"
+        )
+        val = build_split("val", root, numbered(named, classes, solutions[0]), checks)
     counts = {"classes": CLASSES, "train": 1_281_167, "val": 50_000, "val/class": 50}
     return checks.dataset("classes", [train, val], counts, classes=classes)
 
@@ -75,7 +80,15 @@ def imagenet_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     if root is None:
         raise checks.lacking(folder / "0")
     found, names = read_class_folders(root, root, checks)
-    numbers = np.array(_v2_numbers(names, root), np.int64)
+    if len(names) == CLASSES and all(WORDNET_ID.fullmatch(name) for name in names):
+        numbers = np.arange(CLASSES)
+    elif others := [name for name in names if not name.isdecimal()]:
+        raise DatasetError(
+            f"{root} has the folder {others[0]!r}; allowed are the numbers 0 ... 999, or all 1,000 "
+            "WordNet ids and nothing else."
+        )
+    else:
+        numbers = np.array([int(name) for name in names])
     test = replace(found, name="test", labels=numbers[np.asarray(found.labels)])
     checks.expect("classes", len(numbers), CLASSES)
     return _test_set(checks, test, {"test": 10_000, "test/class": 10}, {"variant": root.name})
@@ -119,33 +132,12 @@ def _test_set(
     )
 
 
-def _listed_val(solution: Path) -> Iterator[tuple[str, str]]:
-    """A flat val/ by its list, whose lines are `ILSVRC2012_val_00000001,n01751748 111 108 ...`."""
-    for line in lines(solution):
-        image, _, answer = line.partition(",")
-        if image != "ImageId":
-            yield f"val/{image}.JPEG", answer.split(" ")[0]
-
-
 def _has_classes(folder: Path) -> bool:
     """Whether there are folders of ImageNetV2's kinds."""
     if not folder.is_dir():
         return False
     names = [path.name for path in folder.iterdir() if path.is_dir()]
     return any(name.isdecimal() or WORDNET_ID.fullmatch(name) for name in names)
-
-
-def _v2_numbers(names: Sequence[str], root: Path) -> list[int]:
-    """The classes that the sorted names of folders mean."""
-    if len(names) == CLASSES and all(WORDNET_ID.fullmatch(name) for name in names):
-        return list(range(CLASSES))
-    others = [name for name in names if not name.isdecimal()]
-    if others:
-        raise DatasetError(
-            f"{root} has the folder {others[0]!r}; allowed are the numbers 0 ... 999, or all 1,000 "
-            "WordNet ids and nothing else."
-        )
-    return [int(name) for name in names]
 
 
 def _real_labels(path: Path) -> NDArray[np.bool_]:

@@ -14,11 +14,7 @@ from veca.data.sets.dataset import (
     require_disjoint,
     require_no_copies,
 )
-from veca.data.sets.folders import (
-    class_folders,
-    plain_depth,
-    plain_masks,
-)
+from veca.data.sets.folders import class_folders, plain_depth, plain_masks
 
 Reader = Callable[[Path, DatasetChecks], LabeledDataset]
 
@@ -56,19 +52,13 @@ SETS: Mapping[str, str] = {
 SPLITS_ARE_FOLDERS = ("class_folders", "imagenet_1k")
 """Readers of datasets whose splits are folders, into which a file may have been copied twice."""
 
-PLAIN = (
-    "train/<class>/ with val/<class>/ or test/<class>/; images/ and masks/ with classes.txt, "
-    "train.txt and val.txt; images/ and depth/ with train.txt and val.txt"
-)
-"""Layouts that a folder is recognized by."""
-
 
 def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
     """Read a dataset and check it against what was published.
 
     Args:
         text: `NAME=FOLDER` with one of SETS, such as `food101=data/food-101`, or a folder in one of
-            the layouts of PLAIN.
+            the layouts of `folders.py`.
         allow_partial: whether an incomplete dataset is used; `missing` then lists the differences.
 
     Raises:
@@ -96,29 +86,24 @@ def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
 def _plain_reader(text: str, folder: Path) -> Reader:
     """The reader of a folder's layout."""
     if not folder.is_dir():
-        raise DatasetError(_unknown(text))
+        name = text.partition("=")[0]
+        hint = "check the path"
+        if name in SETS:
+            hint = f"give its folder too, as in '{name}=FOLDER'"
+        elif near := get_close_matches(name, SETS, 1):
+            hint = f"did you mean {near[0]}"
+        raise DatasetError(
+            f"{text} is neither a folder nor NAME=FOLDER with a known dataset; {hint}. Known are "
+            f"{', '.join(SETS)}."
+        )
     for targets, reader in (("masks", plain_masks), ("depth", plain_depth)):
         if (folder / "images").is_dir() and (folder / targets).is_dir():
             return reader
     if (folder / "train").is_dir():
         return class_folders
     raise DatasetError(
-        f"{folder} has none of the known layouts ({PLAIN}); arrange its images like this, or name "
-        f"the dataset, as in 'food101={folder}': {', '.join(SETS)}."
-    )
-
-
-def _unknown(text: str) -> str:
-    """The message for a text that means neither a dataset nor a folder."""
-    name = text.partition("=")[0]
-    near = get_close_matches(name, SETS, 1)
-    if name in SETS:
-        hint = f"give its folder too, as in '{name}=FOLDER'"
-    elif near:
-        hint = f"did you mean {near[0]}"
-    else:
-        hint = "check the path"
-    return (
-        f"{text} is neither a folder nor NAME=FOLDER with a known dataset; {hint}. Known are "
-        f"{', '.join(SETS)}."
+        f"{folder} has none of the known layouts (train/<class>/ with val/<class>/ or "
+        "test/<class>/; images/ and masks/ with classes.txt, train.txt and val.txt; images/ and "
+        "depth/ with train.txt and val.txt); arrange its images like this, or name the dataset, "
+        f"as in 'food101={folder}': {', '.join(SETS)}."
     )

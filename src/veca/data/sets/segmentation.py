@@ -116,8 +116,18 @@ MATLAB = ".mat"
 
 
 def read_mask(path: str, label_map: LabelMap) -> NDArray[np.uint8]:
-    """Read classes from a PNG file, or from a MATLAB file of SBD."""
-    numbers = _sbd_numbers(path) if path.endswith(MATLAB) else _indices(path)
+    """Read classes from a PNG file (palette indices, never colors) or a MATLAB file of SBD."""
+    if path.endswith(MATLAB):
+        numbers = _sbd_numbers(path)
+    else:
+        mode, numbers = _png(path)
+        if mode not in MASK_MODES:
+            raise ImageError(
+                f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with class "
+                "numbers; use the published files, not colored ones."
+            )
+        if mode == "1":
+            numbers = numbers.astype(np.uint8) * np.uint8(255)
     try:
         return apply_label_map(numbers, label_map)
     except DataError as error:
@@ -133,17 +143,6 @@ def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
             "published files, not images of them."
         )
     return numbers.astype(np.float32) / np.float32(per_metre)
-
-
-def _indices(path: str) -> NDArray[np.uint8]:
-    """Read the palette indices of a mask, never its colors."""
-    mode, numbers = _png(path)
-    if mode not in MASK_MODES:
-        raise ImageError(
-            f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with class "
-            "numbers; use the published files, not colored ones."
-        )
-    return numbers.astype(np.uint8) * np.uint8(255) if mode == "1" else numbers
 
 
 def _png(path: str) -> tuple[str, NDArray[Any]]:
@@ -184,16 +183,10 @@ def voc2012(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     `VOCdevkit/VOC2012/{JPEGImages,SegmentationClass,ImageSets/Segmentation}`.
     """
     home, train, val = _voc(folder, checks)
-    return paired_dataset(
-        "masks",
-        home,
-        READ_VOC,
-        {"train": _named_pairs(train, MASKS), "val": _named_pairs(val, MASKS)},
-        checks,
-        counts={"train": 1_464, "val": 1_449},
-        classes=class_names("voc"),
-        facts={"train_list": "VOC 2012 train, without the images of SBD"},
-    )
+    pairs = {"train": _named_pairs(train, MASKS), "val": _named_pairs(val, MASKS)}
+    counts = {"train": 1_464, "val": 1_449}
+    facts = {"train_list": "VOC 2012 train, without the images of SBD"}
+    return _masks(home, VOC, pairs, checks, counts, classes=class_names("voc"), facts=facts)
 
 
 def voc2012_aug(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -206,22 +199,26 @@ def voc2012_aug(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     home, train, val = _voc(folder, checks)
     extra, source = _sbd_pairs(home, {*train, *val}, checks)
     checks.expect("images that only SBD has masks of", len(extra), 9_118)
-    return paired_dataset(
-        "masks",
-        home,
-        READ_VOC,
-        {"trainaug": [*_named_pairs(train, MASKS), *extra], "val": _named_pairs(val, MASKS)},
-        checks,
-        counts={"trainaug": 10_582, "val": 1_449},
-        classes=class_names("voc"),
-        facts={
-            "train_list": "VOC 2012 train + SBD train + SBD val - VOC 2012 val",
-            "extra_masks": source,
-        },
-    )
+    pairs = {"trainaug": [*_named_pairs(train, MASKS), *extra], "val": _named_pairs(val, MASKS)}
+    counts = {"trainaug": 10_582, "val": 1_449}
+    facts = {
+        "train_list": "VOC 2012 train + SBD train + SBD val - VOC 2012 val",
+        "extra_masks": source,
+    }
+    return _masks(home, VOC, pairs, checks, counts, classes=class_names("voc"), facts=facts)
 
 
-READ_VOC = partial(read_mask, label_map=VOC)
+def _masks(
+    folder: Path,
+    label_map: LabelMap,
+    pairs: Mapping[str, Iterable[tuple[str, str]]],
+    checks: DatasetChecks,
+    counts: Mapping[str, int],
+    **more: Any,  # noqa: ANN401 - further fields
+) -> LabeledDataset:
+    """A dataset whose masks are read through a label map."""
+    read = partial(read_mask, label_map=label_map)
+    return paired_dataset("masks", folder, read, pairs, checks, counts=counts, **more)
 
 
 def _voc(folder: Path, checks: DatasetChecks) -> tuple[Path, set[str], set[str]]:
@@ -285,8 +282,7 @@ def _context(
     lists = {part: f"ImageSets/SegmentationContext/{part}.txt" for part in counts}
     home = checks.find(folder, (IMAGES, masks, *lists.values()), ("VOC2010", "VOCdevkit/VOC2010"))
     pairs = {part: _named_pairs(lines(home / listed), masks) for part, listed in lists.items()}
-    read = partial(read_mask, label_map=label_map)
-    return paired_dataset("masks", home, read, pairs, checks, counts=counts, classes=classes)
+    return _masks(home, label_map, pairs, checks, counts, classes=classes)
 
 
 def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -298,10 +294,7 @@ def ade20k(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     needed = [f"{kind}/{part}" for kind in ("images", "annotations") for part in counts]
     home = checks.find(folder, needed, ("ADEChallengeData2016",))
     pairs = {part: _stem_pairs(home, f"images/{part}", f"annotations/{part}") for part in counts}
-    read = partial(read_mask, label_map=ADE20K)
-    return paired_dataset(
-        "masks", home, read, pairs, checks, counts=counts, classes=class_names("ade20k")
-    )
+    return _masks(home, ADE20K, pairs, checks, counts, classes=class_names("ade20k"))
 
 
 def _stem_pairs(folder: Path, images: str, masks: str) -> list[tuple[str, str]]:
@@ -348,8 +341,7 @@ def _coco(
         checks.require(*(folder / found[-1] / part for part in counts))
     images, masks = found
     pairs = {part: _stem_pairs(folder, f"{images}/{part}", f"{masks}/{part}") for part in counts}
-    read = partial(read_mask, label_map=label_map)
-    return paired_dataset("masks", folder, read, pairs, checks, counts=counts, classes=classes)
+    return _masks(folder, label_map, pairs, checks, counts, classes=classes)
 
 
 def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -361,18 +353,9 @@ def cityscapes(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     counts = {"train": 2_975, "val": 500}
     needed = [f"{kind}/{part}" for kind in ("leftImg8bit", "gtFine") for part in counts]
     home = checks.find(folder, needed, ("cityscapes",))
-    pairs = {
-        part: [
-            (
-                image,
-                image.replace("leftImg8bit/", "gtFine/", 1).removesuffix("_leftImg8bit.png")
-                + "_gtFine_labelIds.png",
-            )
-            for image in files_below(home, f"leftImg8bit/{part}", "_leftImg8bit.png")
-        ]
-        for part in counts
-    }
-    read = partial(read_mask, label_map=CITYSCAPES)
-    return paired_dataset(
-        "masks", home, read, pairs, checks, counts=counts, classes=class_names("cityscapes")
-    )
+    pairs: dict[str, list[tuple[str, str]]] = {part: [] for part in counts}
+    for part, found in pairs.items():
+        for image in files_below(home, f"leftImg8bit/{part}", "_leftImg8bit.png"):
+            stem = image.replace("leftImg8bit/", "gtFine/", 1).removesuffix("_leftImg8bit.png")
+            found.append((image, f"{stem}_gtFine_labelIds.png"))
+    return _masks(home, CITYSCAPES, pairs, checks, counts, classes=class_names("cityscapes"))
