@@ -51,7 +51,7 @@ from veca.probe.predict import (
 )
 from veca.probe.rows import ProbeResult, Row, Setting, row_from_json
 from veca.probe.run import Job
-from veca.runtime.tensors import open_tensors, save_tensors
+from veca.runtime.tensors import TensorFile, save_tensors
 
 CPU = torch.device("cpu")
 
@@ -263,7 +263,7 @@ def test_a_result_is_saved_under_a_name_that_describes_it(tmp_path: Path) -> Non
     assert (head.model, head.weights, head.setting) == ("tiny", "cells", Setting(8, 0.5))
     assert (head.resolution, head.seed, head.metrics) == (64, 3, {"top1": 50.0})
     assert load_file(tmp_path / "per_image" / name)["correct"].all()
-    with open_tensors(tmp_path / "per_image" / name) as file:
+    with TensorFile(tmp_path / "per_image" / name) as file:
         assert row_from_json(file.metadata["row"]) == row_of(command="a 'b'")
         assert file.metadata["eval_classes"] == [0, 2]
     better = result_of(some, metrics={"top1": 60.0})

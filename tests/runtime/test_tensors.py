@@ -25,8 +25,8 @@ from veca.runtime.tensors import (
     ALIGNMENT,
     DTYPES,
     DamagedFileError,
+    TensorFile,
     load_tensors,
-    open_tensors,
     read_tensors,
     save_tensors,
     tensor_pieces,
@@ -60,7 +60,7 @@ def test_tensors_and_metadata_come_back(tmp_path: Path) -> None:
     tensors, metadata = load_tensors(path)
     assert equal(tensors, sample())
     assert metadata == METADATA
-    with open_tensors(path) as file:
+    with TensorFile(path) as file:
         assert (file.sha256, file.metadata) == (digest, METADATA)
         assert equal({name: file.read(name) for name in file.specs}, sample())
 
@@ -118,7 +118,7 @@ def test_rows_are_those_of_the_whole_tensor(rows: list[int], tmp_path: Path) -> 
     if not path.exists():
         save_tensors(path, sample())
     whole = sample()["b/rows"]
-    with open_tensors(path) as file:
+    with TensorFile(path) as file:
         out = torch.zeros(9, 3, 2, dtype=torch.int8)
         file.read_into(out, "b/rows", rows, range(9 - len(rows), 9))
         assert torch.equal(out[9 - len(rows) :], whole[rows])
@@ -126,7 +126,7 @@ def test_rows_are_those_of_the_whole_tensor(rows: list[int], tmp_path: Path) -> 
 
 
 def test_a_missing_file_is_a_missing_file(tmp_path: Path) -> None:
-    for read in (load_tensors, open_tensors):
+    for read in (load_tensors, TensorFile):
         with pytest.raises(FileNotFoundError, match="file"):
             read(tmp_path / "file")
 
@@ -157,7 +157,7 @@ def problem_of(path: Path) -> None:
 
 
 def verify(path: Path) -> None:
-    with open_tensors(path) as file:
+    with TensorFile(path) as file:
         file.verify()
 
 
@@ -206,7 +206,7 @@ def test_safetensors_of_others_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_while_it_is_open_raises_and_does_not_crash(tmp_path: Path) -> None:
     path = tmp_path / "file"
     save_tensors(path, {"x": torch.zeros(100_000)})
-    with open_tensors(path) as file:
+    with TensorFile(path) as file:
         os.truncate(path, 4096)
         with pytest.raises(DamagedFileError, match="it was cut short"):
             file.read("x")

@@ -29,7 +29,7 @@ from veca.data.listing import UNKNOWN, ImageEntry, key, possible_names, split_me
 from veca.runtime import VERSION, VecaError
 from veca.runtime.device import usable_processors
 from veca.runtime.files import LOCK_NAME, TEMPORARY_SUFFIX, write_atomic
-from veca.runtime.tensors import open_tensors, remove_temporary_files, save_tensors
+from veca.runtime.tensors import TensorFile, remove_temporary_files, save_tensors
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -202,7 +202,7 @@ class Shard:
         """Every row with its feature and, if the shard has them, patch map."""
         maps: dict[str, NDArray[np.floating]] = {}
         if self.patches_sha256 is not None:
-            with open_tensors(self.patches_path) as file:
+            with TensorFile(self.patches_path) as file:
                 maps = {name: file.read(name).numpy() for name in file.specs}
         features = iter(self.features())
         return [
@@ -217,7 +217,7 @@ class Shard:
         if self.patches_sha256 is None:
             return
         try:
-            with open_tensors(self.patches_path) as file:
+            with TensorFile(self.patches_path) as file:
                 file.verify()
                 if file.sha256 != self.patches_sha256:
                     raise DamagedShardError(self.patches_path, "it belongs to another shard")
@@ -339,7 +339,7 @@ class Collection:
             raise CollectionError(f"{self.folder} has no image {image}; check the path.")
         shard, row = found
         shard.verify_patches()
-        with open_tensors(shard.patches_path) as file:
+        with TensorFile(shard.patches_path) as file:
             patch_map: NDArray[np.floating] = file.read(str(row)).numpy()
         return patch_map
 

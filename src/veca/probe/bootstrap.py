@@ -31,7 +31,7 @@ from veca.probe.rows import (
     table_order,
 )
 from veca.runtime.device import seed_for
-from veca.runtime.tensors import load_tensors, open_tensors
+from veca.runtime.tensors import TensorFile, load_tensors
 
 ROUNDS, SEED, LEVEL = 10_000, 0, 0.95
 
@@ -140,7 +140,7 @@ def find_per_image(*folders: Path) -> dict[str, Path]:
     paths = [path for folder in folders for path in folder.glob("*.safetensors")]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         try:
-            with open_tensors(path) as file:
+            with TensorFile(path) as file:
                 row = row_from_json(file.metadata["row"])
         except (OSError, ValueError, KeyError):
             continue

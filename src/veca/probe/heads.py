@@ -19,7 +19,7 @@ from veca.data.listing import absolute
 from veca.probe.rows import ProbeResult, Row, Setting, Task
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
-from veca.runtime.tensors import load_tensors, open_tensors, save_tensors
+from veca.runtime.tensors import TensorFile, load_tensors, save_tensors
 
 HEADS_FOLDER = "heads"
 PER_IMAGE_FOLDER = "per_image"
@@ -134,7 +134,7 @@ def _file_name(row: Row, feature: str | None, owner: str, folder: Path) -> str:
     parts += [] if row.precision == "fp32" else [row.precision]
     name = re.sub(r"[^A-Za-z0-9.+=_-]+", "-", "_".join([*parts, f"s{row.seed}"]))
     try:
-        with open_tensors(folder / f"{name}{SUFFIX}") as file:
+        with TensorFile(folder / f"{name}{SUFFIX}") as file:
             taken = file.metadata["owner"] != owner
     except OSError:  # none, or damaged
         taken = False

@@ -121,11 +121,6 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {name: file.read(name) for name in sorted(file.specs)}, file.metadata
 
 
-def open_tensors(path: Path) -> "TensorFile":
-    """Open a file of `save_tensors` to read single tensors or rows; use it in a `with` block."""
-    return TensorFile(path)
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of any safetensors file, copied into memory; no hash is checked.
 
@@ -150,10 +145,11 @@ class TensorSpec(NamedTuple):
 
 
 class TensorFile:
-    """An open file whose header was checked; tensors and rows are read when they are asked for.
+    """An open file of `save_tensors`, to read single tensors or rows; use it in a `with` block.
 
-    The file is read and not memory-mapped: where it is cut short meanwhile, that is an error and
-    not a crash, and pages that the system caches do not count as memory of this process.
+    The header is checked at once. The file is read and not memory-mapped: where it is cut short
+    meanwhile, that is an error and not a crash, and pages that the system caches do not count as
+    memory of this process.
     """
 
     def __init__(self, path: Path) -> None:

@@ -46,14 +46,11 @@ def nyu_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     By the lists `nyu_train.txt` and `nyu_test.txt`, the usual convention of depth probes. Images
     are 480 x 640 pixels with an empty frame; depth is in millimeters.
     """
-    pairs = {}
-    for part, names in NYU_LISTS.items():
-        listed, _ = _read_list(folder, names, checks)
-        places = NYU_PLACES[part]
-        pairs[part] = [
-            (_locate(folder, places, image), _locate(folder, places, depth))
-            for image, depth in listed
-        ]
+    pairs: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
+    for part, found in pairs.items():
+        for image, depth in _read_list(folder, NYU_LISTS[part], checks)[0]:
+            places = NYU_PLACES[part]
+            found.append((_locate(folder, places, image), _locate(folder, places, depth)))
     return paired_dataset(
         "depth",
         folder,

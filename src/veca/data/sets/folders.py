@@ -35,8 +35,6 @@ from veca.data.sets.dataset import (
 )
 from veca.data.sets.segmentation import plain_label_map, read_depth, read_mask
 
-HELD_OUT = ("val", "validation", "valid")
-
 
 def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A dataset of class folders.
@@ -44,7 +42,8 @@ def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     Classes are numbered in the order of their names in `train`. The test split is `test` if it has
     class folders, with settings chosen on `val`; else `val`.
     """
-    held_out = [name for name in HELD_OUT if (folder / name).is_dir()][:1]
+    named = ("val", "validation", "valid")
+    held_out = [name for name in named if (folder / name).is_dir()][:1]
     tested_on = ["test"] if has_folders(folder / "test") else []
     if not held_out and not tested_on:
         raise DatasetError(
@@ -135,7 +134,6 @@ def _class_of(name: str) -> str | None:
     return top if below else None
 
 
-IMAGES, MASKS, DEPTH = "images", "masks", "depth"
 CLASSES, SCORED = "classes.txt", "scored.txt"
 PARTS = ("train", "val")
 
@@ -154,14 +152,14 @@ def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     scored, facts = _scored(folder, classes)
     read = partial(read_mask, label_map=plain_label_map(len(classes)))
     return _plain(
-        "masks", folder, MASKS, read, checks, classes=classes, eval_classes=scored, facts=facts
+        "masks", folder, "masks", read, checks, classes=classes, eval_classes=scored, facts=facts
     )
 
 
 def plain_depth(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A dataset with depth maps in the plain layout."""
     read = partial(read_depth, per_metre=1000)
-    return _plain("depth", folder, DEPTH, read, checks, depth=DepthRange())
+    return _plain("depth", folder, "depth", read, checks, depth=DepthRange())
 
 
 def _plain(
@@ -175,7 +173,7 @@ def _plain(
     """A dataset by its two lists."""
     checks.require(*(folder / f"{part}.txt" for part in PARTS))
     images: dict[str, str] = {}  # file names by their stems, which the lists hold
-    for path in sorted((folder / IMAGES).iterdir()):
+    for path in sorted((folder / "images").iterdir()):
         if path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         if path.stem in images:
@@ -186,7 +184,7 @@ def _plain(
         images[path.stem] = path.name
     pairs = {
         part: [
-            (f"{IMAGES}/{images.get(name, name)}", f"{targets}/{name}.png")
+            (f"images/{images.get(name, name)}", f"{targets}/{name}.png")
             for name in lines(folder / f"{part}.txt")
         ]
         for part in PARTS

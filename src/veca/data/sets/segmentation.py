@@ -109,9 +109,6 @@ VOC = plain_label_map(21)
 """Classes as they are; 255 along the borders of objects and where it was unclear."""
 
 
-MASK_MODES = ("P", "L", "1")
-"""Pillow's names for 8 bits with and without a palette, and for 1 bit, which it maps to 0, 255."""
-
 MATLAB = ".mat"
 
 
@@ -121,12 +118,12 @@ def read_mask(path: str, label_map: LabelMap) -> NDArray[np.uint8]:
         numbers = _sbd_numbers(path)
     else:
         mode, numbers = _png(path)
-        if mode not in MASK_MODES:
+        if mode not in {"P", "L", "1"}:  # 8 bits with and without a palette, or 1 bit
             raise ImageError(
                 f"{path} has the mode {mode}, but a mask needs one channel of 8 bits with class "
                 "numbers; use the published files, not colored ones."
             )
-        if mode == "1":
+        if mode == "1":  # as Pillow maps it to gray
             numbers = numbers.astype(np.uint8) * np.uint8(255)
     try:
         return apply_label_map(numbers, label_map)
