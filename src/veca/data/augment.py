@@ -155,9 +155,9 @@ def training_view(
     if config.crop == "random-resized":
         box = _random_box(image.sides, draw, config)
     else:
-        sides = _scaled_sides(image.sides, resolution, config.margin)
-        top, left = (int(draw.random() * (side - resolution + 1)) for side in sides)
-        box = _box(image.sides, sides, (top, left), resolution)
+        box = _square(
+            image.sides, resolution, config.margin, lambda spare: int(draw.random() * (spare + 1))
+        )
     flipped = draw.random() < config.flip
     view = _cut(image, resolution, box, margin)
     if flipped:
@@ -171,9 +171,7 @@ def center_view(
     image: DecodedImage, resolution: int, config: ViewConfig, margin: int = 0
 ) -> UInt8[Tensor, "3 S S"]:
     """The center view, at the scale of 'resized' views; S = R + 2 margin."""
-    sides = _scaled_sides(image.sides, resolution, config.margin)
-    top, left = ((side - resolution) // 2 for side in sides)
-    box = _box(image.sides, sides, (top, left), resolution)
+    box = _square(image.sides, resolution, config.margin, lambda spare: spare // 2)
     return DecodedImage((_cut(image, resolution, box, margin),)).pixels()
 
 
@@ -192,21 +190,20 @@ def min_side(resolution: int, config: ViewConfig) -> int:
     return math.ceil(SPARE * scale * resolution)
 
 
-def _scaled_sides(sides: tuple[int, int], resolution: int, margin: float) -> tuple[int, int]:
-    """Height and width after scaling the short side to `margin` views."""
-    short, target = min(sides), math.floor(margin * resolution + 0.5)
-    height, width = ((2 * side * target + short) // (2 * short) for side in sides)
-    return height, width
-
-
-def _box(
-    sides: tuple[int, int], scaled: tuple[int, int], corner: tuple[int, int], resolution: int
+def _square(
+    sides: tuple[int, int], resolution: int, margin: float, place: Callable[[int], int]
 ) -> Box:
-    """Map a square of the scaled image, given its upper left corner, to the original."""
-    (top, bottom), (left, right) = (
-        (start * side / length, (start + resolution) * side / length)
-        for side, length, start in zip(sides, scaled, corner, strict=True)
-    )
+    """A square of the image whose short side is scaled to `margin` views, on the original.
+
+    `place` chooses its first pixel, given how many there are to spare: rows, then columns.
+    """
+    short, target = min(sides), math.floor(margin * resolution + 0.5)
+    ends = []
+    for side in sides:
+        scaled = (2 * side * target + short) // (2 * short)
+        start = place(scaled - resolution)
+        ends.append((start * side / scaled, (start + resolution) * side / scaled))
+    (top, bottom), (left, right) = ends
     return left, top, right, bottom
 
 

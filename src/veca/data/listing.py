@@ -439,14 +439,10 @@ class ImageIndex:
         resume: bool = False,
         exclude: Path | None = None,
     ) -> "ImageIndex":
-        """Find the images of a folder, a shard, a list or a pattern.
+        """Find the images of a folder, a shard, a list or a pattern, without those in `exclude`.
 
-        Args:
-            images: what `list_images` takes, one of it.
-            cache: file to store the list in; None stores nothing.
-            resume: whether a list stored there is used, so that a resumed run trains on the same
-                images; else they are listed again.
-            exclude: a folder below `images` to skip, such as that of the run.
+        The list is stored in the file `cache`. With `resume` a list stored there is used, so that a
+        resumed run trains on the same images; else they are listed again.
         """
         text = os.fspath(images)
         if resume and cache is not None and (stored := _load_index(cache, absolute(text))):

@@ -212,21 +212,12 @@ def batches(  # noqa: PLR0913 - each is a choice of the caller
 ) -> Generator[Batch, None, None]:
     """Yield the views of every task, in order; tasks are drawn only a few ahead.
 
-    The view of an image depends on (seed, crop id, image). An image that cannot be read is replaced
-    by another one, drawn from the same numbers. Photographs far larger than a view are decoded at a
-    fraction of their size (`min_side` of `decode`).
-
-    Args:
-        index: the images.
-        tasks: batches to make; may be infinite.
-        seed: of the views.
-        config: how views are made.
-        num_workers: processes that decode; 0 decodes in this one.
-        training: random views; else center views.
-        replacements: images that may replace others, by default all; pass the training or
-            validation split that the tasks are from.
-        margin: pixels that a view shows in addition on each side.
-        give_margin: whether views are returned with it; else it is cut off.
+    The view of an image depends on (seed, crop id, image): a random one in training, else the
+    center view. With a margin a view shows that many more pixels on each side; they are cut off
+    again without `give_margin`. An image that cannot be read is replaced by another one of
+    `replacements`, by default all; pass the training or validation split that the tasks are from.
+    Photographs far larger than a view are decoded at a fraction of their size (`min_side` of
+    `decode`). With 0 workers everything is decoded in this process.
 
     Raises:
         DataError: no image could be read in place of another, or a worker was killed.

@@ -84,13 +84,8 @@ class DamagedFileError(VecaError, OSError):
 def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any] | None = None) -> str:
     """Write a file atomically and durably, without a second copy of the tensors in memory.
 
-    Args:
-        path: where; the folder is created, an existing file is replaced.
-        tensors: dense tensors on any device, or numpy arrays, by name.
-        metadata: any plain JSON.
-
-    Returns:
-        The SHA-256 that identifies tensors and metadata.
+    The folder is created, an existing file is replaced; the metadata is any plain JSON. Returns the
+    SHA-256 that identifies tensors and metadata.
     """
     metadata = dict(metadata or {})
     dumps_strict(metadata, "metadata")  # refuses what JSON would change

@@ -202,13 +202,9 @@ class DatasetChecks:
     ) -> LabeledDataset:
         """Build a dataset and compare its counts with the published ones.
 
-        Args:
-            kind: of the labels.
-            splits: train, perhaps val, and test; or test alone.
-            counts: published numbers of 'classes', of images by the name of the split, and of
-                images per class as '<split>/class'; those that are left out are not compared.
-            classes: names by number.
-            more: further fields of the dataset.
+        The splits are train, perhaps val, and test; or test alone. The counts are published numbers
+        of 'classes', of images by the name of the split, and of images per class as
+        '<split>/class'; those that are left out are not compared.
 
         Raises:
             DatasetError: a label is not one of the classes.
@@ -305,13 +301,8 @@ def build_split(
 ) -> Split:
     """Build a split; missing files are reported and left out.
 
-    Args:
-        name: of the split.
-        folder: of the dataset, below which images are named.
-        images: each image, by its name below the folder or as it was listed there, with its label
-            or the file of its target, by its name below the folder or an absolute path.
-        checks: of the dataset.
-        read_target: reads a target; None for labels.
+    An image comes by its name below the folder or as it was listed there, with its label or the
+    file of its target: by its name below the folder or an absolute path, read by `read_target`.
     """
     top, table = absolute(folder), TableBuilder()
     keys: list[str] = []

@@ -63,16 +63,9 @@ def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 def read_class_folders(
     top: Path, folder: Path, checks: DatasetChecks, classes: Sequence[str] | None = None
 ) -> tuple[Split, Sequence[str]]:
-    """Read the images of a split, at any depth; a class may be a tar shard, `<class>.tar`.
+    """The split named `top`, with images at any depth of its class folders, and its classes.
 
-    Args:
-        top: holds the class folders; the split has its name.
-        folder: of the dataset, below which images are named.
-        checks: of the dataset.
-        classes: names by number; by default those of the folders, sorted.
-
-    Returns:
-        The split, and the names of the classes.
+    A class may be a tar shard, `<class>.tar`. By default the classes are the folders, sorted.
     """
     names: dict[str, int] = {}  # in the order of their folders
     loose = []
