@@ -4,17 +4,20 @@ import json
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.distill.processes import (
-    command,
+    Forked,
+    Run,
     finish,
     kill_group,
+    launch,
     processes_of_group,
-    start,
+    words_of,
 )
 from tests.distill.runs import pictures, rows
 from tests.distill.test_run import lasting_rows
@@ -45,6 +48,10 @@ def wait_for_steps(out: Path, count: int, seconds: float = 60.0) -> None:
     raise AssertionError(f"{out} did not take {count} steps in {seconds} s")
 
 
+Start = Callable[..., Run]
+"""Starts a run with these flags in a folder."""
+
+
 class Kill(NamedTuple):
     """One end of a run by kill -9."""
 
@@ -55,7 +62,7 @@ class Kill(NamedTuple):
     """The last step that it had logged."""
 
 
-def killed_and_resumed(images: Path, out: Path, steps: int, kills: int) -> list[Kill]:
+def killed_and_resumed(start: Start, out: Path, steps: int, kills: int) -> list[Kill]:
     """Kill a run at random moments after it began to train, resuming it each time, then end it."""
     draw = random.Random(0)
     flags = ("--steps", str(steps), "--save-every", "5", "--validate-every", "40", "--resume",
@@ -63,21 +70,21 @@ def killed_and_resumed(images: Path, out: Path, steps: int, kills: int) -> list[
     found = []
     for _ in range(kills):
         before = len(lines_of(out, "train"))
-        process = start(command(images, out, *flags))
+        process = start(out, *flags)
         wait_for_steps(out, before + 1)
         seconds = draw.uniform(0.0, 1.5)
         time.sleep(seconds)
         kill_group(process)
         found.append(Kill(seconds, lines_of(out, "train")[-1]["step"]))
-    finish(command(images, out, *flags))
+    finish(start(out, *flags))
     return found
 
 
-def compared(images: Path, folder: Path, steps: int, kills: int) -> list[Kill]:
-    """Kill and resume one run, leave another alone, and hold them against each other."""
+def compared(start: Start, folder: Path, steps: int, kills: int) -> list[Kill]:
+    """Kill and resume one run, leave another alone, and compare their logs and weights."""
     alone = ("--steps", str(steps), "--save-every", "5", "--validate-every", "40")
-    finish(command(images, folder / "whole", *alone))
-    found = killed_and_resumed(images, folder / "killed", steps, kills)
+    finish(start(folder / "whole", *alone))
+    found = killed_and_resumed(start, folder / "killed", steps, kills)
     assert lasting_rows(folder / "killed") == lasting_rows(folder / "whole")
     for name in ("best", "last"):
         files = [folder / run / name / "model.safetensors" for run in ("whole", "killed")]
@@ -89,7 +96,10 @@ def compared(images: Path, folder: Path, steps: int, kills: int) -> list[Kill]:
 def test_a_killed_run_ends_with_the_log_and_weights_of_one_that_was_not(
     images: Path, tmp_path: Path
 ) -> None:
-    compared(images, tmp_path, steps=120, kills=2)
+    def start(out: Path, *flags: str) -> Run:
+        return Forked(words_of(images, out, *flags))
+
+    compared(start, tmp_path, steps=120, kills=2)
     assert rows(tmp_path / "killed", "resume")  # a kill before the first save begins anew
 
 
@@ -98,9 +108,9 @@ def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_proces
     images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    process = start(command(images, out, "--steps", "100000", "--workers", "2"))
+    process = Forked(words_of(images, out, "--steps", "100000", "--workers", "2"))
     wait_for_steps(out, 5)
-    said = finish(command(images, out, "--steps", "100000", "--resume"), code=2)
+    said = finish(Forked(words_of(images, out, "--steps", "100000", "--resume")), code=2)
     assert "another process is writing" in said
     asked = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -127,8 +137,8 @@ def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
 ) -> None:
     common = ("--steps", f"{steps}", "--validate-every", "25", "--save-every", "25",
               "--workers", "0", *both)  # fmt: skip
-    finish(command(images, tmp_path / "one", *common))
-    finish(command(images, tmp_path / "two", *common, *flags, processes=2))
+    finish(Forked(words_of(images, tmp_path / "one", *common)))
+    finish(Forked(words_of(images, tmp_path / "two", *common, *flags), ranks=2))
     for kind in ("baseline", "train", "validation"):
         pairs = zip(rows(tmp_path / "one", kind), rows(tmp_path / "two", kind), strict=True)
         for one, two in pairs:
@@ -137,7 +147,7 @@ def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
             assert two.get("budget") == one.get("budget")
     # One process continues what two have begun, as if it had been alone.
     longer = ("--steps", f"{steps + 2}", *common[2:], "--resume")
-    finish(command(images, tmp_path / "two", *longer))
+    finish(Forked(words_of(images, tmp_path / "two", *longer)))
     assert [row["step"] for row in rows(tmp_path / "two", "resume")] == [steps]
 
 
@@ -145,11 +155,11 @@ def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
 def test_two_workers_keep_outputs_with_which_one_then_trains(images: Path, tmp_path: Path) -> None:
     kept = ("--cache-teacher", str(tmp_path / "kept"), "--cache.crops", "1")
     only = ("--workers", "0", "--cache-only")
-    said = finish(command(images, tmp_path / "run", *kept, *only, processes=2))
+    said = finish(Forked(words_of(images, tmp_path / "run", *kept, *only), ranks=2))
     assert "22 of 22 views" in said
     assert said.count("The teacher outputs are cached") == 1
     steps = ("--steps", "2", "--schedule.warmup-steps", "1", "--schedule.decay-steps", "0")
-    said = finish(command(images, tmp_path / "run", *kept, *steps))
+    said = finish(Forked(words_of(images, tmp_path / "run", *kept, *steps)))
     assert "views/s" not in said
     assert "Finished at step 2" in said
 
@@ -160,7 +170,7 @@ def test_a_loss_that_is_not_finite_on_one_worker_skips_the_step_on_all(
 ) -> None:
     teacher = ("--teacher", "tests.distill.runs:PoisonedTeacher")
     flags = ("--steps", "8", "--validate-every", "8", "--workers", "0", *teacher)
-    finish(command(images, tmp_path / "run", *flags, processes=2))
+    finish(Forked(words_of(images, tmp_path / "run", *flags), ranks=2))
     losses = [row["loss"] for row in rows(tmp_path / "run", "train")]
     assert losses.count(None) == 1
     assert losses.index(None) > 0
@@ -172,7 +182,7 @@ def test_sigterm_to_torchrun_saves_once_and_leaves_no_process_behind(
     images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    process = start(command(images, out, "--steps", "100000", "--workers", "1", processes=2))
+    process = launch(words_of(images, out, "--steps", "100000", "--workers", "1"), ranks=2)
     wait_for_steps(out, 3)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
@@ -185,7 +195,10 @@ def test_sigterm_to_torchrun_saves_once_and_leaves_no_process_behind(
 @pytest.mark.slow
 @pytest.mark.workers
 def test_twenty_kills_change_nothing(images: Path, tmp_path: Path) -> None:
-    found = compared(images, tmp_path, steps=2000, kills=20)
+    def start(out: Path, *flags: str) -> Run:
+        return launch(words_of(images, out, *flags))
+
+    found = compared(start, tmp_path, steps=2000, kills=20)
     resumed = [row["step"] for row in rows(tmp_path / "killed", "resume")]
     for number, kill in enumerate(found, start=1):
         print(f"kill {number}: {kill.seconds:.2f} s after its first new step, at step {kill.step}")
