@@ -22,10 +22,11 @@ MAX_FILE_BYTES = 1_000_000
 HOUSE_FILES, HOUSE_LINES = 125, 24_000
 LATER = {
     "the front door (issue 19)": (4, 1_500),
+    "see it (issue 20)": (9, 3_500),
     "house, still to fold (issue 18)": (0, 1_450),
 }
-"""Files and lines that capabilities may add to the house. A later one (issues 20 to 22) adds its entry
-with its first commit, of at most 9 files and 3,500 lines; whoever folds lowers what is not needed."""
+"""Files and lines that capabilities may add to the house. Issues 21 and 22 add an entry with their
+first commit, of at most 9 files and 3,500 lines; whoever needs less lowers it."""
 MOST_FILES = HOUSE_FILES + sum(files for files, _ in LATER.values())
 MOST_LINES = HOUSE_LINES + sum(lines for _, lines in LATER.values())
 SMALL_FILE = 60
