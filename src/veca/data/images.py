@@ -271,8 +271,8 @@ def _open_path(path: Path) -> io.BufferedReader:
     raise ImageError(f"{path} does not exist or is not a regular file; check the path.")
 
 
-def _read_header(name: str, file: IO[bytes] | io.BytesIO) -> ImageFile.ImageFile:
-    """Identify a file by its first bytes and read its header."""
+def _read_header(name: str, file: Any) -> ImageFile.ImageFile:  # noqa: ANN401 - no class
+    """Identify a file, anything with `read` and `seek`, by its first bytes; read its header."""
     try:
         file.seek(0)
         return Image.open(file, formats=FORMATS)
