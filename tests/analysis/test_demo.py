@@ -130,7 +130,8 @@ DEMO = Demo(
 def page_text(trained: bool = False) -> str:
     """The page of the demo above."""
     command = "veca demo 'a<b>.png'"
-    return page(DEMO, model="a <model>", trained=trained, machine="here", command=command)
+    content = page(DEMO, model="a <model>", trained=trained, machine="here", command=command)
+    return content.decode()
 
 
 class Tags(html.parser.HTMLParser):

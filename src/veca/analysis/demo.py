@@ -1,12 +1,9 @@
 """The demo: photos at several budgets, as numbers, small pictures and one self-contained page.
 
-`run_demo` computes, `page` renders `demo.html`.
+`run_demo` computes, `page` fills in `demo.html`.
 """
 
-import base64
-import html
 import importlib.util
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -18,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from veca.analysis.page import document, picture_url, table, text
 from veca.analysis.visualize import (
     Basis,
     common_basis,
@@ -173,43 +171,50 @@ KINDS = {
 """Fields of a view and their labels, in the order of the rows."""
 
 
-def page(demo: Demo, *, model: str, trained: bool, machine: str, command: str) -> str:
+def page(demo: Demo, *, model: str, trained: bool, machine: str, command: str) -> bytes:
     """The whole report."""
     width, height = demo.pixels
     backgrounds = [  # the page holds each photo once, as the background of all its views
-        f".p{number} {{ background-image: url({_data_url(photo.picture, 'JPEG')}); "
+        f".p{number} {{ background-image: url({picture_url(photo.picture)}); "
         f"aspect-ratio: {photo.picture.width} / {photo.picture.height}; }}"
         for number, photo in enumerate(demo.photos)
     ]
     template = Template(Path(__file__).with_suffix(".html").read_text("utf-8"))
-    return template.substitute(
-        backgrounds="\n".join(backgrounds),
-        model=html.escape(model),
-        machine=html.escape(machine),
-        command=html.escape(command),
+    body = template.substitute(
+        model=text(model),
+        machine=text(machine),
+        command=text(command),
         note="" if trained else UNTRAINED,
-        rows=_table_rows(demo.rows),
+        table=_budget_table(demo.rows),
         width=width,
         height=height,
         precision=demo.precision,
         cores=demo.rows[-1].budget,
         photos="\n".join(map(_photo, range(len(demo.photos)), demo.photos)),
     )
+    return document("veca demo: one model, several budgets", body, "\n".join(backgrounds))
 
 
-def _table_rows(rows: Sequence[BudgetRow]) -> str:
+def _budget_table(rows: Sequence[BudgetRow]) -> str:
     """The table over budgets, with bars for the times."""
     slowest = max(row.ms.median for row in rows)
-    return "\n".join(
-        "<tr>"
-        f"<td>{row.budget} cores</td>"
-        f'<td class="time"><span class="bar" style="width:{90 * row.ms.median / slowest:.0f}px">'
-        f'</span>{row.ms.median:.0f} ms <span class="quiet">[{row.ms.low:.0f}&ndash;'
-        f"{row.ms.high:.0f}]</span></td>"
-        f"<td>{row.gflops:.1f}</td><td>{row.pairs:,}</td><td>{row.pairs_share:.2%}</td>"
-        f"<td>{row.image_similarity:.3f}</td><td>{row.patch_similarity:.3f}</td></tr>"
+    titles = ["budget", "time here", "GFLOPs", "pairs", "of full attention",
+              "similarity,<br>image", "similarity,<br>patches"]  # fmt: skip
+    lines = [
+        (
+            f"{row.budget} cores",
+            f'<span class="bar" style="width:{90 * row.ms.median / slowest:.0f}px"></span>'
+            f'{row.ms.median:.0f} ms <span class="quiet">[{row.ms.low:.0f}&ndash;'
+            f"{row.ms.high:.0f}]</span>",
+            f"{row.gflops:.1f}",
+            f"{row.pairs:,}",
+            f"{row.pairs_share:.2%}",
+            f"{row.image_similarity:.3f}",
+            f"{row.patch_similarity:.3f}",
+        )
         for row in rows
-    )
+    ]
+    return table(titles, lines)
 
 
 def _photo(number: int, photo: PhotoViews) -> str:
@@ -222,7 +227,7 @@ def _photo(number: int, photo: PhotoViews) -> str:
         for kind, label in KINDS.items()
     )
     return (
-        f"<h2>{html.escape(photo.name)}</h2>"
+        f"<h2>{text(photo.name)}</h2>"
         f'<div class="scroll"><div class="views" style="{columns}">'
         f'<div class="photo"><div class="panel p{number}"></div></div><div></div>{heads}{rows}'
         "</div></div>"
@@ -234,11 +239,4 @@ def _view(view: View, kind: str) -> str:
     if kind == "paths":
         return view.paths
     picture = Image.fromarray(getattr(view, kind).numpy())
-    return f'<img alt="" src="{_data_url(picture, "PNG")}">'
-
-
-def _data_url(picture: Image.Image, kind: str) -> str:
-    """A picture as a data URL."""
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, quality=85)  # PNG has no use for a quality
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return f'<img alt="" src="{picture_url(picture, "PNG")}">'

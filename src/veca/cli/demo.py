@@ -59,7 +59,7 @@ def demo(words: Sequence[str]) -> None:
         console.print(f"{len(shown_photos)} photos at {', '.join(map(str, cores))} cores ...")
         shown = run_demo(found.model, shown_photos, cores, size)
         console.print(_table(shown))
-        text = page(
+        content = page(
             shown,
             model=f"{found.title}, weights {found.digest[:12]}",
             trained=found.trained,
@@ -67,7 +67,7 @@ def demo(words: Sequence[str]) -> None:
             command=command,
         )
         make_folder(out)
-        write_atomic(out / "report.html", [text.encode()])
+        write_atomic(out / "report.html", [content])
         seconds = time.perf_counter() - started
         print(f"Report: {out / 'report.html'} ({seconds:.0f} s in all)")
 
