@@ -50,13 +50,11 @@ def attention(kind: type[Attention], dtype: torch.dtype = torch.float64) -> Atte
     return made
 
 
-def dense(module: Attention, inputs: Case, *, patches_meet: bool) -> Tensor:
+def dense_weights(module: Attention, inputs: Case, *, patches_meet: bool) -> Tensor:
     """All tokens against all tokens, forbidden pairs set to minus infinity: slow and obvious."""
     tokens, (budget, _, core_rope, patch_rope, _) = inputs
-    count = tokens.shape[1]
-    query, key, value = (
-        part(tokens).unflatten(2, (CONFIG.heads, -1))
-        for part in (module.query, module.key, module.value)
+    query, key = (
+        part(tokens).unflatten(2, (CONFIG.heads, -1)) for part in (module.query, module.key)
     )
     query, key = (
         torch.cat(
@@ -64,14 +62,30 @@ def dense(module: Attention, inputs: Case, *, patches_meet: bool) -> Tensor:
         )
         for x in (query, key)
     )
-    is_patch = torch.arange(count) >= budget
+    is_patch = torch.arange(tokens.shape[1]) >= budget
     forbidden = is_patch[:, None] & is_patch[None, :] & (not patches_meet)
-    outputs = []
+    weights = []
     for head in range(CONFIG.heads):
         scores = query[:, :, head] @ key[:, :, head].mT / math.sqrt(CONFIG.head_width)
-        weights = scores.masked_fill(forbidden, -math.inf).softmax(-1)
-        outputs.append(weights @ value[:, :, head])
+        weights.append(scores.masked_fill(forbidden, -math.inf).softmax(-1))
+    return torch.stack(weights, dim=1)
+
+
+def dense(module: Attention, inputs: Case, *, patches_meet: bool) -> Tensor:
+    weights = dense_weights(module, inputs, patches_meet=patches_meet)
+    values = module.value(inputs.tokens).unflatten(2, (CONFIG.heads, -1))
+    outputs = [weights[:, head] @ values[:, :, head] for head in range(CONFIG.heads)]
     return module.output(torch.cat(outputs, dim=-1))
+
+
+@pytest.mark.parametrize("budget", [1, 3, 8])
+def test_weights_of_cores_and_of_patches_are_those_of_dense_attention(budget: int) -> None:
+    module, inputs = attention(CorePeripheryAttention), case(budget)
+    assert isinstance(module, CorePeripheryAttention)
+    expected = dense_weights(module, inputs, patches_meet=False)
+    torch.testing.assert_close(module.core_weights(*inputs), expected[:, :, :budget])
+    torch.testing.assert_close(module.patch_weights(*inputs), expected[:, :, budget:, :budget])
+    assert not expected[:, :, budget:, budget:].any()
 
 
 @pytest.mark.parametrize("form", ["plain", "folded"])

@@ -211,6 +211,28 @@ def test_core_maps_are_shares_that_leave_room_for_the_cores() -> None:
         assert ((shares.sum((-1, -2)) > 0) & (shares.sum((-1, -2)) < 1)).all()
 
 
+def test_patch_maps_share_out_what_a_patch_reads_among_the_cores() -> None:
+    built = model()
+    maps = built.patch_maps(images(), layer=2, budget=5)
+    assert maps.shape == (2, 5, 3, 5)
+    torch.testing.assert_close(maps.sum(1), torch.ones(2, 3, 5))
+    torch.testing.assert_close(built.patch_maps(images(), 1, budget=1), torch.ones(2, 1, 3, 5))
+    with pytest.raises(ValueError, match=r"attention='full' has no patch maps.*use core_maps"):
+        model(attention="full", budgets=BackboneConfig.budgets).patch_maps(images(), layer=2)
+
+
+@pytest.mark.parametrize("fields", [{}, {"local_kernel": 3, "core_motion": "attention"}])
+def test_one_pass_gives_the_maps_and_features_of_every_layer(fields: dict[str, Any]) -> None:
+    built, asked = model(**fields), (2, 0)
+    found = built.layer_maps(images(), asked, budget=5)
+    expected = built.intermediates(images(), asked, budget=5)
+    for layer, maps, features in zip(asked, found, expected, strict=True):
+        assert_identical(maps.features, features)
+        assert torch.equal(maps.core_maps, built.core_maps(images(), layer, budget=5))
+        assert torch.equal(maps.patch_maps, built.patch_maps(images(), layer, budget=5))
+        assert torch.equal(maps.features.core_points, built.core_paths(images(), 5)[layer])
+
+
 def test_evaluation_is_repeatable_and_training_jitters_the_patches() -> None:
     built, pixels = model(), images()
     assert torch.equal(built(pixels).patches, built(pixels).patches)

@@ -1,11 +1,20 @@
-"""Features and cores as small RGB(A) arrays and SVG.
+"""Features and cores as small arrays to look at: colors, similarities, segments, SVG.
 
-`pca_colors`: the three principal components of many feature maps become red, green and blue. Maps
-that are to be compared (budgets, layers, photos) share one basis, so a color means the same in all.
+Everything here is a pure function of `Features`, maps or paths, without drawing or models; one
+pixel of a result is one patch. `Geometry.to_image` and `to_pixels` go on to the original image.
 
-`regions`, `heat`, `paths_svg`: which core reads where, and how cores move. A core keeps its color
-at every budget: hue follows the direction of its starting point from the center, so neighbors look
-alike.
+`pca_colors`, `umap_colors`: three components of many feature maps become red, green and blue. Maps
+that are to be compared (budgets, layers, resolutions, photos) share one basis, so a color means the
+same in all. The maps of all cores of a layer are such a map too: C values for each patch.
+
+`cosine_map`: how similar every patch is to one patch or to the image feature.
+
+`regions`, `heat`, `distinct_cores`, `paths_svg`: which core reads where, and how cores move. A core
+keeps its color at every budget: hue follows the direction of its starting point from the center, so
+neighbors look alike.
+
+`core_segments`, `cluster_patches`: segments without labels, by the core that a patch reads most, or
+by clusters of patch features.
 """
 
 import colorsys
@@ -14,12 +23,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from veca.runtime import VecaError
+
 CLIPPED = 0.01
 """Share of the patches at either end of a direction that may saturate a color."""
+
+MISSING_UMAP = (
+    "UMAP needs umap-learn, which is not installed; run `pip install 'veca[figures]'`, or "
+    "use the projection 'pca'."
+)
 
 
 class Basis(NamedTuple):
@@ -54,6 +70,99 @@ def pca_colors(
     scaled = (shown - basis.low) / (basis.high - basis.low).clamp(min=1e-9)
     colors = (scaled.clamp(0, 1) * 255).round().to(torch.uint8)
     return colors.unflatten(0, tuple(patch_map.shape[1:]))
+
+
+def umap_colors(
+    maps: Sequence[Float[Tensor, "D _ _"]], seed: int = 0
+) -> list[UInt8[Tensor, "_ _ 3"]]:
+    """All maps in the three components of one UMAP, as in the paper's figures (A.9).
+
+    Needs umap-learn. One UMAP of ten thousand patches takes about ten seconds.
+    """
+    shown = umap_components(torch.cat([_unit_patches(item) for item in maps]), 3, seed)
+    low, high = shown.amin(dim=0), shown.amax(dim=0)
+    colors = ((shown - low) / (high - low).clamp(min=1e-9) * 255).round().to(torch.uint8)
+    sizes = [item.shape[1] * item.shape[2] for item in maps]
+    parts = zip(colors.split(sizes), maps, strict=True)
+    return [part.unflatten(0, tuple(item.shape[1:])) for part, item in parts]
+
+
+def umap_components(
+    vectors: Float[Tensor, "n D"], count: int, seed: int = 0
+) -> Float[Tensor, "n {count}"]:
+    """UMAP of vectors by cosine, with the paper's settings; the same on every run."""
+    try:
+        from umap import UMAP  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise VecaError(MISSING_UMAP) from error
+    reducer = UMAP(
+        n_components=count,
+        n_neighbors=min(15, len(vectors) - 1),
+        min_dist=0.1,
+        metric="cosine",
+        random_state=seed,
+        n_jobs=1,  # what a seed makes of it anyway
+    )
+    return torch.from_numpy(reducer.fit_transform(vectors.float().numpy()))
+
+
+def cosine_map(
+    patch_map: Float[Tensor, "D rows columns"], feature: Float[Tensor, " D"]
+) -> Float[Tensor, "rows columns"]:
+    """Cosine of every patch with a feature, such as `patch_map[:, row, column]` of any image."""
+    similarity = _unit_patches(patch_map) @ F.normalize(feature.detach().double(), dim=0)
+    return similarity.float().unflatten(0, tuple(patch_map.shape[1:]))
+
+
+def core_segments(
+    patch_maps: Float[Tensor, "C rows columns"],
+) -> Int64[Tensor, "rows columns"]:
+    """Label every patch with the core that it reads most."""
+    return patch_maps.argmax(dim=0)
+
+
+def cluster_patches(
+    maps: Sequence[Float[Tensor, "D _ _"]], count: int, rounds: int = 20
+) -> list[Int64[Tensor, "_ _"]]:
+    """Label the patches of all maps by `count` common clusters, the largest cluster first.
+
+    K-means of unit vectors. It starts with the patch nearest to the mean, then always with the
+    patch that is least similar to those before, so nothing is random.
+    """
+    patches = torch.cat([_unit_patches(item) for item in maps]).float()
+    nearest = patches @ F.normalize(patches.mean(dim=0), dim=0)
+    chosen = [int(nearest.argmax())]
+    closest = patches @ patches[chosen[0]]
+    while len(chosen) < min(count, len(patches)):
+        chosen.append(int(closest.argmin()))
+        closest = torch.maximum(closest, patches @ patches[chosen[-1]])
+    centers = patches[chosen]
+    for _ in range(rounds):
+        labels = (patches @ centers.mT).argmax(dim=1)
+        sums = torch.zeros_like(centers).index_add_(0, labels, patches)
+        # A cluster that lost all its patches keeps its center.
+        centers = torch.where(sums.norm(dim=1, keepdim=True) > 0, F.normalize(sums, dim=1), centers)
+    labels = (patches @ centers.mT).argmax(dim=1)
+    rank = labels.bincount(minlength=len(centers)).argsort(descending=True, stable=True).argsort()
+    sizes = [item.shape[1] * item.shape[2] for item in maps]
+    parts = zip(rank[labels].split(sizes), maps, strict=True)
+    return [part.unflatten(0, tuple(item.shape[1:])) for part, item in parts]
+
+
+def distinct_cores(core_maps: Float[Tensor, "C rows columns"], count: int) -> list[int]:
+    """The cores whose maps differ most: the first core, then always the one farthest from these.
+
+    Maps are compared by the overlap of what they read, the sum of the smaller of two shares.
+    """
+    shares = core_maps.flatten(1)
+    shares = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    chosen = [0]
+    overlap = torch.minimum(shares, shares[:1]).sum(dim=1)
+    while len(chosen) < min(count, len(shares)):
+        overlap[chosen] = 2.0
+        chosen.append(int(overlap.argmin()))
+        overlap = torch.maximum(overlap, torch.minimum(shares, shares[chosen[-1:]]).sum(dim=1))
+    return chosen
 
 
 def _unit_patches(patch_map: Float[Tensor, "D rows columns"]) -> Float[Tensor, "N D"]:

@@ -146,6 +146,16 @@ class CorePeripheryAttention(Attention):
             return False
         return folds(self.config, budget) if self.form == "auto" else self.form == "folded"
 
+    def patch_weights(
+        self, tokens: Float[Tensor, "B T D"], layout: Layout
+    ) -> Float[Tensor, "B H N C"]:
+        """Attention weights of patches over cores; they sum to one over cores."""
+        patch_query = self.rotate_qk(self.query(tokens), layout)[1]
+        core_key = self.split_heads(self.key(tokens.narrow(1, 0, layout.budget)))
+        core_key = apply_rope(core_key, layout.core_rope).transpose(1, 2)
+        scores = (patch_query * self.config.head_width**-0.5) @ core_key.transpose(-1, -2)
+        return scores.softmax(dim=-1)
+
     def plain(self, tokens: Float[Tensor, "B T D"], layout: Layout) -> Mixed:
         """The paper's form: project every token, then two ordinary attentions."""
         core_query, patch_query = self.rotate_qk(self.query(tokens), layout)
@@ -236,16 +246,17 @@ class FullAttention(Attention):
 
 
 def contribution_shares(
-    attention: Attention, tokens: Float[Tensor, "B T D"], weights: Float[Tensor, "B H C T"]
-) -> Float[Tensor, "B C T"]:
-    """Norm-based maps (paper, A.9): each token's share in what a core reads; they sum to one.
+    attention: Attention, tokens: Float[Tensor, "B T D"], weights: Float[Tensor, "B H Q T"]
+) -> Float[Tensor, "B Q T"]:
+    """Norm-based maps (paper, A.9): each token's share in what a query reads; they sum to one.
 
     Weights alone mislead, because a token with a small value contributes little. So the map of
-    core i holds norms of the vectors that token j adds to it,
+    query i (a core over all tokens, or a patch over the cores) holds norms of the vectors that
+    token j adds to it,
 
         e_ij = sum over heads h of A_hij (v_hj W_o,h),      s_ij = |e_ij| / sum over j' of |e_ij'|.
 
-    The norms come from the H x H inner products of a token's head contributions, so the (C, T, D)
+    The norms come from the H x H inner products of a token's head contributions, so the (Q, T, D)
     vectors are never materialized; they are computed in fp32 also in a bf16 model.
     """
     values = attention.split_heads(attention.value(tokens))  # (B, T, H, K)
@@ -253,7 +264,7 @@ def contribution_shares(
     added = torch.einsum("bthk,dhk->bthd", values, per_head).float()
     with torch.autocast(added.device.type, enabled=False):
         products = added @ added.transpose(-1, -2)  # (B, T, H, H)
-        mixed = torch.einsum("bhct,bthg->bgct", weights.float(), products)
+        mixed = torch.einsum("bhqt,bthg->bgqt", weights.float(), products)
     squared_norms = (mixed * weights.float()).sum(dim=1)
     norms = squared_norms.clamp(min=0).sqrt()
     return norms / norms.sum(dim=-1, keepdim=True)

@@ -82,6 +82,19 @@ class Features(NamedTuple):
         return self.patches.transpose(1, 2).unflatten(2, self.grid)
 
 
+class LayerMaps(NamedTuple):
+    """What one layer reads, and the features it gives."""
+
+    features: Features
+    """After the layer, normalized; its `core_points` are where the cores were in it."""
+
+    core_maps: Float[Tensor, "B C rows columns"]
+    """As from `VECA.core_maps`."""
+
+    patch_maps: Float[Tensor, "B C rows columns"]
+    """As from `VECA.patch_maps`."""
+
+
 class State(NamedTuple):
     """What passes from layer to layer."""
 
@@ -261,7 +274,9 @@ class VECA(TimmMixin, nn.Module):
 
         They sum to less than one: the rest is on cores.
         """
-        state, _, weights = self._core_weights(images, layer, budget, ffn)
+        step = self._checked_trace(images, [layer], budget, ffn)[layer]
+        state, tokens = step.before, self._read_tokens(step, layer)
+        weights = self.block_of(layer).attention.core_weights(tokens, state.layout)
         return split_cores(weights, state.budget, dim=-1)[1].unflatten(-1, state.grid)
 
     @in_precision
@@ -269,18 +284,63 @@ class VECA(TimmMixin, nn.Module):
         self, images: Images, layer: int, budget: int | None = None, ffn: float | None = None
     ) -> Float[Tensor, "B C rows columns"]:
         """The share of each patch in what each core of a layer reads (paper, A.9)."""
-        state, tokens, weights = self._core_weights(images, layer, budget, ffn)
-        shares = contribution_shares(self.block_of(layer).attention, tokens, weights)
+        return self._core_shares(self._checked_trace(images, [layer], budget, ffn)[layer], layer)
+
+    @in_precision
+    def patch_maps(
+        self, images: Images, layer: int, budget: int | None = None, ffn: float | None = None
+    ) -> Float[Tensor, "B C rows columns"]:
+        """The share of each core in what each patch of a layer reads; they sum to one over cores.
+
+        Norm-based like `core_maps`, which look the other way.
+        """
+        return self._patch_shares(self._checked_trace(images, [layer], budget, ffn)[layer], layer)
+
+    @in_precision
+    def layer_maps(
+        self,
+        images: Images,
+        layers: Sequence[int],
+        budget: int | None = None,
+        ffn: float | None = None,
+    ) -> list[LayerMaps]:
+        """Features and both kinds of maps of the given layers, from a single pass."""
+        steps = self._checked_trace(images, layers, budget, ffn)
+        return [
+            LayerMaps(
+                self.read_out(steps[layer].after),
+                self._core_shares(steps[layer], layer),
+                self._patch_shares(steps[layer], layer),
+            )
+            for layer in layers
+        ]
+
+    def _core_shares(self, step: Step, layer: int) -> Float[Tensor, "B C rows columns"]:
+        """`core_maps` of a layer that has run."""
+        state, tokens = step.before, self._read_tokens(step, layer)
+        attention = self.block_of(layer).attention
+        weights = attention.core_weights(tokens, state.layout)
+        shares = contribution_shares(attention, tokens, weights)
         return split_cores(shares, state.budget, dim=-1)[1].unflatten(-1, state.grid)
 
-    def _core_weights(
-        self, images: Tensor, layer: int, budget: int | None, ffn: float | None
-    ) -> tuple[State, Float[Tensor, "B T D"], Float[Tensor, "B H C T"]]:
-        """State before a block, the tokens its attention reads, and attention weights of cores."""
-        state = self._checked_trace(images, [layer], budget, ffn)[layer].before
-        block, layout = self.block_of(layer), state.layout
-        tokens = block.attention_norm(block.mix_locally(state.tokens, layout))
-        return state, tokens, block.attention.core_weights(tokens, layout)
+    def _patch_shares(self, step: Step, layer: int) -> Float[Tensor, "B C rows columns"]:
+        """`patch_maps` of a layer that has run."""
+        state, tokens = step.before, self._read_tokens(step, layer)
+        attention = self.block_of(layer).attention
+        if not isinstance(attention, CorePeripheryAttention):
+            raise ValueError(
+                "attention='full' has no patch maps, since its patches read each other; use "
+                "core_maps, or a model with cores."
+            )
+        weights = attention.patch_weights(tokens, state.layout)
+        cores = tokens.narrow(1, 0, state.budget)
+        shares = contribution_shares(attention, cores, weights)
+        return shares.transpose(1, 2).unflatten(-1, state.grid)
+
+    def _read_tokens(self, step: Step, layer: int) -> Float[Tensor, "B T D"]:
+        """The tokens that the attention of a layer reads."""
+        block, state = self.block_of(layer), step.before
+        return block.attention_norm(block.mix_locally(state.tokens, state.layout))
 
     def _checked_trace(
         self, images: Tensor, layers: Sequence[int], budget: int | None, ffn: float | None
