@@ -78,7 +78,7 @@ def test_a_folder_becomes_a_report_with_heads(
     words = ["probe", "knn", "photos", *FLAGS, "--budgets", "6,2", "--teacher", "pixels"]
     assert main(words) == 0
     printed = capsys.readouterr()
-    assert "knn of model on photos at 16 px (c2, c6), protocol dinov2.\n" in printed.out
+    assert "knn of model on photos at 16 px (c2, c6), protocol dinov2.\n" in printed.err
     assert "knn on photos, protocol dinov2, feature image" in printed.out
     assert "| of pixels, untrained (teacher) |" in printed.out
     assert "out/report.json, report.md and report.png have all rows." in printed.out
@@ -247,9 +247,9 @@ def test_a_suite_skips_finished_jobs_and_continues_without_a_missing_dataset(
 
     write_dense(plotless / "farm", "masks")
     assert main(words) == 0
-    printed = capsys.readouterr().out
+    printed, logged = capsys.readouterr()
     assert "Jobs: 1 ran, 1 were already done, 0 failed." in printed
-    assert "knn of model on photos at 16 px, seed 0: already done" in printed
+    assert "knn of model on photos at 16 px, seed 0: already done" in logged
     assert [row for row in report() if row["task"] == "knn"] == first
     assert {row["task"] for row in report()} == {"knn", "dense-knn"}
 

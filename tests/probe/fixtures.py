@@ -87,7 +87,7 @@ class ColorModel(FrozenModel):
 
 def context_in(folder: Path, ranks: Ranks = ALONE, **others: Any) -> RunContext:
     """A silent run context without worker processes."""
-    usual: dict[str, Any] = {"log": lambda _: None, "num_workers": 0, "show_progress": False}
+    usual: dict[str, Any] = {"num_workers": 0, "show_progress": False}
     return RunContext(cache=folder, ranks=ranks, **usual | others)
 
 

@@ -30,6 +30,7 @@ from veca.probe.metrics import classification_metrics, mean_average_precision
 from veca.probe.protocols import (
     LOGISTIC,
     RESIZE_RATIO,
+    Evaluation,
     KnnProtocol,
     LinearProtocol,
     LogisticProtocol,
@@ -75,10 +76,10 @@ def results(
     """The results of the task of a protocol."""
     given = (model or CellModel(), settings, data)
     if isinstance(protocol, KnnProtocol):
-        return evaluate_knn(*given, protocol, seeds, ctx, also)
+        return evaluate_knn(Evaluation(*given, protocol, seeds, ctx, also))
     if isinstance(protocol, LogisticProtocol):
-        return evaluate_logistic(*given, protocol, seeds, ctx, also)
-    return evaluate_linear(*given, protocol, seeds, ctx, also)
+        return evaluate_logistic(Evaluation(*given, protocol, seeds, ctx, also))
+    return evaluate_linear(Evaluation(*given, protocol, seeds, ctx, also))
 
 
 def evaluated(
@@ -145,12 +146,14 @@ def test_too_few_training_images_for_knn_are_refused(data: LabeledDataset, ctx: 
 
 
 def test_a_large_knn_head_is_not_saved(
-    data: LabeledDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: LabeledDataset,
+    ctx: RunContext,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(module, "MAX_SAVED_BYTES", 4 * 5 * 18 - 1)
-    logged: list[str] = []
-    assert not only(data, NEAR, context_in(tmp_path / "kept", log=logged.append)).tensors
-    assert "The kNN head is not saved: its 18 training features take more" in logged[-1]
+    assert not only(data, NEAR, ctx).tensors
+    assert "The kNN head is not saved: its 18 training features take more" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from veca.probe.feature_cache import RunContext
 from veca.probe.features import DenseBatch
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenFeatures
+from veca.probe.protocols import Evaluation
 from veca.probe.rows import ProbeResult
 from veca.probe.sliding_window import whole_image
 
@@ -49,7 +50,7 @@ def ctx(tmp_path: Path) -> RunContext:
 def evaluated(data: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any) -> ProbeResult:
     """The result with all channels."""
     protocol = replace(SMALL_DEPTH, **changes)
-    (found,) = evaluate_depth(ColorModel(), (ALL,), data, protocol, (seed,), ctx)
+    (found,) = evaluate_depth(Evaluation(ColorModel(), (ALL,), data, protocol, (seed,), ctx))
     return found
 
 
@@ -67,7 +68,8 @@ def test_depth_is_predicted_from_colors(
     change: dict[str, Any], data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(SMALL_DEPTH, **change)
-    found = by_setting(evaluate_depth(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx))
+    asked = Evaluation(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
+    found = by_setting(evaluate_depth(asked))
     assert set(found) == {(FEW, 0), (ALL, 0)}
     result = found[ALL, 0]
     assert set(result.metrics) == set(UNITS)

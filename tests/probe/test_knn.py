@@ -40,7 +40,7 @@ from veca.probe.knn import (
 )
 from veca.probe.metrics import mean_ratio
 from veca.probe.models import FrozenFeatures
-from veca.probe.protocols import DenseKnnProtocol
+from veca.probe.protocols import DenseKnnProtocol, Evaluation
 from veca.probe.rows import ProbeResult, Setting
 
 KS = (10, 20, 100, 200)
@@ -318,7 +318,8 @@ def evaluated(
 ) -> dict[tuple[Setting, int], ProbeResult]:
     """Results of dense kNN at all settings."""
     protocol = replace(NEAR, **changes)
-    return by_setting(evaluate_dense_knn(ColorModel(), (FEW, ALL), data, protocol, seeds, ctx))
+    asked = Evaluation(ColorModel(), (FEW, ALL), data, protocol, seeds, ctx)
+    return by_setting(evaluate_dense_knn(asked))
 
 
 def test_patches_of_similar_colors_have_the_same_class(tmp_path: Path, ctx: RunContext) -> None:

@@ -1,6 +1,7 @@
 """A job becomes rows: checked first, computed once, and the same every time."""
 
 import dataclasses
+import logging
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,7 +14,6 @@ from tests.probe.fixtures import (
     CellModel,
     ColorModel,
     color_set,
-    context_in,
     evaluator_in,
     timeless,
     use_quick_protocols,
@@ -57,15 +57,14 @@ def prepared(folder: Path, **changes: Any) -> tuple[Evaluator, Elastic]:
 
 
 def test_a_row_carries_all_that_reproduces_its_number_and_costs_are_measured_once_a_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "veca")
     asked: Counter[Setting] = Counter()
     monkeypatch.setattr(
         Elastic, "gflops", lambda self, sides, setting: asked.update([setting]) or 1.0
     )
-    lines: list[str] = []
-    ctx = context_in(tmp_path, log=lines.append)
-    evaluator, _ = prepared(tmp_path, command="veca probe knn ...", rounds=1, ctx=ctx)
+    evaluator, _ = prepared(tmp_path, command="veca probe knn ...", rounds=1)
     rows = evaluator.run_job(job(budgets=(2, 8)), (4, 5))
     assert {row.metric for row in rows} == {"top1_k10", "mean_per_class_k10"}
     assert {row.budget for row in rows} == {2, 8}
@@ -83,7 +82,7 @@ def test_a_row_carries_all_that_reproduces_its_number_and_costs_are_measured_onc
         assert row.milliseconds > 0
         assert row.data_sha256 is not None
         assert len(row.data_sha256) == 64
-    assert lines == [
+    assert caplog.messages == [
         "kNN is deterministic; running only seed 4.",
         "knn of cells on colors at 16 px (c2, c8), protocol dinov2.",
     ]
@@ -196,16 +195,17 @@ def test_published_sets_get_the_long_protocol_and_own_folders_the_short_one(
     assert default_protocol("linear", data) == name
 
 
-def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(tmp_path: Path) -> None:
-    lines: list[str] = []
-    evaluator, _ = prepared(tmp_path, ctx=context_in(tmp_path, log=lines.append))
+def test_heads_of_a_partial_set_are_marked_wherever_they_are_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluator, _ = prepared(tmp_path)
     second = color_set(tmp_path, name="v2", train=None, uses_head_of="colors", missing=("no red",))
     evaluator.datasets["v2", True] = second
     evaluator.datasets["colors", True] = color_set(tmp_path, missing=("10 images of 18",))
     rows = evaluator.run_job(job(also=("v2",), allow_partial=True, budgets=(2,)))
     marks = {row.data: row.partial for row in rows}
     assert marks == {"colors": ("10 images of 18",), "v2": ("10 images of 18", "no red")}
-    assert lines[0] == "colors is partial: 10 images of 18."
+    assert caplog.messages[0] == "colors is partial: 10 images of 18."
     assert {row.split for row in rows if row.data == "v2"} == {second.test.name}
     assert len(evaluator.heads) == 1
 

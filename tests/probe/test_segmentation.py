@@ -29,6 +29,7 @@ from veca.probe.dense import DenseHead
 from veca.probe.feature_cache import RunContext, Variant
 from veca.probe.features import DenseBatch, InferenceConfig, extract_windows, load_image
 from veca.probe.metrics import mean_ratio, pixel_counts
+from veca.probe.protocols import Evaluation
 from veca.probe.rows import ProbeResult
 from veca.probe.segmentation import SegmentationTask, evaluate_segmentation
 from veca.probe.sliding_window import merge_windows
@@ -47,7 +48,7 @@ def ctx(tmp_path: Path) -> RunContext:
 def evaluated(data: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any) -> ProbeResult:
     """The result with all channels."""
     protocol = replace(SMALL, **changes)
-    (found,) = evaluate_segmentation(ColorModel(), (ALL,), data, protocol, (seed,), ctx)
+    (found,) = evaluate_segmentation(Evaluation(ColorModel(), (ALL,), data, protocol, (seed,), ctx))
     return found
 
 
@@ -63,7 +64,8 @@ def test_colors_are_segmented_and_better_with_more_channels(
     change: dict[str, Any], data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(SMALL, **change)
-    found = by_setting(evaluate_segmentation(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx))
+    asked = Evaluation(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
+    found = by_setting(evaluate_segmentation(asked))
     few, every = found[FEW, 0], found[ALL, 0]
     assert every.metrics["miou"] > 75
     assert every.metrics["miou"] > few.metrics["miou"] + 5

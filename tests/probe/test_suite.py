@@ -1,5 +1,6 @@
 """A suite runs the jobs of its file that are not done, and survives those that fail."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,7 @@ class FakeEvaluator(Evaluator):
     """Runs jobs by making up their rows."""
 
     def __init__(self, folder: Path, ranks: Ranks | None = None) -> None:
-        self.lines: list[str] = []
-        ctx = context_in(folder, ranks or Ranks(device=CPU), log=self.lines.append)
-        super().__init__(ctx=ctx, out=folder)
+        super().__init__(ctx=context_in(folder, ranks or Ranks(device=CPU)), out=folder)
         self.ran: list[Job] = []
         self.weights = "1"
         self.absent: set[int] = set()
@@ -156,14 +155,17 @@ class FakeEvaluator(Evaluator):
         return [row(**one) for one in self.expect(job)]
 
 
-def test_done_jobs_are_not_run_again_and_their_rows_stay(tmp_path: Path) -> None:
+def test_done_jobs_are_not_run_again_and_their_rows_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "veca")
     fake = FakeEvaluator(tmp_path)
     assert run_suite(JOBS[:2], tmp_path, fake).ran == JOBS[:2]
     second = run_suite(JOBS, tmp_path, fake)
     assert (second.ran, second.skipped) == (JOBS[2:], JOBS[:2])
     assert fake.ran == JOBS
     assert len(read_report(tmp_path)) == 2 * len(JOBS)
-    assert "job 1 of 3: knn of tiny on pets, seed 0: already done" in fake.lines
+    assert "job 1 of 3: knn of tiny on pets, seed 0: already done" in caplog.messages
     fake.weights = "2"
     assert run_suite(JOBS, tmp_path, fake).ran == JOBS
 
@@ -175,14 +177,16 @@ def test_a_job_is_done_only_with_all_of_its_rows() -> None:
     assert is_done(expected, [*rows, row(budget=16, seed=1)])
 
 
-def test_a_job_that_cannot_run_or_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_job_that_cannot_run_or_fails_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     fake = FakeEvaluator(tmp_path)
     fake.absent, fake.errors = {0}, {1: OSError("the disk is full.")}
     found = run_suite(JOBS, tmp_path, fake)
     assert found.ran == JOBS[2:]
     assert found.failed == {JOBS[0]: "the dataset is missing.", JOBS[1]: "the disk is full."}
-    assert fake.lines[0] == f"{JOBS[0].name}: cannot be run: the dataset is missing."
-    assert f"{JOBS[1].name}: failed: the disk is full." in fake.lines
+    assert caplog.messages[0] == f"{JOBS[0].name}: cannot be run: the dataset is missing."
+    assert f"{JOBS[1].name}: failed: the disk is full." in caplog.messages
     fake.absent, fake.errors = set(), {1: KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         run_suite(JOBS, tmp_path, fake)

@@ -19,6 +19,7 @@ from veca.probe.rows import TASKS, Task
 from veca.probe.run import Evaluator, Job
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import init_distributed
+from veca.runtime.logging import log_to_console
 from veca.weights.checkpoint import model_info
 
 HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
@@ -250,15 +251,13 @@ def _evaluator(
 ) -> Iterator[Evaluator]:
     """What runs jobs; these are checked before the folder of the report is created and locked."""
     run, out = flags.run, flags.out
-    with init_distributed(run.device) as ranks:
+    with init_distributed(run.device) as ranks, log_to_console(ranks.is_main):
         ctx = RunContext(
             cache=run.features or out / "features",
             ranks=ranks,
             num_workers=run.workers,
             batch=run.batch,
             precision=ranks.broadcast_object(resolve_precision(run.precision, ranks.device)),
-            # Flushed, since progress goes to stderr and should not come first.
-            log=lambda line: print(line, flush=True) if ranks.is_main else None,
             show_progress=ranks.is_main,
         )
         evaluator = Evaluator(ctx=ctx, out=out, command=command)

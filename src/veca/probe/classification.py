@@ -1,6 +1,6 @@
 """Image classification: kNN, logistic regression and linear classifiers on one vector per image."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,21 +9,20 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import LabeledDataset, Split
-from veca.probe.feature_cache import RunContext
 from veca.probe.features import CachedFeatures, extract_image_features
 from veca.probe.knn import knn_votes
 from veca.probe.linear import Fit, train_linear_classifiers
 from veca.probe.logistic import sweep_c
 from veca.probe.metrics import classification_metrics, correct, top1
-from veca.probe.models import FrozenModel
 from veca.probe.protocols import (
+    Evaluation,
     KnnProtocol,
     LinearProtocol,
     LogisticProtocol,
     training_split,
 )
-from veca.probe.rows import ProbeResult, Setting
-from veca.runtime.logging import progress
+from veca.probe.rows import ProbeResult
+from veca.runtime.logging import logger, progress
 
 MAX_SAVED_BYTES = 256 * 2**20
 """Training features of a kNN head that are saved."""
@@ -37,159 +36,127 @@ PROGRESS_PAIRS = 2**28
 AnyProtocol = KnnProtocol | LogisticProtocol | LinearProtocol
 
 
-class ClassificationProbe:
-    """Features and labels of a dataset, and of others whose images its heads are tested on."""
-
-    def __init__(  # noqa: PLR0913, PLR0917
-        self,
-        model: FrozenModel,
-        settings: Sequence[Setting],
-        data: LabeledDataset,
-        protocol: AnyProtocol,
-        ctx: RunContext,
-        also: Sequence[LabeledDataset],
-    ) -> None:
-        self.model, self.settings, self.protocol, self.ctx = model, settings, protocol, ctx
-        self.data, self.tests = data, (data, *also)
-        self.train = training_split(data)
-
-    def features(self, split: Split, num_crops: int = 0) -> CachedFeatures:
-        """Vectors of every image, or of random crops of it, by setting."""
-        return extract_image_features(
-            self.model,
-            self.settings,
-            split,
-            self.ctx,
-            resolution=self.protocol.resolution or self.model.default_resolution,
-            resize_ratio=self.protocol.resize_ratio,
-            num_crops=num_crops,
-            feature=self.protocol.feature,
-        )
-
-    def result(self, data: LabeledDataset, **found: Any) -> ProbeResult:  # noqa: ANN401
-        """A result; heads are saved once, with the dataset that they were fitted on."""
-        found["counts"] = {"train": len(self.train), "test": len(data.test)} | found["counts"]
-        facts = {"resize_ratio": self.protocol.resize_ratio, "feature": self.protocol.feature}
-        found["facts"] = facts | found["facts"]
-        if data is not self.data:
-            found["tensors"] = {}
-        return ProbeResult(data=data, **found)
-
-    def linear_results(  # noqa: PLR0913, PLR0917
-        self,
-        seeds: Sequence[int],
-        fit: Callable[..., Fit],
-        val_split: Split | None,
-        num_crops: int,
-        num_fits: int,
-        unit: str,
-    ) -> Iterator[ProbeResult]:
-        """Fit a linear head for each seed and setting, and test it on every dataset."""
-        train, labels = self.features(self.train, num_crops), labels_of(self.train)
-        tests = [self.features(tested.test) for tested in self.tests]
-        val = None if val_split is None else (self.features(val_split), labels_of(val_split))
-        own_val = self.data.val if self.protocol.selection == "held-out" else None
-        held_out = {} if own_val is None else {"held_out": len(own_val)}
-        total, shown = len(self.settings) * num_fits, self.ctx.show_progress
-        for seed in seeds:
-            with progress(total, unit, shown=shown) as tracker:
-                for setting in self.settings:
-                    found = fit(  # features are not held here, so that one setting's are in memory
-                        train[setting],
-                        labels,
-                        len(self.data.classes),
-                        self.protocol,
-                        seed,
-                        None if val is None else (val[0][setting], val[1]),
-                        advance=tracker.advance,
-                    )
-                    crops = {"views": num_crops} if "rate" in found.chosen else {}
-                    for tested, test in zip(self.tests, tests, strict=True):
-                        truth = labels_of(tested.test)
-                        scores = found.head.scores(test[setting]).cpu()
-                        yield self.result(
-                            tested,
-                            setting=setting,
-                            seed=seed,
-                            metrics=metrics_for(scores, truth, tested),
-                            counts={**held_out, "fitted": found.fitted_on},
-                            chosen=found.chosen | crops,
-                            tensors={
-                                "weight": found.head.weight.cpu(),
-                                "bias": found.head.bias.cpu(),
-                            },
-                            facts={},
-                            per_image={"correct": correct(scores, truth)},
-                        )
-
-
-def evaluate_knn(  # noqa: PLR0913, PLR0917
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    data: LabeledDataset,
-    protocol: KnnProtocol,
-    seeds: Sequence[int],
-    ctx: RunContext,
-    also: Sequence[LabeledDataset] = (),
-) -> Iterator[ProbeResult]:
+def evaluate_knn(asked: Evaluation[KnnProtocol]) -> Iterator[ProbeResult]:
     """Classify test images by their nearest training images; deterministic, so one seed is run."""
-    probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
-    train, labels = probe.features(probe.train), labels_of(probe.train)
+    data, protocol, fit_on = asked.data, asked.protocol, training_split(asked.data)
+    train, labels = features_of(asked, fit_on), labels_of(fit_on)
     if min(protocol.ks) > len(labels):
         raise DataError(
             f"{data.name} has {len(labels)} training images, but {protocol.name} needs at least "
             f"{min(protocol.ks)} neighbors; use logistic instead."
         )
-    for tested in probe.tests:
-        test, truth = probe.features(tested.test), labels_of(tested.test)
-        for setting in settings:
+    for tested in (data, *asked.also):
+        test, truth = features_of(asked, tested.test), labels_of(tested.test)
+        for setting in asked.settings:
             metrics, per_image = dict[str, float](), dict[str, Tensor]()
-            votes = _votes(train[setting], labels, test[setting], len(data.classes), protocol, ctx)
+            votes = _votes(asked, train[setting], labels, test[setting])
             for k, scores in votes.items():
                 found = metrics_for(scores, truth, tested)
                 metrics |= {f"{name}_k{k}": found[name] for name in found if name != "top5"}
                 per_image[f"correct_k{k}"] = correct(scores, truth)
             neighbors = min(PREDICT_NEIGHBORS, max(votes))
-            yield probe.result(
+            yield _result(
+                asked,
                 tested,
                 setting=setting,
-                seed=seeds[0],
+                seed=asked.seeds[0],
                 metrics=metrics,
-                counts={},
-                tensors=_saved_neighbors(train[setting], labels, ctx),
+                tensors=_saved_neighbors(train[setting], labels),
                 facts={"temperature": protocol.temperature, "neighbors": neighbors},
                 per_image=per_image,
             )
 
 
-def evaluate_logistic(  # noqa: PLR0913, PLR0917
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    data: LabeledDataset,
-    protocol: LogisticProtocol,
-    seeds: Sequence[int],
-    ctx: RunContext,
-    also: Sequence[LabeledDataset] = (),
-) -> Iterator[ProbeResult]:
+def evaluate_logistic(asked: Evaluation[LogisticProtocol]) -> Iterator[ProbeResult]:
     """Fit logistic regressions; the seed holds out images to choose C on."""
-    probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
-    return probe.linear_results(seeds, sweep_c, data.val, 0, len(protocol.c_values), "fits")
+    return _fitted(asked, sweep_c, asked.data.val, 0, len(asked.protocol.c_values), "fits")
 
 
-def evaluate_linear(  # noqa: PLR0913, PLR0917
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    data: LabeledDataset,
-    protocol: LinearProtocol,
-    seeds: Sequence[int],
-    ctx: RunContext,
-    also: Sequence[LabeledDataset] = (),
-) -> Iterator[ProbeResult]:
+def evaluate_linear(asked: Evaluation[LinearProtocol]) -> Iterator[ProbeResult]:
     """Train linear classifiers by SGD, one setting at a time."""
-    probe = ClassificationProbe(model, settings, data, protocol, ctx, also)
+    data, protocol = asked.data, asked.protocol
     val = {"held-out": data.val, "none": None}.get(protocol.selection, data.test)
-    fit = partial(train_linear_classifiers, device=ctx.ranks.device)
-    return probe.linear_results(seeds, fit, val, protocol.num_crops, protocol.steps, "steps")
+    fit = partial(train_linear_classifiers, device=asked.ctx.ranks.device)
+    return _fitted(asked, fit, val, protocol.num_crops, protocol.steps, "steps")
+
+
+def _fitted(  # noqa: PLR0913, PLR0917
+    asked: Evaluation[LogisticProtocol | LinearProtocol],
+    fit: Callable[..., Fit],
+    val_split: Split | None,
+    num_crops: int,
+    num_fits: int,
+    unit: str,
+) -> Iterator[ProbeResult]:
+    """Fit a linear head for each seed and setting, and test it on every dataset."""
+    data, protocol, fit_on = asked.data, asked.protocol, training_split(asked.data)
+    train, labels = features_of(asked, fit_on, num_crops), labels_of(fit_on)
+    tests = [(tested, features_of(asked, tested.test)) for tested in (data, *asked.also)]
+    val = None if val_split is None else (features_of(asked, val_split), labels_of(val_split))
+    own_val = data.val if protocol.selection == "held-out" else None
+    held_out = {} if own_val is None else {"held_out": len(own_val)}
+    total, shown = len(asked.settings) * num_fits, asked.ctx.show_progress
+    for seed in asked.seeds:
+        with progress(total, unit, shown=shown) as tracker:
+            for setting in asked.settings:
+                found = fit(  # features are not held here, so that one setting's are in memory
+                    train[setting],
+                    labels,
+                    len(data.classes),
+                    protocol,
+                    seed,
+                    None if val is None else (val[0][setting], val[1]),
+                    advance=tracker.advance,
+                )
+                head, crops = found.head, {"views": num_crops} if "rate" in found.chosen else {}
+                for tested, test in tests:
+                    truth = labels_of(tested.test)
+                    scores = head.scores(test[setting]).cpu()
+                    yield _result(
+                        asked,
+                        tested,
+                        setting=setting,
+                        seed=seed,
+                        metrics=metrics_for(scores, truth, tested),
+                        counts={**held_out, "fitted": found.fitted_on},
+                        chosen=found.chosen | crops,
+                        tensors={"weight": head.weight.cpu(), "bias": head.bias.cpu()},
+                        per_image={"correct": correct(scores, truth)},
+                    )
+
+
+def features_of(asked: Evaluation[AnyProtocol], split: Split, num_crops: int = 0) -> CachedFeatures:
+    """Vectors of every image, or of random crops of it, by setting."""
+    return extract_image_features(
+        asked.model,
+        asked.settings,
+        split,
+        asked.ctx,
+        resolution=asked.protocol.resolution or asked.model.default_resolution,
+        resize_ratio=asked.protocol.resize_ratio,
+        num_crops=num_crops,
+        feature=asked.protocol.feature,
+    )
+
+
+def _result(
+    asked: Evaluation[AnyProtocol],
+    tested: LabeledDataset,
+    *,
+    tensors: Mapping[str, Tensor],
+    counts: Mapping[str, int] = {},
+    facts: Mapping[str, Any] = {},
+    **found: Any,  # noqa: ANN401 - further fields
+) -> ProbeResult:
+    """A result; heads are saved once, with the dataset that they were fitted on."""
+    protocol, train = asked.protocol, training_split(asked.data)
+    return ProbeResult(
+        data=tested,
+        counts={"train": len(train), "test": len(tested.test), **counts},
+        tensors=tensors if tested is asked.data else {},
+        facts={"resize_ratio": protocol.resize_ratio, "feature": protocol.feature, **facts},
+        **found,
+    )
 
 
 def labels_of(split: Split) -> Tensor:
@@ -207,15 +174,11 @@ def metrics_for(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[st
     return classification_metrics(scores, labels, counted)
 
 
-def _votes(  # noqa: PLR0913, PLR0917
-    train: Tensor,
-    labels: Tensor,
-    test: Tensor,
-    num_classes: int,
-    protocol: KnnProtocol,
-    ctx: RunContext,
+def _votes(
+    asked: Evaluation[KnnProtocol], train: Tensor, labels: Tensor, test: Tensor
 ) -> dict[int, Tensor]:
     """Votes for all test images; each rank computes a part."""
+    ctx, num_classes = asked.ctx, len(asked.data.classes)
     own = torch.arange(ctx.ranks.rank, len(test), ctx.ranks.world_size)
     shown = ctx.show_progress and len(own) * len(train) >= PROGRESS_PAIRS
     with progress(len(own), "images", shown=shown) as tracker:
@@ -224,8 +187,8 @@ def _votes(  # noqa: PLR0913, PLR0917
             labels,
             test[own],
             num_classes,
-            ks=protocol.ks,
-            temperature=protocol.temperature,
+            ks=asked.protocol.ks,
+            temperature=asked.protocol.temperature,
             advance=tracker.advance,
         )
     whole = {}
@@ -236,12 +199,12 @@ def _votes(  # noqa: PLR0913, PLR0917
     return whole
 
 
-def _saved_neighbors(train: Tensor, labels: Tensor, ctx: RunContext) -> dict[str, Tensor]:
+def _saved_neighbors(train: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """The training features, unless they are too large."""
     if train.nbytes > MAX_SAVED_BYTES:
-        ctx.log(
-            f"The kNN head is not saved: its {len(train):,} training features take more than "
-            f"{MAX_SAVED_BYTES // 2**20} MB."
-        )
+        logger.warning(
+            "The kNN head is not saved: its %s training features take more than %d MB.",
+            f"{len(train):,}", MAX_SAVED_BYTES // 2**20,
+        )  # fmt: skip
         return {}
     return {"features": train.float(), "labels": labels}

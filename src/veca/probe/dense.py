@@ -36,12 +36,12 @@ from veca.probe.features import (
     extract_patch_features,
 )
 from veca.probe.models import FrozenFeatures, FrozenModel
-from veca.probe.protocols import DenseProtocol, train_val_split, training_split
+from veca.probe.protocols import DenseProtocol, Evaluation, train_val_split, training_split
 from veca.probe.rows import ProbeResult, Setting
 from veca.probe.sliding_window import Sides, WindowGrid, bilinear
 from veca.runtime.device import seed_for
 from veca.runtime.distributed import Ranks
-from veca.runtime.logging import progress
+from veca.runtime.logging import logger, progress
 
 EPSILON = 1e-5
 """Of the BatchNorm."""
@@ -141,15 +141,10 @@ class DenseTask(DenseScorer):
         """The loss of a training step."""
 
 
-def fit_and_evaluate(
-    task: DenseTask,
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    seeds: Sequence[int],
-    ctx: RunContext,
-) -> Iterator[ProbeResult]:
+def fit_and_evaluate(task: DenseTask, asked: Evaluation[DenseProtocol]) -> Iterator[ProbeResult]:
     """Fit heads for every setting and seed on the same crops, choose one of each, evaluate it."""
-    data, protocol, settings = task.data, task.protocol, list(dict.fromkeys(settings))
+    model, data, protocol, ctx = asked.model, asked.data, task.protocol, asked.ctx
+    settings = list(dict.fromkeys(asked.settings))
     inference = inference_config(model, protocol, task.kb_crop)
     variants = [Variant(setting, flip) for setting in settings for flip in task.flips]
     train, (fit_on, val) = training_split(data), selection_split(data, protocol)
@@ -160,7 +155,7 @@ def fit_and_evaluate(
         features = extract_patch_features(model, variants, split, inference, ctx)
         return evaluate(task, heads, split, features, ctx.ranks)
 
-    for seed in dict.fromkeys(seeds):
+    for seed in dict.fromkeys(asked.seeds):
         batches = crops.batches(fit_on, protocol.batch, seed, protocol.steps)
         heads = fit_heads(task, model, settings, batches, seed, ctx)
         if val is None:
@@ -351,7 +346,10 @@ def fit_heads(  # noqa: PLR0913, PLR0917
         [{"params": list(head.parameters()), "peak": rate} for (_, rate), head in heads.items()],
         weight_decay=protocol.weight_decay,
     )
-    ctx.log(f"seed {seed}: fitting {len(heads)} heads ({protocol.name}, {protocol.steps:,} steps).")
+    logger.info(
+        "seed %d: fitting %d heads (%s, %s steps).",
+        seed, len(heads), protocol.name, f"{protocol.steps:,}",
+    )  # fmt: skip
     found: dict[Candidate, DenseHead] = {}
     shown = ctx.show_progress and ranks.is_main
     with progress(protocol.steps, "steps", shown=shown) as tracker:

@@ -21,12 +21,11 @@ from veca.probe.dense import (
     View,
     fit_and_evaluate,
 )
-from veca.probe.feature_cache import RunContext, load_target
+from veca.probe.feature_cache import load_target
 from veca.probe.features import DenseBatch, DrawCrop, check_size, prefix_errors
 from veca.probe.metrics import PER_IMAGE, depth_metrics, eval_mask, image_errors
-from veca.probe.models import FrozenModel
-from veca.probe.protocols import DepthProtocol
-from veca.probe.rows import ProbeResult, Setting
+from veca.probe.protocols import DepthProtocol, Evaluation
+from veca.probe.rows import ProbeResult
 from veca.probe.sliding_window import Sides, bilinear, merge_windows
 from veca.probe.transforms import crop_target, depth_crop, kitti_benchmark_crop
 from veca.runtime.distributed import Ranks
@@ -41,16 +40,9 @@ FLIPS = (False, True)
 """Predictions are averaged with those for the mirror image."""
 
 
-def evaluate_depth(  # noqa: PLR0913, PLR0917
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    data: LabeledDataset,
-    protocol: DepthProtocol,
-    seeds: Sequence[int],
-    ctx: RunContext,
-) -> Iterator[ProbeResult]:
+def evaluate_depth(asked: Evaluation[DepthProtocol]) -> Iterator[ProbeResult]:
     """Fit and evaluate a head for every setting and seed."""
-    return fit_and_evaluate(DepthTask(data, protocol), model, settings, seeds, ctx)
+    return fit_and_evaluate(DepthTask(asked.data, asked.protocol), asked)
 
 
 @dataclass(frozen=True, kw_only=True)

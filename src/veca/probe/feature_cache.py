@@ -64,9 +64,6 @@ class RunContext:
     precision: ResolvedPrecision = "fp32"
     """Of the models' computation; the only field that features depend on."""
 
-    log: Callable[[str], None]
-    """Receives messages for the user."""
-
     show_progress: bool = True
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veca.data.images import DataError
-from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
+from veca.data.sets.dataset import IGNORE_INDEX, Split
 from veca.probe.dense import Candidate, evaluate
 from veca.probe.feature_cache import RunContext, Variant, load_target
 from veca.probe.features import (
@@ -31,11 +31,12 @@ from veca.probe.features import (
     extract_patch_features,
 )
 from veca.probe.metrics import Labels
-from veca.probe.models import FrozenFeatures, FrozenModel
-from veca.probe.protocols import DenseKnnProtocol, training_split
-from veca.probe.rows import ProbeResult, Setting
+from veca.probe.models import FrozenFeatures
+from veca.probe.protocols import DenseKnnProtocol, Evaluation, training_split
+from veca.probe.rows import ProbeResult
 from veca.probe.segmentation import MaskScorer
 from veca.runtime.device import seed_for
+from veca.runtime.logging import logger
 
 GRID = 2.0**26
 """Normalized features are rounded to multiples of 1 / GRID."""
@@ -166,34 +167,27 @@ class MemoryBank:
         return (weights * self.shares[rows]).sum(1) / weights.sum(1)
 
 
-def evaluate_dense_knn(  # noqa: PLR0913, PLR0917
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    data: LabeledDataset,
-    protocol: DenseKnnProtocol,
-    seeds: Sequence[int],
-    ctx: RunContext,
-) -> Iterator[ProbeResult]:
+def evaluate_dense_knn(asked: Evaluation[DenseKnnProtocol]) -> Iterator[ProbeResult]:
     """Label test patches by training patches, for each setting and seed, which draws the bank."""
+    model, data, protocol, ctx = asked.model, asked.data, asked.protocol, asked.ctx
     train, scorer = training_split(data), MaskScorer(data)
     inference = InferenceConfig(
         short_side=model.round_down_to_patch(protocol.resolution), stride=model.stride
     )
-    variants = [Variant(setting) for setting in dict.fromkeys(settings)]
+    variants = [Variant(setting) for setting in dict.fromkeys(asked.settings)]
     test = extract_patch_features(model, variants, data.test, inference, ctx)
-    for seed in dict.fromkeys(seeds):
+    for seed in dict.fromkeys(asked.seeds):
         split = _subsampled(train, protocol.max_images, seed)
         features = extract_patch_features(model, variants, split, inference, ctx)
         for variant in variants:
             bank = build_memory_bank(
                 split, features, variant, len(data.classes), protocol, seed, ctx
             )
-            ctx.log(
-                f"{variant.setting.label}, seed {seed}: {len(bank.features):,} labeled patches."
-            )
+            patches = len(bank.features)
+            label = variant.setting.label
+            logger.info("%s, seed %d: %s labeled patches.", label, seed, f"{patches:,}")
             one = Candidate(variant.setting)
             scores = evaluate(scorer, {one: bank}, data.test, test, ctx.ranks)[one]
-            patches = len(bank.features)
             yield ProbeResult(
                 data=data,
                 setting=variant.setting,

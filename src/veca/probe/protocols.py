@@ -8,17 +8,18 @@ images: fewer steps on cached crops. Compare their numbers only with each other.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from veca.data.sets.dataset import LabeledDataset, Split
+from veca.probe.feature_cache import RunContext
 from veca.probe.models import FrozenModel, resolution_for
-from veca.probe.rows import Task
+from veca.probe.rows import Setting, Task
 from veca.runtime import VecaError
 from veca.runtime.device import seed_for
 
@@ -437,6 +438,23 @@ PROTOCOLS: Mapping[Task, Mapping[str, Protocol]] = {
     "dense-knn": DENSE_KNN,
     "depth": DEPTH,
 }
+
+
+Protocol_co = TypeVar("Protocol_co", bound=Protocol, covariant=True)
+
+
+@dataclass(frozen=True)
+class Evaluation(Generic[Protocol_co]):
+    """What a task is to evaluate: one model at some settings, on one dataset, by one protocol."""
+
+    model: FrozenModel
+    settings: Sequence[Setting]
+    data: LabeledDataset
+    protocol: Protocol_co
+    seeds: Sequence[int]
+    ctx: RunContext
+    also: Sequence[LabeledDataset] = ()
+    """More datasets to test the same heads on; for classification."""
 
 
 def find_protocol(task: Task, name: str, data: LabeledDataset) -> Protocol:

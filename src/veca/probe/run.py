@@ -19,9 +19,10 @@ from veca.probe.feature_cache import RunContext
 from veca.probe.heads import save_result
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenModel, ProbeError, find_model, time_models
-from veca.probe.protocols import Protocol, adapt, find_protocol, training_split
+from veca.probe.protocols import Evaluation, Protocol, adapt, find_protocol, training_split
 from veca.probe.rows import ProbeResult, Role, Row, Setting, Task, Unit
 from veca.runtime import VERSION
+from veca.runtime.logging import logger
 
 
 class TaskSpec(NamedTuple):
@@ -30,8 +31,7 @@ class TaskSpec(NamedTuple):
     module: str
     """Imported when the task runs."""
     function: str
-    """Called with model, settings, dataset, protocol, seeds and context; classification tasks also
-    with further datasets to test on."""
+    """Called with an `Evaluation`."""
     kind: Kind
     """What a dataset must be labeled with."""
     published: str
@@ -134,21 +134,22 @@ class Evaluator:
         (data, *also), seeds = self._datasets(job), seeds or (job.seed,)
         for dataset in (data, *also):
             if dataset.missing:
-                self.ctx.log(f"{dataset.name} is partial: {'; '.join(dataset.missing)}.")
+                logger.warning("%s is partial: %s.", dataset.name, "; ".join(dataset.missing))
         if job.task == "knn" and len(seeds) > 1:
-            self.ctx.log(f"kNN is deterministic; running only seed {seeds[0]}.")
+            logger.info("kNN is deterministic; running only seed %d.", seeds[0])
         spec = TASK_SPECS[job.task]
         evaluate = getattr(import_module(f"veca.probe.{spec.module}"), spec.function)
-        more = {"also": also} if spec.kind == "classes" else {}
         probes, rows = self._probes(job, data), list[Row]()
         for probe in probes:
             labels = ", ".join(setting.label for setting in probe.settings)
-            self.ctx.log(
-                f"{job.task} of {probe.name} on {data.name} at {probe.resolution} px ({labels}), "
-                f"protocol {probe.protocol.name}."
+            logger.info(
+                "%s of %s on %s at %d px (%s), protocol %s.",
+                job.task, probe.name, data.name, probe.resolution, labels, probe.protocol.name,
+            )  # fmt: skip
+            asked = Evaluation(
+                probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, also
             )
-            given = probe.model, probe.settings, data, probe.protocol, seeds, self.ctx
-            for result in evaluate(*given, **more):
+            for result in evaluate(asked):
                 found = self._rows(job, probe, data, result)
                 if found and self.ctx.ranks.is_main:
                     path = save_result(result, found[0], job.feature, self.out)

@@ -23,7 +23,7 @@ from veca.probe.dense import (
     View,
     fit_and_evaluate,
 )
-from veca.probe.feature_cache import RunContext, load_target
+from veca.probe.feature_cache import load_target
 from veca.probe.features import DenseBatch, DrawCrop, check_size
 from veca.probe.metrics import (
     MaskObjects,
@@ -32,9 +32,8 @@ from veca.probe.metrics import (
     segmentation_metrics,
     size_recalls,
 )
-from veca.probe.models import FrozenModel
-from veca.probe.protocols import SegmentationProtocol
-from veca.probe.rows import ProbeResult, Setting
+from veca.probe.protocols import Evaluation, SegmentationProtocol
+from veca.probe.rows import ProbeResult
 from veca.probe.sliding_window import Sides, argmax_pixels
 from veca.probe.transforms import segmentation_crop
 from veca.runtime.distributed import Ranks
@@ -43,16 +42,9 @@ MAX_LOGITS = 1 << 26
 """Logits of pixels that are in memory at once; the images of a batch follow one another."""
 
 
-def evaluate_segmentation(  # noqa: PLR0913, PLR0917
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    data: LabeledDataset,
-    protocol: SegmentationProtocol,
-    seeds: Sequence[int],
-    ctx: RunContext,
-) -> Iterator[ProbeResult]:
+def evaluate_segmentation(asked: Evaluation[SegmentationProtocol]) -> Iterator[ProbeResult]:
     """Fit and evaluate a head for every setting and seed."""
-    return fit_and_evaluate(SegmentationTask(data, protocol), model, settings, seeds, ctx)
+    return fit_and_evaluate(SegmentationTask(asked.data, asked.protocol), asked)
 
 
 class MaskTarget(NamedTuple):

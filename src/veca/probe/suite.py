@@ -25,6 +25,7 @@ from veca.probe.report import add_rows, read_report
 from veca.probe.rows import TASKS, Row
 from veca.probe.run import Evaluator, Job
 from veca.runtime import VecaError
+from veca.runtime.logging import logger
 
 FIELDS: Mapping[str, type] = {
     "task": str,
@@ -136,7 +137,7 @@ class Outcome(NamedTuple):
 
 def run_suite(jobs: Sequence[Job], folder: Path, evaluator: Evaluator) -> Outcome:
     """Run the jobs that are not done; rows are in the report before the next job begins."""
-    outcome, ranks, log = Outcome([], [], {}), evaluator.ctx.ranks, evaluator.ctx.log
+    outcome, ranks = Outcome([], [], {}), evaluator.ctx.ranks
     states = ranks.broadcast_object(_states(jobs, folder, evaluator) if ranks.is_main else None)
     for number, (job, (done, problem)) in enumerate(zip(jobs, states, strict=True), start=1):
         name = f"job {number} of {len(jobs)}: {job.name}"
@@ -144,16 +145,16 @@ def run_suite(jobs: Sequence[Job], folder: Path, evaluator: Evaluator) -> Outcom
             outcome.failed[job] = problem
             continue
         if done:
-            log(f"{name}: already done")
+            logger.info("%s: already done", name)
             outcome.skipped.append(job)
             continue
-        log(name)
+        logger.info("%s", name)
         try:
             rows = evaluator.run_job(job)
         except (ValueError, OSError) as error:
             if ranks.world_size > 1:
                 raise  # other ranks may be waiting in the middle of the job; what is done is saved
-            log(f"{job.name}: failed: {error}")
+            logger.warning("%s: failed: %s", job.name, error)
             outcome.failed[job] = str(error)
             continue
         if ranks.is_main:
@@ -172,7 +173,7 @@ def _states(
         try:
             found.append((is_done(evaluator.expect(job), rows), None))
         except (ValueError, OSError) as error:
-            evaluator.ctx.log(f"{job.name}: cannot be run: {error}")
+            logger.warning("%s: cannot be run: %s", job.name, error)
             found.append((False, str(error)))
     return found
 
