@@ -49,7 +49,7 @@ from veca.probe.metrics import (
     depth_metrics,
     segmentation_metrics,
 )
-from veca.probe.report import comparison_lines
+from veca.probe.report import Heading, Items, Table, comparison_blocks, markdown_table
 from veca.probe.rows import CLASS_TASKS, Row, mean_over_seeds
 from veca.runtime.tensors import save_tensors
 
@@ -229,7 +229,8 @@ def test_damaged_and_foreign_files_are_skipped_and_the_newest_one_wins(tmp_path:
 
 def table(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
     """The lines of the table by their titles."""
-    title, _, *lines = [line for line in comparison_lines(comparison) if line.startswith("|")]
+    (found,) = [block for block in comparison_blocks(comparison) if isinstance(block, Table)]
+    title, _, *lines = markdown_table(found)
     return [dict(zip(cells(title), cells(line), strict=True)) for line in lines]
 
 
@@ -351,8 +352,9 @@ def test_models_on_other_images_or_protocols_are_not_compared(tmp_path: Path) ->
             "knn on pets, top1_k20: the baseline was measured on other images or by another "
             "protocol or feature (1 line)."
         ]
-        text = list(comparison_lines(found))
-        assert text[:3] == ["## Against runs/full (baseline)", "", "Left out of the comparison:"]
+        title, words, left_out = comparison_blocks(found)
+        assert title == Heading("Against runs/full (baseline)")
+        assert (words, left_out) == ("Left out of the comparison:", Items(found["left_out"]))
     assert compare_to_baseline([row(), row(**FULL, **DOGS)], tmp_path) == []  # nothing in common
 
 
@@ -390,9 +392,9 @@ def test_every_baseline_has_a_comparison_of_its_own_and_is_not_compared_with_its
 
 def test_the_section_has_the_mean_of_classes_and_the_ratios_of_dense_tasks(tmp_path: Path) -> None:
     found = against(every_task(tmp_path), tmp_path)
-    text = list(comparison_lines(found))
-    assert text[0] == "## Against runs/full (baseline)"
-    assert "95 % interval over 400 draws of the test images" in text[2]
+    title, words, *_ = comparison_blocks(found)
+    assert title == Heading("Against runs/full (baseline)")
+    assert "95 % interval over 400 draws of the test images" in str(words)
     first, second = table(found)
     assert list(first) == [
         "model", "budget", "px", "baseline at", "classes", "knn on pets, top1_k20",

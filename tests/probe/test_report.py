@@ -24,6 +24,7 @@ from tests.probe.made_up_rows import (
     teacher,
 )
 from veca.probe.report import (
+    Table,
     markdown_table,
     published_rows,
     read_report,
@@ -167,7 +168,7 @@ def test_a_reference_was_measured_at_the_same_resolution_budget_and_share_where_
 def table(rows: list[Row]) -> list[list[str]]:
     """The leading table of rows that make one section, with its titles."""
     (section,) = sections(rows)
-    title, _, *lines = section_table(section)
+    title, _, *lines = markdown_table(section_table(section))
     return [cells(title), *map(cells, lines)]
 
 
@@ -348,7 +349,7 @@ def test_a_file_that_is_not_a_report_is_refused_and_not_changed(
 
 def test_columns_of_dashes_are_dropped_and_names_cannot_break_a_table() -> None:
     lines = [["a|b", "-", "1"], ["c\nd", "-", "-"]]
-    assert list(markdown_table(["name", "empty", "x"], lines)) == [
+    assert list(markdown_table(Table(["name", "empty", "x"], lines))) == [
         "| name |   x |", "| ---- | --: |", "| a\\|b |   1 |", "| c d  |   - |"
     ]  # fmt: skip
 

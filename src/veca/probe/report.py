@@ -1,14 +1,15 @@
 """The report of an evaluation: `report.json`, `report.md`, a plot, and `comparison.json`.
 
 A report is continued: rows of a new run replace those of the same number, all others stay. With
-baselines, the page begins with the models relative to them. Numbers of the paper on the same
-datasets follow in tables of their own.
+baselines, it begins with the models relative to them. Numbers of the paper on the same datasets
+follow in tables of their own. Its content is `report_blocks`, which `report.md` and the page
+(`analysis/probe_page.py`) render.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.rows import (
@@ -146,37 +147,106 @@ def published_rows(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+class Heading(NamedTuple):
+    """The title of a part."""
+
+    text: str
+
+
+class Table(NamedTuple):
+    """A table; the first column has names, the others numbers."""
+
+    titles: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+    def without_empty(self) -> "Table":
+        """Without columns that contain '-' only."""
+        used = [at for at in range(len(self.titles)) if any(line[at] != "-" for line in self.lines)]
+        titles, *lines = ([line[at] for at in used] for line in (self.titles, *self.lines))
+        return Table(titles, lines)
+
+
+class Items(NamedTuple):
+    """A list."""
+
+    texts: Sequence[str]
+
+
+class Code(NamedTuple):
+    """Commands."""
+
+    lines: Sequence[str]
+
+
+Block = Heading | Table | Items | Code | Section | str
+"""A part of a report; a `Section` is where a page shows charts and pictures of it, a text is a
+paragraph."""
+
+
+def report_blocks(
+    rows: Sequence[Row], compared: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[Block]:
+    """All that a report says; `compared` is of `compare_to_baseline`."""
+    for comparison in compared:
+        yield from comparison_blocks(comparison)
+    for section in sections(rows):
+        yield Heading(section.title)
+        yield from _facts(section)
+        yield section_table(section)
+        yield section
+        yield from _other_metrics(section)
+        yield from _classes(section)
+    for section in sections(published_rows(rows)):
+        yield Heading(f"Published: {section.title}")
+        yield f"Not measured here: {section.row.data_facts['source']}. (?): probably a typo."
+        yield section_table(section)
+    yield LEGEND
+    yield from _origins(rows)
+
+
 def report_markdown(
     rows: Sequence[Row], plot: str | None = None, compared: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """All rows as a page; `plot` is the name of a file, `compared` of `compare_to_baseline`."""
+    """The report in Markdown; `plot` is the name of a file."""
     lines = ["# Probes", ""]
     if plot is not None:
         lines += [f"![Quality against budget]({plot})", ""]
-    for comparison in compared:
-        lines += comparison_lines(comparison)
-    for section in sections(rows):
-        lines += [f"## {section.title}", "", *_facts(section), "", *section_table(section), ""]
-        lines += [*_other_metrics(section), *_classes(section)]
-    for section in sections(published_rows(rows)):
-        source = f"Not measured here: {section.row.data_facts['source']}. (?): probably a typo."
-        lines += [f"## Published: {section.title}", "", source, "", *section_table(section), ""]
-    return "\n".join([*lines, LEGEND, "", *_origins(rows)])
+    for block in report_blocks(rows, compared):
+        if not isinstance(block, Section):
+            lines += [*_markdown(block), ""]
+    return "\n".join(lines)
+
+
+def _markdown(block: Heading | Table | Items | Code | str) -> Iterator[str]:
+    """The lines of a block."""
+    match block:
+        case Heading():
+            yield f"## {block.text}"
+        case Table():
+            yield from markdown_table(block)
+        case Items():
+            yield from (f"- {text}" for text in block.texts)
+        case Code():
+            yield from ("```bash", *block.lines, "```")
+        case str():
+            yield block
 
 
 def report_tables(rows: Sequence[Row]) -> str:
     """The tables alone, for a terminal."""
-    parts = [[section.title, "", *section_table(section)] for section in sections(rows)]
+    parts = [
+        [section.title, "", *markdown_table(section_table(section))] for section in sections(rows)
+    ]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def markdown_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table without columns that contain '-' only, which lines up in a terminal too."""
-    used = [column for column in range(len(titles)) if any(line[column] != "-" for line in lines)]
+def markdown_table(table: Table) -> Iterator[str]:
+    """A table that lines up in a terminal too."""
+    table = table.without_empty()
     # Names of models may be any path; they must not end a cell or a line.
     cells = [
-        [" ".join(line[column].split()).replace("|", "\\|") for column in used]
-        for line in (titles, *lines)
+        [" ".join(cell.split()).replace("|", "\\|") for cell in line]
+        for line in (table.titles, *table.lines)
     ]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -185,7 +255,7 @@ def markdown_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> Ite
         yield f"| {' | '.join([first.ljust(widths[0]), *right])} |"
 
 
-def section_table(section: Section) -> list[str]:
+def section_table(section: Section) -> Table:
     """The table of the primary metric, with retention and costs."""
     first = section.metrics[0]
     references = [key for key in section.models if key.role in {"teacher", "baseline"}]
@@ -200,10 +270,10 @@ def section_table(section: Section) -> list[str]:
             costs = (lead.milliseconds, lead.row.gflops, lead.row.patches_per_core)
             cells = [*_model_cells(section, lead), format_mean(lead), *ratios]
             lines.append([*cells, *map(_three_digits, costs)])
-    return list(markdown_table(titles, lines))
+    return Table(titles, lines)
 
 
-def _other_metrics(section: Section) -> Iterator[str]:
+def _other_metrics(section: Section) -> Iterator[Block]:
     """The table of all metrics but the primary one, each with its retention in brackets."""
     others = [name for name in section.metrics[1:] if "/" not in name]
     reference = next((key for key in section.models if key.role != "model"), None)
@@ -223,14 +293,15 @@ def _other_metrics(section: Section) -> Iterator[str]:
     if lines:
         titles = [*MODEL_TITLES, *(_metric_title(section, name) for name in others)]
         suffix = f"; in brackets: of {section.name(reference)}" if reference else ""
-        yield from (f"Other metrics{suffix}.", "", *markdown_table(titles, lines), "")
+        yield f"Other metrics{suffix}."
+        yield Table(titles, lines)
 
 
-def _classes(section: Section) -> Iterator[str]:
+def _classes(section: Section) -> Iterator[Block]:
     """Numbers of a class or size, such as 'iou/cat': a line for each, a column for each model."""
     names = [name for name in section.metrics if "/" in name]
     if len(names) > MAX_CLASSES:
-        yield from (f"The {len(names)} numbers for classes and sizes are in report.json.", "")
+        yield f"The {len(names)} numbers for classes and sizes are in report.json."
     elif names:
         titles, columns = [""], []
         for line in section.lines:
@@ -238,8 +309,8 @@ def _classes(section: Section) -> Iterator[str]:
             name = section.name(ModelKey.of(row))
             titles.append(f"{name}, {row.setting.label}, {row.resolution} px")
             columns.append([found.get(name, "-") for name in names])
-        yield from ("For single classes and sizes of objects, in percent.", "")
-        yield from (*markdown_table(titles, list(zip(names, *columns, strict=True))), "")
+        yield "For single classes and sizes of objects, in percent."
+        yield Table(titles, list(zip(names, *columns, strict=True)))
 
 
 def format_mean(item: SeedMean) -> str:
@@ -292,46 +363,49 @@ def _metric_title(section: Section, metric: str) -> str:
     return f"{metric}, {unit}" if unit else metric
 
 
-def _facts(section: Section) -> Iterator[str]:
+def _facts(section: Section) -> Iterator[Block]:
     """Facts shared by all numbers of a table."""
     row = section.row
     counts = ", ".join(f"{count:,} {name}" for name, count in row.counts.items())
     seeds = sorted({seed for item in section.means for seed in item.seeds})
     images = f" (sha256 {row.data_sha256[:HASH_DIGITS]})" if row.data_sha256 else ""
-    yield (
+    lines = [
         f"Measured on {row.split}; images: {counts}{images}; seeds: {', '.join(map(str, seeds))}."
-    )
+    ]
     facts = [
         f"{name.replace('_', ' ')}: "
         f"{', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for name, value in row.data_facts.items()
     ]
     if facts:
-        yield f"Dataset: {'; '.join(facts)}."
+        lines.append(f"Dataset: {'; '.join(facts)}.")
     if row.chosen.get("on") is not None:
-        yield f"Hyperparameters were selected on {row.chosen['on']}."
+        lines.append(f"Hyperparameters were selected on {row.chosen['on']}.")
+    yield "\n".join(lines)
     if row.partial:
-        yield from ("", "PARTIAL, so not comparable with numbers on the whole dataset:")
-        yield from (f"- {sentence}" for sentence in row.partial)
+        yield "PARTIAL, so not comparable with numbers on the whole dataset:"
+        yield Items(row.partial)
 
 
-def _origins(rows: Sequence[Row]) -> Iterator[str]:
+def _origins(rows: Sequence[Row]) -> Iterator[Block]:
     """The models by their weights, and how and when the numbers were measured."""
-    yield from ("## Models", "")
+    models = []
     for role, model, weights, trained in dict.fromkeys(ModelKey.of(row) for row in rows):
         text = "no stored weights" if weights is None else f"weights sha256 {weights}"
-        yield f"- {model} ({role}): {text}{'' if trained else ', untrained'}"
-    yield from ("", "## Commands", "", "```bash")
-    yield from dict.fromkeys(row.command for row in rows if row.command)
+        models.append(f"{model} ({role}): {text}{'' if trained else ', untrained'}")
+    yield Heading("Models")
+    yield Items(models)
+    yield Heading("Commands")
+    yield Code(list(dict.fromkeys(row.command for row in rows if row.command)))
     versions = ", ".join(dict.fromkeys(row.version for row in rows))
     days = sorted({row.date[:10] for row in rows if row.date})
     dates = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
-    yield from ("```", "", f"veca {versions}{dates}.", "")
+    yield f"veca {versions}{dates}."
 
 
-def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
+def comparison_blocks(comparison: Mapping[str, Any]) -> Iterator[Block]:
     """The section of a report on one baseline, from an entry of `compare_to_baseline`."""
-    yield from (f"## Against {comparison['name']}", "")
+    yield Heading(f"Against {comparison['name']}")
     if comparison["lines"]:
         yield (
             "The model's numbers in percent of the baseline's, errors as ratios; in brackets the "
@@ -340,13 +414,13 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
             "shows what other test images could have given, not what another training run would. "
             f"`classes`: the mean of the numbers of {', '.join(CLASS_TASKS)}."
         )
-        yield from ("", *_comparison_table(comparison["lines"]), "")
+        yield _comparison_table(comparison["lines"])
     if comparison["left_out"]:
-        yield from ("Left out of the comparison:", "")
-        yield from (*(f"- {sentence}" for sentence in comparison["left_out"]), "")
+        yield "Left out of the comparison:"
+        yield Items(comparison["left_out"])
 
 
-def _comparison_table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _comparison_table(lines: Sequence[Mapping[str, Any]]) -> Table:
     """A line for each setting of each model, a column for the mean of classes and each number."""
     numbers = [one for line in lines for one in line["numbers"]]
     columns = dict.fromkeys(_number_title(one, numbers) for one in numbers)
@@ -364,7 +438,7 @@ def _comparison_table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         texts = ["-" if value is None else f"{value:g}" for value in known]
         baselines = "; ".join(dict.fromkeys(where))
         table.append([line["name"], *texts, baselines, classes, *cells.values()])
-    return markdown_table(titles, table)
+    return Table(titles, table)
 
 
 def _number_title(number: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> str:
