@@ -2,7 +2,9 @@
 
 import io
 import itertools
+from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -18,11 +20,12 @@ from veca.analysis.figures import (
     VERMILION,
     Curve,
     plot_quality,
+    plot_time,
     quality_figure,
     shortened,
 )
 from veca.analysis.training_curves import plot_training
-from veca.probe.rows import Row
+from veca.probe.rows import Row, sections
 
 
 def luminance(color: str) -> float:
@@ -93,7 +96,7 @@ def test_models_with_budgets_are_lines_and_others_levels() -> None:
     assert [line.get_linestyle() for line in (model, baseline, level)] == ["-", "--", "--"]
     assert [line.get_color() for line in (model, baseline, level)] == [BLUE, VERMILION, BLACK]
     band = axes.collections[0].get_datalim(axes.transData)
-    assert (band.y0, band.y1) == (59.0, 68.0)
+    assert (band.y0, band.y1) == pytest.approx((59.0, 68.0))
 
 
 def test_a_panel_shows_the_leading_metric_and_says_which_way_is_better() -> None:
@@ -115,6 +118,39 @@ def test_resolutions_and_shares_of_a_model_are_lines_of_one_color() -> None:
     ]
     assert len({line.get_color() for line in lines.values()}) == 1
     assert len({line.get_marker() for line in lines.values()}) == 4
+
+
+def test_two_points_are_not_joined_by_a_line() -> None:
+    (axes,) = axes_of([row(budget=budget) for budget in (8, 64)])
+    (series,) = legend(axes).values()
+    assert (series.get_linestyle(), series.get_marker()) == ("None", "o")
+    assert not axes.collections  # one seed: no bar
+
+
+def test_quality_against_time_has_a_place_for_every_model_that_was_timed() -> None:
+    (section,) = sections(knn_rows())
+    content = plot_time(section)
+    assert content is not None
+    text = content.decode()
+    assert content == plot_time(section)  # nothing in it depends on when it was drawn
+    ElementTree.fromstring(text)
+    for words in ("ms of one image", "runs/tiny", "efficientnet-lite2 (teacher)", ">64</text>"):
+        assert words in text
+    assert "currentColor" in text
+    assert "#222222" not in text
+    untimed = [replace(one, milliseconds=None, budget=b) for one in knn_rows()[:1] for b in (8, 16)]
+    assert b"GFLOPs of one image" in (plot_time(sections(untimed)[0]) or b"")
+    assert plot_time(sections([replace(one, gflops=None) for one in untimed])[0]) is None
+    assert plot_time(sections(untimed[:1])[0]) is None  # a point is no plot
+
+
+def test_names_are_drawn_as_they_are_and_never_as_formulas_or_markup() -> None:
+    name = r"<b>$\frac{$"
+    rows = [row(budget=budget, model=name, data=name, gflops=budget) for budget in (8, 64)]
+    assert plot_quality(rows) is not None
+    text = (plot_time(sections(rows)[0]) or b"").decode()
+    assert "&lt;b&gt;$\\frac{$" in text
+    assert plot_training([], name).startswith(b"\x89PNG")
 
 
 def test_budgets_stand_in_their_order_whichever_was_measured_first() -> None:

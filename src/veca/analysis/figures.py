@@ -1,14 +1,17 @@
 """Figures of benchmarks and evaluations, drawn with matplotlib.
 
-matplotlib is an extra, so import this module where a figure is drawn.
+matplotlib is an extra, so import this module where a figure is drawn. A line joins three points or
+more: two would claim a trend that was not measured. Text is drawn as it is, since a `$` in a name
+of a folder is no formula.
 """
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -32,6 +35,21 @@ COLORS = {
 
 MARKERS = "oD^vsXP*"
 
+MIN_LINE_POINTS = 3
+
+WIDE = 5.0
+"""Costs that differ by a larger factor are on a logarithmic axis."""
+
+LITERAL = {"text.parse_math": False}
+
+BESIDE: dict[str, Any] = {
+    "loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False, "fontsize": 9.5,
+}  # fmt: skip
+"""A legend at the right of a panel."""
+
+INK = "svg{color:#1b2430}@media(prefers-color-scheme:dark){svg{color:#e3e8ee}}"
+"""What is `BLACK` in an SVG."""
+
 MAX_NAME = 28
 """Characters of a model's name; paths are longer, and their ends tell them apart."""
 
@@ -44,9 +62,10 @@ class Curve(NamedTuple):
     style: str
     """Marker and line, as matplotlib writes them."""
     points: Sequence[tuple[int, Quartiles]]
-    """Resolution and value; a band shows the quartiles."""
+    """Resolution and value; a bar shows the quartiles."""
 
 
+@rc_context(LITERAL)
 def plot_benchmark(
     times: Sequence[Curve], speedups: Sequence[Curve], title: str, footnote: str
 ) -> bytes:
@@ -59,16 +78,18 @@ def plot_benchmark(
     return _png(figure)
 
 
+@rc_context(LITERAL)
 def plot_quality(rows: Sequence[Row]) -> bytes | None:
     """Quality against budget, a panel for each task and dataset, as a PNG.
 
-    A model with budgets is a line with a band of a standard deviation over seeds, any other model a
+    A model with budgets is a series with bars of a standard deviation over seeds, any other model a
     horizontal line. None if no model has budgets.
     """
     figure = quality_figure(rows)
     return None if figure is None else _png(figure)
 
 
+@rc_context(LITERAL)
 def quality_figure(rows: Sequence[Row]) -> Figure | None:
     """The figure of `plot_quality`."""
     shown = []
@@ -83,7 +104,7 @@ def quality_figure(rows: Sequence[Row]) -> Figure | None:
     figure = _figure(
         (8.0 * columns, 4.4 * lines + 0.8),
         "Quality against budget",
-        "Frozen features. Shaded: a standard deviation over seeds. Axes do not begin at 0.",
+        "Frozen features. Bars and bands: a standard deviation over seeds. Axes do not begin at 0.",
     )
     grid = figure.subplots(lines, columns, squeeze=False).flatten()
     for axes, (section, leading) in zip(grid, shown, strict=False):
@@ -91,6 +112,56 @@ def quality_figure(rows: Sequence[Row]) -> Figure | None:
     for axes in grid[len(shown) :]:
         axes.set_visible(False)
     return figure
+
+
+@rc_context(LITERAL)
+def plot_time(section: Section) -> bytes | None:
+    """Quality against time (against GFLOPs where no time is known) as an SVG, light and dark.
+
+    None if fewer than two points are known.
+    """
+    leading = [item for item in section.means if item.row.metric == section.metrics[0]]
+    timed = all(item.milliseconds is not None for item in leading)
+    costs = [cost for item in leading if (cost := item.milliseconds if timed else item.row.gflops)]
+    if len(leading) < 2 or len(costs) < len(leading):
+        return None
+    figure = Figure(figsize=(7.4, 3.9), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots()
+    axes.patch.set_alpha(0)
+    axes.set_ylabel(_quality_label(leading[0].row))
+    axes.set_xlabel("ms of one image through the backbone" if timed else "GFLOPs of one image")
+    if max(costs) > WIDE * min(costs):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.margins(x=0.12, y=0.16)
+    for look, points in _series(section, leading):
+        xs = [float((point.milliseconds if timed else point.row.gflops) or 0) for point in points]
+        _draw_series(axes, xs, points, look)
+        for x, point in zip(xs, points, strict=True):
+            if point.row.budget is not None:
+                axes.annotate(
+                    str(point.row.budget), (x, point.mean), (0, 7), textcoords="offset points",
+                    ha="center", fontsize=9, color=look["color"],
+                )  # fmt: skip
+    _finish(axes)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=9,
+        labelcolor=BLACK,
+    )  # fmt: skip
+    return _svg(figure)
+
+
+def _svg(figure: Figure) -> bytes:
+    """A figure as the bytes of an SVG file whose ink suits a light and a dark page."""
+    buffer = io.BytesIO()
+    facts = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "veca"}):
+        figure.savefig(buffer, format="svg", metadata=facts)
+    text = buffer.getvalue().decode().replace(BLACK, "currentColor")
+    return text.replace("<defs>", f"<style>{INK}</style>\n<defs>", 1).encode()
 
 
 def _figure(size: tuple[float, float], title: str, footnote: str) -> Figure:
@@ -116,26 +187,46 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], title: str) -> None:
         sides = [side for side, _ in points]
         low, high = [value.low for _, value in points], [value.high for _, value in points]
         medians = [value.median for _, value in points]
-        axes.fill_between(sides, low, high, color=color, alpha=0.18, linewidth=0)
-        axes.plot(sides, medians, style, color=color, linewidth=2.0, label=label)
+        axes.vlines(sides, low, high, color=color, linewidth=1.2)
+        look = style if len(points) >= MIN_LINE_POINTS else style[0]
+        axes.plot(sides, medians, look, color=color, linewidth=2.0, label=label)
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     _finish(axes, sorted({side for curve in curves for side, _ in curve.points}))
+    axes.legend(**BESIDE)
 
 
 def _draw_quality(axes: Axes, section: Section, leading: Sequence[SeedMean]) -> None:
-    """A line for each model, resolution and share."""
+    """A series for each model, resolution and share."""
     row = leading[0].row
-    better = "more is better" if row.more_is_better else "less is better"
-    unit = f" in {row.unit}" if row.unit else ""
-    axes.set(xlabel="budget: active cores", ylabel=f"{row.metric}{unit} ({better})")
+    axes.set(xlabel="budget: active cores", ylabel=_quality_label(row))
     axes.set_xscale("log", base=2)
     partial = " (PARTIAL)" if row.partial else ""
     title = f"{row.task} on {row.data}{partial}\n{row.protocol}, feature {row.feature}"
     axes.set_title(title, loc="left", fontsize=11, color=BLACK)
     axes.margins(y=0.12)
+    for look, points in _series(section, leading):
+        if points[0].row.budget is not None:
+            _draw_series(axes, [float(point.row.budget or 0) for point in points], points, look)
+            continue
+        mean, spread = points[0].mean, points[0].std or 0.0
+        axes.axhspan(mean - spread, mean + spread, color=look["color"], alpha=0.15, linewidth=0)
+        axes.axhline(mean, zorder=1, linewidth=1.6, **look | {"marker": None})
+    _finish(axes, sorted({item.row.budget for item in leading if item.row.budget is not None}))
+    axes.legend(**BESIDE)
 
+
+def _quality_label(row: Row) -> str:
+    """Name and unit of a metric, and which way is better."""
+    better = "more is better" if row.more_is_better else "less is better"
+    return f"{row.metric}{f' in {row.unit}' if row.unit else ''} ({better})"
+
+
+def _series(
+    section: Section, leading: Sequence[SeedMean]
+) -> Iterator[tuple[dict[str, Any], list[SeedMean]]]:
+    """The numbers of each model, resolution and share by rising budget, and how they look."""
     groups: dict[tuple[ModelKey, int, float | None, bool], list[SeedMean]] = {}
     for item in leading:
         own = item.row
@@ -148,34 +239,39 @@ def _draw_quality(axes: Axes, section: Section, leading: Sequence[SeedMean]) -> 
         label += f", ffn {key[2]:g}" if len({other[2] for other in same_model}) > 1 else ""
         same_role = [other for other in section.models if other.role == who.role]
         colors = COLORS[who.role]
-        look: dict[str, Any] = {
+        look = {
             "color": colors[same_role.index(who) % len(colors)],
             "linestyle": "-" if who.role == "model" else "--",
+            "marker": MARKERS[marker % len(MARKERS)],
             "label": label,
         }
-        points = sorted(items, key=lambda item: item.row.budget or 0)
-        means = np.array([item.mean for item in points])
-        spread = np.array([item.std or 0.0 for item in points])
-        low, high = means - spread, means + spread
-        band: dict[str, Any] = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
-        if points[0].row.budget is None:
-            axes.axhspan(low[0], high[0], **band)
-            axes.axhline(means[0], zorder=1, linewidth=1.6, **look)
-            continue
-        budgets = [item.row.budget or 0 for item in points]
-        axes.fill_between(budgets, low, high, **band)
-        axes.plot(budgets, means, marker=MARKERS[marker % len(MARKERS)], linewidth=2.0, **look)
-    _finish(axes, sorted({item.row.budget for item in leading if item.row.budget is not None}))
+        yield look, sorted(items, key=lambda item: item.row.budget or 0)
 
 
-def _finish(axes: Axes, ticks: Sequence[int]) -> None:
-    """Ticks at the measured values, a pale grid, no frame, and a legend at the right."""
-    axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(color="#e4e4e4", linewidth=0.8)
+def _draw_series(
+    axes: Axes, xs: Sequence[float], points: Sequence[SeedMean], look: dict[str, Any]
+) -> None:
+    """Points with bars of a standard deviation where there are several seeds."""
+    means = np.array([point.mean for point in points])
+    spread = np.array([point.std or 0.0 for point in points])
+    if spread.any():
+        axes.vlines(xs, means - spread, means + spread, color=look["color"], linewidth=1.2)
+    line = {} if len(points) >= MIN_LINE_POINTS else {"linestyle": "none"}
+    axes.plot(xs, means, linewidth=2.0, **look | line)
+
+
+def _finish(axes: Axes, ticks: Sequence[int] = ()) -> None:
+    """Ticks at the measured values if given, a pale grid, no frame."""
+    if ticks:
+        axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(color="#88888844", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9.5)
+    axes.spines[["left", "bottom"]].set_color(GRAY)
+    axes.tick_params(color=GRAY, labelcolor=BLACK)
+    axes.xaxis.label.set_color(BLACK)
+    axes.yaxis.label.set_color(BLACK)
 
 
 def shortened(name: str) -> str:

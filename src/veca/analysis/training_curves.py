@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -19,6 +19,7 @@ SMOOTHED_POINTS = 200
 Row = Mapping[str, Any]
 
 
+@rc_context({"text.parse_math": False})  # a `$` in a name of a folder is no formula
 def plot_training(rows: Sequence[Row], title: str) -> bytes:
     """Training loss, and validation loss at every budget, as the bytes of a PNG file.
 
