@@ -89,10 +89,17 @@ def test_one_dynamic_graph_serves_other_sizes() -> None:
 @pytest.mark.slow  # 40 s of a C++ compiler
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
-def test_the_default_compiler_gives_the_same_numbers() -> None:
-    eager = model(layers=1)
-    compiled = torch.compile(eager, fullgraph=True)
-    assert_same(compiled(images(1, 8, 12), 4), eager(images(1, 8, 12), 4))
+def test_the_default_compiler_gives_the_same_numbers_and_gradients() -> None:
+    eager, other = model(layers=2, **MIXING), model(layers=2, **MIXING)
+    for mixing in (*eager.blocks, *other.blocks):
+        nn.init.constant_(mixing.local_mixing.weight, 0.1)  # else it does nothing yet
+    compiled = torch.compile(other, fullgraph=True)
+    features = [run(images(2, 8, 12), 4) for run in (compiled, eager)]
+    assert_same(*features)
+    for outputs in features:
+        outputs.patches.square().sum().backward()
+    for mine, theirs in zip(other.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_an_exported_program_can_be_stored_as_the_docs_say(tmp_path: Path) -> None:

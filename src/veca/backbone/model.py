@@ -464,13 +464,24 @@ class LocalMixing(nn.Module):
         cores, patches = split_cores(tokens, layout.budget, dim=1)
         # Permuted, rows of tokens are a channels-last image already: nothing is copied.
         image = patches.unflatten(1, layout.grid).permute(0, 3, 1, 2)
-        padded = F.pad(image, (self.weight.shape[-1] // 2,) * 4, mode="replicate")
+        padded = _replicate_border(image, self.weight.shape[-1] // 2)
         mixed = F.conv2d(padded, self.weight, groups=self.weight.shape[0])
         return torch.cat((cores, patches + mixed.permute(0, 2, 3, 1).flatten(1, 2)), dim=1)
 
     def reset_parameters(self) -> None:
         """Start as the identity."""
         nn.init.zeros_(self.weight)
+
+
+def _replicate_border(image: Float[Tensor, "B D R C"], border: int) -> Float[Tensor, "B D R2 C2"]:
+    if not torch.compiler.is_dynamo_compiling():
+        return F.pad(image, (border,) * 4, mode="replicate")
+    # Inductor assumes other strides of replication_pad2d's gradient than the kernel returns for
+    # channels-last images, and stops (torch 2.13); it fuses these joins into one copy anyway.
+    for dim in (2, 3):
+        first, last = image.narrow(dim, 0, 1), image.narrow(dim, -1, 1)
+        image = torch.cat((*[first] * border, image, *[last] * border), dim=dim)
+    return image
 
 
 class FeedForward(nn.Module):
