@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from veca.data.images import ImageError as ImageError
     from veca.data.transforms import prepare as prepare
     from veca.data.transforms import preprocess as preprocess
+    from veca.embed.encode import encode as encode
     from veca.weights.card import Provenance as Provenance
     from veca.weights.checkpoint import load as load
     from veca.weights.checkpoint import save as save
@@ -34,6 +35,7 @@ _HOMES = {
     "Provenance": "veca.weights.card",
     "WeightsError": "veca.weights.format",
     "build": "veca.backbone.model",
+    "encode": "veca.embed.encode",
     "load": "veca.weights.checkpoint",
     "load_official": "veca.weights.official",
     "prepare": "veca.data.transforms",

@@ -40,7 +40,7 @@ def test_no_budget_means_every_core() -> None:
 def test_a_full_attention_model_takes_no_budget() -> None:
     full = BackboneConfig(attention="full", prefix_tokens=5)
     assert check_budget(full, None) == 5
-    with pytest.raises(ValueError, match="pass budget=None"):
+    with pytest.raises(ValueError, match="has no cores; leave it out"):
         check_budget(full, 1)
 
 
@@ -95,7 +95,10 @@ def test_other_types_are_refused() -> None:
         MODEL.set_attention_form("bogus")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("layer", [-1, 2])
-def test_layers_count_from_zero(layer: int) -> None:
-    with pytest.raises(ValueError, match=r"outside 0\.\.1"):
+@pytest.mark.parametrize("layer", [-3, 2])
+def test_a_layer_that_is_not_there_is_refused_with_the_layers_that_are(layer: int) -> None:
+    for call in (MODEL.intermediates, MODEL.attention_maps, MODEL.core_maps):
+        with pytest.raises(ValueError, match=rf"layer {layer} is outside -2\.\.1; count"):
+            call(IMAGES, layer)
+    with pytest.raises(ValueError, match=r"outside -2\.\.1"):
         MODEL.intermediates(IMAGES, [0, layer])

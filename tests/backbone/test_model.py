@@ -201,6 +201,20 @@ def test_intermediates_come_in_the_order_asked_for_and_end_with_the_features() -
     assert built.intermediates(images(), layers=()) == []
 
 
+def test_a_layer_is_named_alike_everywhere() -> None:
+    built, pixels = model(), images()
+    for layer, number in ((None, 2), (-1, 2), (-3, 0), (1, 1)):
+        (one,) = built.intermediates(pixels, layer, budget=5)
+        assert_identical(one, built.intermediates(pixels, [number], budget=5)[0])
+        for maps in (built.core_maps, built.patch_maps, built.attention_maps):
+            assert torch.equal(maps(pixels, layer, budget=5), maps(pixels, number, budget=5))
+        (same,) = built.layer_maps(pixels, layer, budget=5)
+        assert torch.equal(same.core_maps, built.core_maps(pixels, number, budget=5))
+    first, last = built.intermediates(pixels, (-3, -1), budget=5)
+    assert_identical(last, built.intermediates(pixels, budget=5)[0])
+    assert not torch.allclose(first.patches, last.patches)
+
+
 def test_core_maps_are_shares_that_leave_room_for_the_cores() -> None:
     built = model()
     maps = built.core_maps(images(), layer=2, budget=5)
@@ -323,7 +337,7 @@ def test_the_full_attention_baseline_gives_features_of_the_same_form(prefix: int
     assert torch.equal(features.core_points, torch.zeros(2, prefix, 2))
     assert baseline.attention_maps(images(), 1).shape == (2, 2, prefix, 3, 5)
     assert baseline.core_maps(images(), 1).shape == (2, prefix, 3, 5)
-    with pytest.raises(ValueError, match="pass budget=None"):
+    with pytest.raises(ValueError, match="has no cores; leave it out"):
         baseline(images(), 1)
 
 

@@ -314,12 +314,16 @@ def test_a_folder_that_another_process_writes_into_is_refused(photos: Path, tmp_
     assert embed(photos, tmp_path / "out").embedded == 20
 
 
-def test_the_default_budget_is_sixteen_or_all_cores_of_a_smaller_model() -> None:
+def test_the_default_budget_is_that_of_a_call_without_one() -> None:
     config = EmbedConfig(size=32, precision="fp32")
-    assert Embedder(small_model(), config).config.budget == 4
+    small = small_model()
+    assert Embedder(small, config).config.budget == small.num_prefix_tokens == 4
+    small.budget = 2
+    assert Embedder(small, config).config.budget == 2
     assert Embedder(small_model(), EmbedConfig(ffn=1.0)).config.ffn is None
     sizes: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2}
-    assert Embedder(veca.build("tiny", **sizes), config).config.budget == 16
+    assert Embedder(veca.build("tiny", **sizes), config).config.budget == 64
+    assert Embedder(veca.build("tiny", default_budget=8, **sizes), config).config.budget == 8
     full = veca.build("tiny", attention="full", **sizes)
     assert Embedder(full, config).config.budget is None
     with pytest.raises(ValueError, match="budget=3"):

@@ -22,7 +22,7 @@ Shapes: B images, N patches, C active cores, M cores in the bank, T = C + N toke
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, SupportsIndex, TypeVar, cast, get_args
 
@@ -124,6 +124,7 @@ class State(NamedTuple):
 class Step(NamedTuple):
     """The states before and after a block."""
 
+    layer: int
     before: State
     after: State
 
@@ -173,8 +174,9 @@ class VECA(TimmMixin, nn.Module):
     ) -> Features:
         """Encode images with the first `budget` cores and the first share `ffn` of hidden units.
 
-        `budget=None` uses `self.budget`, else the configuration's default, else all cores;
-        `ffn=None` all hidden units. Images are normalized, their sides multiples of the patch size.
+        `budget=None` uses `self.budget`, else the configuration's default, else all cores, as in
+        every method; `ffn=None` all hidden units. Images are normalized, their sides multiples of
+        the patch size.
         """
         check_images(self.config, images)
         return self.encode(images, self.chosen_budget(budget), check_ffn(self.config, ffn))
@@ -194,7 +196,7 @@ class VECA(TimmMixin, nn.Module):
             before = self.move_cores(state, layer)
             state = self.run_block(before, layer, units)
             if layer in layers:
-                steps[layer] = Step(before, state)
+                steps[layer] = Step(layer, before, state)
         return steps
 
     def tokenize(self, images: Images, budget: int) -> State:
@@ -249,14 +251,18 @@ class VECA(TimmMixin, nn.Module):
     def intermediates(
         self,
         images: Images,
-        layers: Sequence[int],
+        layers: int | Sequence[int] | None = None,
         budget: int | None = None,
         ffn: float | None = None,
         norm: bool = True,
     ) -> list[Features]:
-        """Features after the given layers, which count from 0, in the given order."""
+        """Features after one or several layers, in the given order.
+
+        Layers count from 0, negative ones from the end, and None is the last one, here and in
+        all methods that take layers.
+        """
         steps = self._checked_trace(images, layers, budget, ffn)
-        return [self.read_out(steps[layer].after, norm) for layer in layers]
+        return [self.read_out(step.after, norm) for step in steps]
 
     @in_precision
     def core_paths(
@@ -264,43 +270,55 @@ class VECA(TimmMixin, nn.Module):
     ) -> Float[Tensor, "L B C 2"]:
         """Positions of the cores in every layer."""
         steps = self._checked_trace(images, range(self.config.layers), budget, ffn)
-        return torch.stack([step.before.core_points for step in steps.values()])
+        return torch.stack([step.before.core_points for step in steps])
 
     @in_precision
     def attention_maps(
-        self, images: Images, layer: int, budget: int | None = None, ffn: float | None = None
+        self,
+        images: Images,
+        layer: int | None = None,
+        budget: int | None = None,
+        ffn: float | None = None,
     ) -> Float[Tensor, "B H C rows columns"]:
         """Attention weights of each core over the patches, for each head of a layer.
 
         They sum to less than one: the rest is on cores.
         """
-        step = self._checked_trace(images, [layer], budget, ffn)[layer]
-        state, tokens = step.before, self._read_tokens(step, layer)
-        weights = self.block_of(layer).attention.core_weights(tokens, state.layout)
+        (step,) = self._checked_trace(images, [layer], budget, ffn)
+        state, tokens = step.before, self._read_tokens(step)
+        weights = self.block_of(step.layer).attention.core_weights(tokens, state.layout)
         return split_cores(weights, state.budget, dim=-1)[1].unflatten(-1, state.grid)
 
     @in_precision
     def core_maps(
-        self, images: Images, layer: int, budget: int | None = None, ffn: float | None = None
+        self,
+        images: Images,
+        layer: int | None = None,
+        budget: int | None = None,
+        ffn: float | None = None,
     ) -> Float[Tensor, "B C rows columns"]:
         """The share of each patch in what each core of a layer reads (paper, A.9)."""
-        return self._core_shares(self._checked_trace(images, [layer], budget, ffn)[layer], layer)
+        return self._core_shares(self._checked_trace(images, [layer], budget, ffn)[0])
 
     @in_precision
     def patch_maps(
-        self, images: Images, layer: int, budget: int | None = None, ffn: float | None = None
+        self,
+        images: Images,
+        layer: int | None = None,
+        budget: int | None = None,
+        ffn: float | None = None,
     ) -> Float[Tensor, "B C rows columns"]:
         """The share of each core in what each patch of a layer reads; they sum to one over cores.
 
         Norm-based like `core_maps`, which look the other way.
         """
-        return self._patch_shares(self._checked_trace(images, [layer], budget, ffn)[layer], layer)
+        return self._patch_shares(self._checked_trace(images, [layer], budget, ffn)[0])
 
     @in_precision
     def layer_maps(
         self,
         images: Images,
-        layers: Sequence[int],
+        layers: int | Sequence[int] | None = None,
         budget: int | None = None,
         ffn: float | None = None,
     ) -> list[LayerMaps]:
@@ -308,25 +326,25 @@ class VECA(TimmMixin, nn.Module):
         steps = self._checked_trace(images, layers, budget, ffn)
         return [
             LayerMaps(
-                self.read_out(steps[layer].after),
-                self._core_shares(steps[layer], layer),
-                self._patch_shares(steps[layer], layer),
+                self.read_out(step.after),
+                self._core_shares(step),
+                self._patch_shares(step),
             )
-            for layer in layers
+            for step in steps
         ]
 
-    def _core_shares(self, step: Step, layer: int) -> Float[Tensor, "B C rows columns"]:
+    def _core_shares(self, step: Step) -> Float[Tensor, "B C rows columns"]:
         """`core_maps` of a layer that has run."""
-        state, tokens = step.before, self._read_tokens(step, layer)
-        attention = self.block_of(layer).attention
+        state, tokens = step.before, self._read_tokens(step)
+        attention = self.block_of(step.layer).attention
         weights = attention.core_weights(tokens, state.layout)
         shares = contribution_shares(attention, tokens, weights)
         return split_cores(shares, state.budget, dim=-1)[1].unflatten(-1, state.grid)
 
-    def _patch_shares(self, step: Step, layer: int) -> Float[Tensor, "B C rows columns"]:
+    def _patch_shares(self, step: Step) -> Float[Tensor, "B C rows columns"]:
         """`patch_maps` of a layer that has run."""
-        state, tokens = step.before, self._read_tokens(step, layer)
-        attention = self.block_of(layer).attention
+        state, tokens = step.before, self._read_tokens(step)
+        attention = self.block_of(step.layer).attention
         if not isinstance(attention, CorePeripheryAttention):
             raise ValueError(
                 "attention='full' has no patch maps, since its patches read each other; use "
@@ -337,22 +355,25 @@ class VECA(TimmMixin, nn.Module):
         shares = contribution_shares(attention, cores, weights)
         return shares.transpose(1, 2).unflatten(-1, state.grid)
 
-    def _read_tokens(self, step: Step, layer: int) -> Float[Tensor, "B T D"]:
+    def _read_tokens(self, step: Step) -> Float[Tensor, "B T D"]:
         """The tokens that the attention of a layer reads."""
-        block, state = self.block_of(layer), step.before
+        block, state = self.block_of(step.layer), step.before
         return block.attention_norm(block.mix_locally(state.tokens, state.layout))
 
     def _checked_trace(
-        self, images: Tensor, layers: Sequence[int], budget: int | None, ffn: float | None
-    ) -> dict[int, Step]:
-        """`trace` for arguments of a user."""
-        last = self.config.layers - 1
-        for layer in layers:
-            if _integer(layer) is None or not 0 <= layer <= last:
-                raise ValueError(f"layer {layer!r} is outside 0..{last}; count from 0.")
+        self,
+        images: Tensor,
+        layers: int | Sequence[int | None] | None,
+        budget: int | None,
+        ffn: float | None,
+    ) -> list[Step]:
+        """`trace` for arguments of a user: the layers asked for, in their order."""
+        asked = layers if isinstance(layers, Iterable) else [layers]
+        numbers = [self.layer_number(layer) for layer in asked]
         check_images(self.config, images)
         units = check_ffn(self.config, ffn)
-        return self.trace(images, layers, self.chosen_budget(budget), units)
+        steps = self.trace(images, numbers, self.chosen_budget(budget), units)
+        return [steps[number] for number in numbers]
 
     def cost(
         self, height: int, width: int, budget: int | None = None, ffn: float | None = None
@@ -371,6 +392,17 @@ class VECA(TimmMixin, nn.Module):
     def chosen_budget(self, budget: int | None = None) -> int:
         """Cores that a call uses: its own budget, the model's, the configuration's, or all."""
         return check_budget(self.config, self.budget if budget is None else budget)
+
+    def layer_number(self, layer: int | None = None) -> int:
+        """The number of a layer from 0, given that, a negative one from the end, or None."""
+        layers = self.config.layers
+        number = layers - 1 if layer is None else _integer(layer)
+        if number is None or not -layers <= number < layers:
+            raise ValueError(
+                f"layer {layer!r} is outside {-layers}..{layers - 1}; count from 0, or from "
+                "the end with negative numbers."
+            )
+        return number % layers
 
     def set_attention_form(self, form: Form) -> None:
         """Compute attention 'folded', 'plain', or ('auto') in whichever form is cheaper."""
@@ -539,14 +571,13 @@ def check_budget(config: BackboneConfig, budget: int | None) -> int:
         return config.cores if config.default_budget is None else config.default_budget
     if config.attention == "full":
         raise ValueError(
-            f"budget={budget} cannot be used: a full-attention model has no cores; pass "
-            "budget=None."
+            f"budget={budget} cannot be used: a full-attention model has no cores; leave it out."
         )
     cores = _integer(budget)
     if cores is None or not 1 <= cores <= config.cores:
         raise ValueError(
-            f"budget={budget!r} is outside 1..{config.cores}, the cores of this model; omit it to "
-            "use all of them."
+            f"budget={budget!r} is outside 1..{config.cores}, the cores of this model; use one of "
+            "these numbers."
         )
     return cores
 

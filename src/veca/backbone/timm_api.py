@@ -18,6 +18,7 @@ class TimmMixin:
     chosen_budget: Callable[..., int]
     forward: Callable[..., Any]
     intermediates: Callable[..., list[Any]]
+    layer_number: Callable[..., int]
     named_parameters: Callable[..., Iterator[tuple[str, nn.Parameter]]]
 
     @property
@@ -32,7 +33,11 @@ class TimmMixin:
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches in a call without a budget."""
+        """Tokens before the patches in a call without an explicit budget.
+
+        A call with `budget=8` has 8 whatever this says; set `model.budget = 8` instead before other
+        code slices tokens by this number.
+        """
         return self.chosen_budget()
 
     @property
@@ -44,7 +49,7 @@ class TimmMixin:
     def forward_features(
         self, x: Tensor, *, budget: int | None = None, ffn: float | None = None
     ) -> Tensor:
-        """All normalized tokens (B, C + N, D), cores first."""
+        """All normalized tokens (B, C + N, D), cores first: `num_prefix_tokens`, or `budget`."""
         features = self.forward(x, budget, ffn)
         return torch.cat((features.cores, features.patches), dim=1)
 
@@ -138,10 +143,6 @@ class TimmMixin:
             if not 1 <= indices <= layers:
                 raise ValueError(f"the last {indices} layers are not available; use 1 to {layers}.")
             return list(range(layers - indices, layers))
-        outside = [index for index in indices if not -layers <= index < layers]
-        if outside or not indices:
-            raise ValueError(
-                f"layers {list(indices)} are not available; give at least one of "
-                f"{-layers}..{layers - 1}."
-            )
-        return sorted({index % layers for index in indices})
+        if not indices:
+            raise ValueError(f"no layers are given; give at least one of {-layers}..{layers - 1}.")
+        return sorted({self.layer_number(index) for index in indices})

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from veca.backbone.config import BackboneConfig
-from veca.backbone.model import VECA, check_budget, check_ffn
+from veca.backbone.model import VECA, check_ffn
 from veca.data.images import ImageError, decode
 from veca.data.listing import (
     UNKNOWN,
@@ -83,7 +82,7 @@ class EmbedConfig:
     """Everything the features of a collection depend on, except the model."""
 
     budget: int | None = None
-    """Number of cores; by default that of the model, else 16, or all if it has fewer."""
+    """Number of cores; by default the model's own default, which is all of them if it has none."""
 
     ffn: float | None = None
     """Share of the hidden units to use, for models with nested feed-forward layers."""
@@ -218,7 +217,7 @@ class Embedder:
             name = os.fspath(model)
             self.model, _, trained, sha256 = load_or_build(name, device=place)
             name = absolute(name) if Path(name).expanduser().exists() else name
-        self.config = _resolved(config or EmbedConfig(), self.model.config, place)
+        self.config = _resolved(config or EmbedConfig(), self.model, place)
         self.model.precision = self.config.precision
         self.meta = CollectionMeta(
             model=name,
@@ -252,8 +251,9 @@ class Embedder:
         return stored.cpu().numpy()
 
 
-def _resolved(config: EmbedConfig, backbone: BackboneConfig, device: torch.device) -> EmbedConfig:
+def _resolved(config: EmbedConfig, model: VECA, device: torch.device) -> EmbedConfig:
     """The settings with the defaults of the model; what it cannot do is refused."""
+    backbone, budget = model.config, config.budget
     if backbone.in_channels != 3:
         raise CollectionError(
             f"the model takes images of {backbone.in_channels} channels, but image files have 3; "
@@ -261,12 +261,8 @@ def _resolved(config: EmbedConfig, backbone: BackboneConfig, device: torch.devic
         )
     fitted((config.size, config.size), config.size, config.fit, backbone.patch_size)
     check_ffn(backbone, config.ffn)
-    budget = config.budget
-    if backbone.attention != "full":
-        default = backbone.default_budget or min(16, backbone.cores)
-        budget = check_budget(backbone, default if budget is None else budget)
-    elif budget is not None:
-        check_budget(backbone, budget)
+    if budget is not None or backbone.attention != "full":
+        budget = model.chosen_budget(budget)
     return dataclasses.replace(
         config,
         budget=budget,
