@@ -1,6 +1,7 @@
 """The benchmark: its cases, rows, settings, memory, and a whole run of a very small model."""
 
 import json
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -259,20 +260,23 @@ def test_too_little_memory_is_an_answer_and_other_errors_are_raised(
 QUICK = config(resolutions=(32, 64), threads=1, effort=Effort(rounds=2, seconds=0.0))
 
 
-def test_every_case_is_measured_at_every_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_case_is_measured_at_every_resolution(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def too_little_for_full_attention(_: BenchConfig, side: int, case: Case) -> int | None:
         return None if (side, case) == (64, BASELINE) else 5_000_000
 
     monkeypatch.setattr(benchmark, "peak_bytes", too_little_for_full_attention)
-    printed: list[str] = []
+    caplog.set_level(logging.INFO, "veca")
     threads = torch.get_num_threads()
-    report = run_bench(QUICK, "the command", printed.append)
+    report = run_bench(QUICK, "the command")
     expected = [(side, case) for side in (32, 64) for case in CASES]
     assert [(row.resolution, row.case) for row in report.rows] == expected
     assert (report.machine.threads, report.command) == (1, "the command")
     assert torch.get_num_threads() == threads
     assert report.started <= report.finished
-    assert all(line.startswith("m, ") for line in printed)
+    assert all(line.startswith("m, ") for line in caplog.messages)
+    assert len(caplog.messages) == 4
     *ran, failed = report.rows
     assert (failed.note, failed.ms, failed.peak_mb) == ("out of memory", None, None)
     for row in ran:
@@ -283,7 +287,7 @@ def test_every_case_is_measured_at_every_resolution(monkeypatch: pytest.MonkeyPa
 
 def test_both_precisions_run_in_turns_without_memory_if_it_is_not_wanted() -> None:
     quick = replace(QUICK, memory=False, resolutions=(32,), precisions=("fp32", "bf16"))
-    report = run_bench(quick, "", lambda _: None)
+    report = run_bench(quick, "")
     assert len(report.rows) == 14
     for row in report.rows:
         assert (row.speedup["fp32"] is not None) == (row.case.precision == "bf16")

@@ -1,18 +1,19 @@
 """Measuring in turns, on a clock that the tests move."""
 
+import logging
 from collections.abc import Callable
 
 import pytest
 import torch
 
+from veca.runtime.device import ran_out_of_memory
 from veca.runtime.timing import (
-    SILENCE,
+    LOG_SECONDS,
     Effort,
     Quartiles,
     Timing,
     measure,
     quartiles,
-    ran_out_of_memory,
     speedup,
 )
 
@@ -121,13 +122,14 @@ def test_each_way_to_run_out_of_memory_is_known(error: BaseException) -> None:
     assert not ran_out_of_memory(ValueError("can't allocate memory"))
 
 
-def test_a_long_run_tells_how_far_it_is() -> None:
-    bench, told = Bench(), list[str]()
+def test_a_long_run_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "veca")
+    bench = Bench()
     cases = {"a": bench.case("a", 8.0), "b": bench.case("b", 1.0)}
     effort = Effort(rounds=5, seconds=0.0)
-    measure(cases, effort, clock=bench.clock, tell=told.append)
-    assert 1 <= len(told) <= 54 // SILENCE
-    assert told[-1].startswith("round ")
+    measure(cases, effort, clock=bench.clock)
+    assert 1 <= len(caplog.messages) <= 54 // LOG_SECONDS
+    assert caplog.messages[-1].startswith("round ")
 
 
 def test_cases_run_without_gradients() -> None:

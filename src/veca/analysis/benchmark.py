@@ -31,17 +31,17 @@ from veca.runtime.device import (
     autocast,
     peak_memory,
     pick_device,
+    ran_out_of_memory,
     resolve_precision,
 )
+from veca.runtime.logging import logger
 from veca.runtime.timing import (
     OUT_OF_MEMORY,
     Effort,
     Quartiles,
-    Tell,
     Timing,
     measure,
     quartiles,
-    ran_out_of_memory,
     speedup,
 )
 
@@ -367,13 +367,13 @@ class Report:
     rows: list[Row]
 
 
-def run_bench(config: BenchConfig, command: str, tell: Tell) -> Report:
+def run_bench(config: BenchConfig, command: str) -> Report:
     """Measure everything; takes minutes, or an hour with large images."""
     started, load, threads = _now(), load_average(), torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
     try:
         machine = this_machine(str(pick_device(config.device)))
-        rows = [row for side in config.resolutions for row in _run_at(config, side, tell)]
+        rows = [row for side in config.resolutions for row in _run_at(config, side)]
     finally:
         torch.set_num_threads(threads)
     return Report(
@@ -387,23 +387,19 @@ def run_bench(config: BenchConfig, command: str, tell: Tell) -> Report:
     )
 
 
-def _run_at(config: BenchConfig, resolution: int, tell: Tell) -> list[Row]:
+def _run_at(config: BenchConfig, resolution: int) -> list[Row]:
     """One interleaved run of all cases."""
     models = Models(config, resolution)
     where = f"{config.model}, {resolution} px"
     cases = config.cases()
     peaks: dict[Case, int | None] = {}
     if config.memory:
-        tell(f"{where}: memory of {len(cases)} cases, a process for each")
+        logger.info("%s: memory of %d cases, a process for each", where, len(cases))
         peaks = {case: peak_bytes(config, resolution, case) for case in cases}
     runnable = [case for case in cases if case not in peaks or peaks[case] is not None]
-    tell(f"{where}: time of {len(runnable)} cases in turns")
-    timings = measure(
-        {case.name: models.call(case) for case in runnable},
-        config.effort,
-        seed=config.seed,
-        tell=lambda line: tell(f"{where}: {line}"),
-    )
+    logger.info("%s: time of %d cases in turns", where, len(runnable))
+    calls = {case.name: models.call(case) for case in runnable}
+    timings = measure(calls, config.effort, seed=config.seed)
     timing = {case: timings.get(case.name, Timing((), OUT_OF_MEMORY)) for case in cases}
     return rows_of(models, timing, peaks)
 

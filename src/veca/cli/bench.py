@@ -13,6 +13,7 @@ from veca.analysis.benchmark import BenchConfig, run_bench
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.runtime.device import Precision
+from veca.runtime.logging import log_to_console
 from veca.runtime.timing import Effort
 from veca.weights.checkpoint import model_info
 
@@ -111,12 +112,13 @@ def bench(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
     flags = tyro.cli(Flags, prog="veca bench", description=DESCRIPTION, args=words)
     command = command_line("bench", words)
-    progress, console = Console(stderr=True, highlight=False), Console(highlight=False)
+    console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120  # columns of the tables
     names = [flags.model] if Path(flags.model).exists() else flags.model.split(",")
     for config in [flags.config(name) for name in names]:
-        report = run_bench(config, command, lambda line: progress.print(line, markup=False))
+        with log_to_console():
+            report = run_bench(config, command)
         print(f"{config.model} on {report.machine}.\n{UNTRAINED}")
         for table in tables(report):
             console.print()

@@ -38,7 +38,7 @@ from veca.distill.student import Initialize, build_student
 from veca.distill.targets import TargetSource, TeacherCache, find_margin
 from veca.distill.validation import Validator, eval_points
 from veca.runtime import VERSION, VecaError
-from veca.runtime.device import autocast, peak_memory, seed_for
+from veca.runtime.device import autocast, peak_memory, ran_out_of_memory, seed_for
 from veca.runtime.logging import logger
 from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets, Teacher
@@ -504,11 +504,10 @@ def _out_of_memory_advice() -> Iterator[None]:
     """Name the options that save memory where it runs out."""
     try:
         yield
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        text = str(error)
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
-            raise RunError(
-                f"out of memory ({text.splitlines()[0]}); use a larger --accumulate, "
-                "--checkpoint-activations, or a smaller --teacher-batch."
-            ) from error
-        raise
+    except RuntimeError as error:  # torch's OutOfMemoryError is one
+        if not ran_out_of_memory(error):
+            raise
+        raise RunError(
+            f"out of memory ({str(error).splitlines()[0]}); use a larger --accumulate, "
+            "--checkpoint-activations, or a smaller --teacher-batch."
+        ) from error

@@ -154,7 +154,8 @@ def time_models(
         height, width = (model.round_down_to_patch(side) for side in sides)
         generator = torch.Generator().manual_seed(0)
         image = torch.randint(0, 256, (1, 3, height, width), dtype=torch.uint8, generator=generator)
-        cases[str(number)] = partial(_run, model, image.to(model.device), setting)
+        name = f"{number} {model.name} ({setting.label})"
+        cases[name] = partial(_run, model, image.to(model.device), setting)
     limit = MAX_TIMING_SECONDS / max(1, len(cases))
     effort = Effort(rounds=rounds, seconds=0.0, most_seconds=limit)
     return [timing.milliseconds.median for timing in measure(cases, effort, clock=clock).values()]

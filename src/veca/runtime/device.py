@@ -89,6 +89,13 @@ def peak_memory(device: torch.device) -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0
 
 
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that there was not enough memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def usable_processors() -> int:
     """Processors that this process may use, which containers and schedulers can restrict."""
     if hasattr(os, "sched_getaffinity"):

@@ -4,6 +4,7 @@ All cases run once per round, in random order, so that their ratios hold where t
 down.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +14,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from veca.runtime.device import ran_out_of_memory
+
+logger = logging.getLogger("veca")
+
 Clock = Callable[[], float]
 """Monotonic seconds."""
 
-Tell = Callable[[str], None]
-"""Takes a line on how far a long run is."""
-
-SILENCE = 20.0
-"""Seconds between two such lines."""
+LOG_SECONDS = 20.0
+"""Least time between two messages about progress."""
 
 OUT_OF_MEMORY = "out of memory"
 """The note of a case that could not be run."""
@@ -79,19 +81,18 @@ def measure(
     *,
     seed: int = 0,
     clock: Clock = time.perf_counter,
-    tell: Tell = lambda _: None,
 ) -> dict[str, Timing]:
     """Time all cases in turns; a call must return only when its result is there."""
     found = {name: _Case(run) for name, run in cases.items()}
-    told = clock()
+    logged_at = clock()
 
     def call(name: str) -> list[float]:
-        nonlocal told
-        taken = found[name].call(clock)
-        if clock() - told >= SILENCE:
-            told = clock()
-            done = len(found[name].samples)
-            tell(f"round {done}, {name} took {found[name].spent:.0f} s so far")
+        nonlocal logged_at
+        case = found[name]
+        taken = case.call(clock)
+        if clock() - logged_at >= LOG_SECONDS:
+            logged_at = clock()
+            logger.info("round %d, %s: %.0f s so far", len(case.samples), name, case.spent)
         return taken
 
     with torch.inference_mode():
@@ -162,10 +163,3 @@ def speedup(timing: Timing, rival: Timing) -> Quartiles:
     """How many times faster a case is than its rival, over the rounds that both took part in."""
     pairs = zip(timing.samples, rival.samples, strict=False)
     return quartiles([other / own for own, other in pairs])
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that there was not enough memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
