@@ -100,6 +100,17 @@ def test_a_folder_becomes_a_report_with_heads(
     }  # fmt: skip
 
 
+def test_class_folders_without_splits_are_split_which_is_said_and_recorded(
+    plotless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (plotless / "photos/train").rename(plotless / "mine")
+    assert main(["probe", "knn", "mine", *FLAGS, "--budgets", "2"]) == 0
+    split = "there is no train/ and val/, so 3 of the 21 images, a fifth of each of the 3 classes"
+    assert f"mine: {split}" in capsys.readouterr().err
+    assert f"Dataset: split: {split}" in (plotless / "out/report.md").read_text("utf-8")
+    assert {(row["split"], row["counts"]["train"]) for row in report()} == {("val", 18)}
+
+
 def test_a_second_run_adds_to_the_report_and_replaces_its_own_rows(
     plotless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,7 +39,8 @@ Example: veca probe knn photos --model tiny --budgets 8,64 --out probes"""
 DESCRIPTION = """Evaluate frozen features by a probe at every budget, with the same code for all
 models.
 
-DATA is a folder: train/CLASS/ and val/CLASS/ with images; images/, masks/, classes.txt, train.txt
+DATA is a folder: train/CLASS/ and val/CLASS/ with images, or CLASS/ alone, of which a fifth is held
+out; images/, masks/, classes.txt, train.txt
 and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published datasets
 in their original layout are given as NAME=FOLDER, where NAME is one of {sets}.
 

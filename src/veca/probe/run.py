@@ -133,6 +133,8 @@ class Evaluator:
         """The rows of a job, for several seeds at once if given."""
         (data, *also), seeds = self._datasets(job), seeds or (job.seed,)
         for dataset in (data, *also):
+            if "split" in dataset.facts:
+                logger.info("%s: %s.", dataset.name, dataset.facts["split"])
             if dataset.missing:
                 logger.warning("%s is partial: %s.", dataset.name, "; ".join(dataset.missing))
         if job.task == "knn" and len(seeds) > 1:

@@ -1,5 +1,6 @@
 """Datasets of one's own: class folders, masks and depth beside the images."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from tests.data.sets.layouts import (
 )
 from tests.rules import ROOT
 from veca.data.images import decode
-from veca.data.listing import open_image
+from veca.data.listing import key, open_image
 from veca.data.sets.dataset import DatasetError, DepthRange, class_names
 from veca.data.sets.folders import ANIMALS_SCORED
 from veca.data.sets.registry import read_set
@@ -100,6 +101,33 @@ def test_images_outside_of_class_folders_make_a_dataset_partial(tmp_path: Path) 
 def test_a_damaged_shard_makes_a_dataset_partial(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b.tar", "val/a/3.jpg")
     assert "b.tar: the tar shard cannot be read" in complaint(tmp_path)
+
+
+def test_class_folders_without_splits_are_split_by_a_hash_of_names(tmp_path: Path) -> None:
+    names = {"cat": 12, "dog": 5, "bird": 2}
+    for name, count in names.items():
+        touch(tmp_path / "photos", *(f"{name}/{number}.jpg" for number in range(count)))
+    found = read_set(str(tmp_path / "photos"))
+    assert (found.kind, found.classes, found.val) == ("classes", ("bird", "cat", "dog"), None)
+    assert found.train is not None
+    assert (found.train.name, found.test.name) == ("train", "val")
+    train, held_out = labels(found.train), labels(found.test)
+    assert Counter(held_out.values()) == {0: 1, 1: 2, 2: 1}  # a fifth, at least one
+    assert {**train, **held_out} == {
+        f"{name}/{number}.jpg": ("bird", "cat", "dog").index(name)
+        for name, count in names.items()
+        for number in range(count)
+    }
+    cats = sorted((f"cat/{number}.jpg" for number in range(12)), key=key)
+    assert {name for name, label in held_out.items() if label == 1} == set(cats[:2])
+    assert "so 4 of the 19 images, a fifth of each of the 3 classes" in found.facts["split"]
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    assert labels(read_set(str(tmp_path / "moved")).test) == held_out
+
+
+def test_a_class_of_one_image_cannot_be_split(tmp_path: Path) -> None:
+    touch(tmp_path, "cat/1.jpg", "cat/2.jpg", "dog/3.jpg")
+    assert "dog has only one image, but each class needs one to fit on" in complaint(tmp_path)
 
 
 def test_training_images_alone_are_refused(tmp_path: Path) -> None:

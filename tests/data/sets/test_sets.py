@@ -82,11 +82,14 @@ def test_a_folder_may_have_any_name_and_be_relative(
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    touch(tmp_path, "cat/1.jpg", "dog/2.jpg")
+    touch(tmp_path, "cat/1.jpg", "notes/dog.txt")
     with pytest.raises(DatasetError, match="train/<class>/ with val/<class>/") as error:
         read_set(str(tmp_path))
     assert "arrange its images like this" in str(error.value)
     assert "food101" in str(error.value)
+    touch(tmp_path, "images/2.jpg")  # of a published dataset, whose other folder is no class
+    with pytest.raises(DatasetError, match="train/<class>/ with val/<class>/"):
+        read_set(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from veca.data.listing import RAW_SUFFIX, ImageEntry, absolute, key, member_name
+from veca.data.listing import RAW_SUFFIX, ImageEntry, absolute, member_name
 from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
@@ -29,7 +29,7 @@ from veca.data.sets.dataset import (
     read_matlab,
     rows,
 )
-from veca.data.sets.folders import read_class_folders
+from veca.data.sets.folders import drawn_by_hash, read_class_folders
 
 
 def food101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -280,14 +280,9 @@ def caltech_101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     top = "101_ObjectCategories"
     root = checks.find(folder, (top,), ("caltech-101", "caltech101"))
     whole, classes = read_class_folders(root / top, root, checks)
-    labels = np.asarray(whole.labels)
-    hashes = [key(name.removeprefix(f"{top}{os.sep}")) for name in whole.keys]
-    drawn: list[int] = []
-    for label in range(len(classes)):
-        of_class = np.flatnonzero(labels == label).tolist()
-        drawn += sorted(of_class, key=hashes.__getitem__)[:30]
-    by_class = np.argsort(labels, kind="stable")
-    in_train = np.isin(by_class, drawn)
+    names = [name.removeprefix(f"{top}{os.sep}") for name in whole.keys]
+    by_class = np.argsort(np.asarray(whole.labels), kind="stable")
+    in_train = drawn_by_hash(whole, names, lambda count: 30)[by_class]
     return checks.dataset(
         "classes",
         [whole.subset(by_class[in_train], "train"), whole.subset(by_class[~in_train], "test")],

@@ -1,6 +1,7 @@
 """Datasets in plain layouts: class folders, or masks or depth maps beside images.
 
-Class folders: `train/<class>/...` and `val/<class>/...`, perhaps `test/<class>/...`.
+Class folders: `train/<class>/...` and `val/<class>/...`, perhaps `test/<class>/...`; or
+`<class>/...` alone, of which a fifth becomes `val`.
 
 Masks and depth: `images/` with `masks/` or `depth/`, whose PNG files have the names of the images,
 and `train.txt` and `val.txt`, which list these names without their endings. Masks hold numbers of
@@ -10,16 +11,25 @@ is unknown.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from veca.data.images import DataError
-from veca.data.listing import IMAGE_SUFFIXES, MEMBER_MARK, SHARDS, ImageEntry, absolute, list_images
+from veca.data.listing import (
+    IMAGE_SUFFIXES,
+    MEMBER_MARK,
+    SHARDS,
+    ImageEntry,
+    absolute,
+    key,
+    list_images,
+)
 from veca.data.sets.dataset import (
     DatasetChecks,
     DatasetError,
@@ -58,6 +68,59 @@ def class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     absent = [classes[number] for number in np.flatnonzero(tested == 0).tolist()]
     facts = {"classes_without_test_pictures": absent} if absent else {}
     return checks.dataset("classes", splits, {}, classes=classes, facts=facts)
+
+
+VAL_SHARE = 5
+"""One image in so many of a class is held out where a folder has no splits."""
+
+
+def unsplit_class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset:
+    """A dataset of class folders without splits: a fifth of each class is `val`, at least one.
+
+    Which images these are depends on their names only, so they stay the same wherever the folder is
+    moved, and few of them change when images are added.
+    """
+    whole, classes = read_class_folders(folder, folder, checks)
+    if len(classes) < 2:
+        raise unknown_layout(folder)
+    counts = np.bincount(np.asarray(whole.labels), minlength=len(classes))
+    if counts.min() < 2:
+        raise DatasetError(
+            f"{folder / classes[int(counts.argmin())]} has only one image, but each class needs one "
+            "to fit on and one to measure on; add images, or remove the folder."
+        )
+    held_out = drawn_by_hash(whole, whole.keys, lambda count: max(1, round(count / VAL_SHARE)))
+    splits = [
+        whole.subset(np.flatnonzero(~held_out), "train"),
+        whole.subset(np.flatnonzero(held_out), "val"),
+    ]
+    how = (
+        f"there is no train/ and val/, so {held_out.sum():,} of the {len(whole):,} images, a fifth "
+        f"of each of the {len(classes):,} classes by a hash of the names, are val"
+    )
+    return checks.dataset("classes", splits, {}, classes=classes, facts={"split": how})
+
+
+def drawn_by_hash(
+    whole: Split, names: Sequence[str], how_many: Callable[[int], int]
+) -> NDArray[np.bool_]:
+    """The images of each class whose names have the lowest hashes, so many of a class's count."""
+    labels, hashes = np.asarray(whole.labels), [key(name) for name in names]
+    drawn = np.zeros(len(whole), bool)
+    for label in np.unique(labels):
+        of_class = np.flatnonzero(labels == label).tolist()
+        drawn[sorted(of_class, key=hashes.__getitem__)[: how_many(len(of_class))]] = True
+    return drawn
+
+
+def unknown_layout(folder: Path) -> DatasetError:
+    """The error about a folder in none of the plain layouts."""
+    return DatasetError(
+        f"{folder} has none of the known layouts (<class>/ for two or more classes; train/<class>/ "
+        "with val/<class>/ or test/<class>/; images/ and masks/ with classes.txt, train.txt and "
+        "val.txt; images/ and depth/ with train.txt and val.txt); arrange its images like this, or "
+        f"name a published dataset, as in 'food101={folder}'."
+    )
 
 
 def read_class_folders(

@@ -14,7 +14,14 @@ from veca.data.sets.dataset import (
     require_disjoint,
     require_no_copies,
 )
-from veca.data.sets.folders import class_folders, plain_depth, plain_masks
+from veca.data.sets.folders import (
+    class_folders,
+    has_folders,
+    plain_depth,
+    plain_masks,
+    unknown_layout,
+    unsplit_class_folders,
+)
 
 Reader = Callable[[Path, DatasetChecks], LabeledDataset]
 
@@ -51,6 +58,10 @@ SETS: Mapping[str, str] = {
 
 SPLITS_ARE_FOLDERS = ("class_folders", "imagenet_1k")
 """Readers of datasets whose splits are folders, into which a file may have been copied twice."""
+
+
+NO_CLASSES = ("val", "validation", "valid", "test", "images")
+"""Folders whose images are of several classes, so that their neighbors are no classes either."""
 
 
 def read_set(text: str, *, allow_partial: bool = False) -> LabeledDataset:
@@ -101,9 +112,6 @@ def _plain_reader(text: str, folder: Path) -> Reader:
             return reader
     if (folder / "train").is_dir():
         return class_folders
-    raise DatasetError(
-        f"{folder} has none of the known layouts (train/<class>/ with val/<class>/ or "
-        "test/<class>/; images/ and masks/ with classes.txt, train.txt and val.txt; images/ and "
-        "depth/ with train.txt and val.txt); arrange its images like this, or name the dataset, "
-        f"as in 'food101={folder}': {', '.join(SETS)}."
-    )
+    if has_folders(folder) and not any((folder / name).is_dir() for name in NO_CLASSES):
+        return unsplit_class_folders
+    raise unknown_layout(folder)
