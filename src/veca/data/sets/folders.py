@@ -86,8 +86,8 @@ def unsplit_class_folders(folder: Path, checks: DatasetChecks) -> LabeledDataset
     counts = np.bincount(np.asarray(whole.labels), minlength=len(classes))
     if counts.min() < 2:
         raise DatasetError(
-            f"{folder / classes[int(counts.argmin())]} has only one image, but each class needs one "
-            "to fit on and one to measure on; add images, or remove the folder."
+            f"{folder / classes[int(counts.argmin())]} has only one image, but each class needs "
+            "one to fit on and one to measure on; add images, or remove the folder."
         )
     held_out = drawn_by_hash(whole, whole.keys, lambda count: max(1, round(count / VAL_SHARE)))
     splits = [
