@@ -1,5 +1,6 @@
 """The command line: finds commands, and words mistakes in one sentence."""
 
+import io
 import os
 import subprocess
 import sys
@@ -109,6 +110,14 @@ def test_a_command_that_exits_keeps_its_code(
     assert main(["fail", "now"]) == exit_code
 
 
+def test_names_in_errors_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, OSError("no a\x1b[2J\udce9.jpg"))
+    assert main(["fail", "now"]) == 2
+    assert capsys.readouterr().err == "veca: no a?[2J?.jpg\n"
+
+
 def run(*words: str | Path, output: int) -> tuple[int, str]:
     """Exit code and errors of `python -m veca` in a process of its own."""
     done = subprocess.run(
@@ -134,6 +143,38 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None
     os.close(reader)
     assert run("info", tmp_path, "--json", output=writer) == (1, "")
     os.close(writer)
+
+
+def test_without_an_output_a_command_succeeds_and_its_waiting_threads_sleep(tmp_path: Path) -> None:
+    veca.save(trained_model(), tmp_path)
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_DISPLAY_ENV": "true"}
+    line = '"$0" -m veca info "$1" >&-'
+    words = ["sh", "-c", line, sys.executable, str(tmp_path)]
+    done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    if sys.platform == "linux":  # where torch has the OpenMP of gcc, which shows its settings
+        assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_how_threads_wait_is_left_to_the_user(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv(name, "ACTIVE")
+    main(["--version"])
+    assert os.environ.get("OMP_WAIT_POLICY", "ACTIVE") == "ACTIVE"
+
+
+def test_names_that_are_not_utf8_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = ModuleType("printing")
+    home.show = lambda words: print(*words)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "printing", home)
+    monkeypatch.setattr(cli, "COMMANDS", {"show": ("printing", "prints")})
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "utf-8"))
+    assert main(["show", "b\udce9.jpg"]) == 0
+    assert written.getvalue() == b"b\\udce9.jpg\n"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,12 @@ def test_a_log_gets_a_line_every_ten_seconds_and_one_at_the_end() -> None:
     ]
 
 
+def test_messages_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with log_to_console():
+        logger.warning("%s cannot be read.\n\ttwo", "a\x1b[2J\udce9 \u3000\u00fc.jpg")
+    assert capsys.readouterr().err == "a?[2J? \u3000\u00fc.jpg cannot be read.\n?two\n"
+
+
 def test_the_last_line_has_no_time_left() -> None:
     assert lines_of([(1.0, 5), (2.0, 5)], total=10) == ["10 of 10 images, 2.5 images/s"]
 

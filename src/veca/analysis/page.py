@@ -11,6 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from veca.runtime.files import printable
+
 STYLE = Path(__file__).with_name("page.css")
 """Of every page: light and dark, down to the width of a phone."""
 
@@ -41,10 +43,7 @@ def document(title: str, body: str, style: str = "") -> bytes:
 
 def text(value: object) -> str:
     """A value as text between tags or in quotes: no markup, no control characters, valid UTF-8."""
-    line = str(value).encode("utf-8", "replace").decode()
-    return html.escape(
-        "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in line)
-    )
+    return html.escape(printable(str(value)))
 
 
 def table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

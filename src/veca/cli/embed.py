@@ -13,9 +13,10 @@ import tyro
 
 from veca.cli.flags import command_line
 from veca.embed.collection import Collection
-from veca.embed.contact_sheet import contact_sheet, printable, write_sheet
+from veca.embed.contact_sheet import contact_sheet, write_sheet
 from veca.embed.embed import EmbedConfig, EmbedSummary, embed_images
 from veca.embed.search import nearest, query_vector
+from veca.runtime.files import printable
 from veca.runtime.logging import duration
 from veca.runtime.signals import exit_code, stop_requests
 

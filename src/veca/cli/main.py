@@ -4,10 +4,12 @@ A user's mistake is one sentence on stderr and exit code 2, never a traceback; V
 shows where it came from.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from veca.runtime import VERSION, VecaError
 
@@ -28,6 +30,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    _set_up_process()
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words or words[0] in {"-h", "--help", "help"}:
         rows = [f"  veca {name:<9} {summary}" for name, (_, summary) in COMMANDS.items()]
@@ -42,6 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         return _user_error(f"{words[0]!r} is not a command; use one of {', '.join(COMMANDS)}.")
     return _run(words[0], words[1:])
+
+
+def _set_up_process() -> None:
+    """What must be done before torch is imported and anything is printed."""
+    if not {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
+        # By default a thread that waits for the others of a product spins on its processor and so
+        # stops those it waits for wherever anything else runs: docs/decisions.md, 2026-11-19.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller, as in `veca info M >&-`
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and mode == "w":
+            stream.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
 
 
 def _run(name: str, words: Sequence[str]) -> int:
@@ -71,5 +88,7 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 def _user_error(message: str) -> int:
     """Print a message on one line of stderr."""
-    print(f"veca: {' '.join(message.split())}", file=sys.stderr)
+    from veca.runtime.files import printable  # noqa: PLC0415 - `veca --help` needs no more files
+
+    print(f"veca: {printable(' '.join(message.split()))}", file=sys.stderr)
     return USER_ERROR

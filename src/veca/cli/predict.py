@@ -25,6 +25,7 @@ from veca.probe.predict import (
     save_mask,
 )
 from veca.runtime.device import pick_device
+from veca.runtime.files import printable
 
 DESCRIPTION = """Predict on new images with a head that veca probe fitted.
 
@@ -100,7 +101,8 @@ def _predict(  # noqa: PLR0913 - the flags of the command
         except ImageError as error:
             result = {"error": one_line(error)}
         failed |= "error" in result
-        print(json.dumps({"image": name, **result}) if as_json else f"{name}: {_text(result)}")
+        line = printable(f"{name}: {_text(result)}")
+        print(json.dumps({"image": name, **result}) if as_json else line)
     if failed:
         raise SystemExit(1)
 

@@ -44,6 +44,7 @@ from PIL.TiffImagePlugin import (
 from torch import Tensor
 
 from veca.runtime import VecaError
+from veca.runtime.files import printable
 
 Image.init()  # registers all formats
 FORMATS = tuple(
@@ -254,8 +255,7 @@ def _strict_pillow(max_pixels: int) -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """Shorten the message of a library to one line without control characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = printable(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 

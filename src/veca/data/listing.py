@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veca.data.images import DataError, ImageError
+from veca.runtime.files import printable
 from veca.runtime.tensors import load_tensors, save_tensors
 
 READABLE = (".avif", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm",
@@ -88,9 +89,8 @@ def key(name: str | bytes) -> int:
 
 
 def one_line(error: Exception) -> str:
-    """The message of an error on one line of valid text."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.encode("utf-8", "replace").decode()  # file names need not be UTF-8
+    """The message of an error on one line of printable text."""
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 class ImageEntry(NamedTuple):

@@ -13,7 +13,7 @@ from veca.data.images import ImageError, decode
 from veca.data.listing import ImageEntry, exists, open_image
 from veca.embed.collection import CollectionError
 from veca.embed.search import Match
-from veca.runtime.files import make_folder, write_atomic
+from veca.runtime.files import make_folder, printable, write_atomic
 
 TILE = 224
 """Side of a tile in pixels; images keep their aspect ratio within it."""
@@ -101,11 +101,6 @@ def _caption(source: ImageEntry) -> str:
         kept -= 1
         text = f"{whole[: kept // 2]}\u2026{whole[kept // 2 - kept :]}"
     return text
-
-
-def printable(text: str) -> str:
-    """Text without characters that a terminal would obey or a font cannot draw."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 @functools.cache

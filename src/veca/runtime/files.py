@@ -1,9 +1,10 @@
-"""Files that survive a kill: atomic writes, folder locks, strict JSON and JSON lines."""
+"""Files that survive a kill, and their names: atomic writes, locks, strict JSON and JSON lines."""
 
 import errno
 import json
 import os
 import secrets
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,3 +168,14 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                     "that line to read the others."
                 )
             yield row
+
+
+def printable(text: str) -> str:
+    """Text without what a terminal would obey, a font cannot draw or UTF-8 cannot encode.
+
+    Names of files, and texts in them, may hold anything.
+    """
+    return "".join(
+        letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else "?"
+        for letter in text
+    )

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from veca.runtime.files import printable
+
 logger = logging.getLogger("veca")
 """The package's logger; commands show it on stderr (`log_to_console`)."""
 
@@ -19,7 +21,7 @@ class _ConsoleHandler(logging.Handler):
     """Prints messages above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = self.format(record)
+        text = "\n".join(map(printable, self.format(record).splitlines()))
         CONSOLE.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

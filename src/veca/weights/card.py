@@ -11,6 +11,7 @@ from torch import Tensor
 
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.cost import cost_rows, parameters
+from veca.runtime.files import printable
 from veca.weights.format import WeightsError, is_hub_id, listed
 
 NOT_RECORDED = "not recorded"
@@ -83,8 +84,7 @@ def provenance_from_json(value: object) -> Provenance:
             )
         known[name] = item
         if isinstance(item, str):  # no control characters, and bounded
-            text = item[:MAX_CHARACTERS]
-            known[name] = "".join(char if char.isprintable() else " " for char in text).strip()
+            known[name] = printable(" ".join(item[:MAX_CHARACTERS].split()))
     return Provenance(**known)
 
 
