@@ -73,7 +73,7 @@ def test_json_holds_the_same_facts(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["provenance"] == STORY.known()
 
 
-def test_a_note_tells_when_config_json_speaks_of_other_weights(
+def test_a_note_says_when_config_json_describes_other_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     veca.save(trained_model(seed=1), tmp_path, provenance=STORY)
@@ -81,7 +81,7 @@ def test_a_note_tells_when_config_json_speaks_of_other_weights(
     veca.save(trained_model(seed=2), tmp_path)
     (tmp_path / "config.json").write_bytes(old)
     text = printed(capsys, str(tmp_path))
-    assert "Note: config.json describes other weights" in text
+    assert "config.json was ignored, and with it license and origin" in text
     assert "owner/teacher" not in text
 
 

@@ -1,6 +1,7 @@
 """Saving and loading: the same weights, provenance, hashes, names, and interrupted saves."""
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import BackboneConfig
 from veca.weights.card import Provenance
 from veca.weights.checkpoint import load, load_or_build, model_info, save
-from veca.weights.format import WeightsError, weights_hash
+from veca.weights.format import WeightsError, file_pieces, weights_hash
 
 MODEL = trained_model()
 IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
@@ -293,7 +294,7 @@ def strip_header(folder: Path) -> None:
 
 
 def test_after_an_interrupted_save_the_old_config_json_is_ignored(
-    folder: Path,
+    folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = (folder / "config.json").read_bytes()
     newer = trained_model(seed=1, layers=1)
@@ -301,6 +302,7 @@ def test_after_an_interrupted_save_the_old_config_json_is_ignored(
     (folder / "config.json").write_bytes(old)
 
     assert same_weights(veca.load(folder), newer)
+    assert "license and origin: it describes other weights" in caplog.text
     facts = model_info(folder)
     assert facts.provenance is None
     assert "other weights" in facts.notes[0]
@@ -309,9 +311,12 @@ def test_after_an_interrupted_save_the_old_config_json_is_ignored(
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b'{"format": 2}', b"\xff", b'{"format": 1, "provenance": 3}']
 )
-def test_a_damaged_config_json_is_ignored_with_a_note(folder: Path, content: bytes) -> None:
+def test_a_damaged_config_json_is_ignored_with_a_warning_and_a_note(
+    folder: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     (folder / "config.json").write_bytes(content)
     assert same_weights(veca.load(folder), MODEL)
+    assert "config.json was ignored, and with it license and origin" in caplog.text
     assert model_info(folder).provenance is None
     assert "ignored" in model_info(folder).notes[0]
 
@@ -320,6 +325,26 @@ def test_invalid_provenance_is_ignored_with_a_note(folder: Path) -> None:
     change_config(folder, provenance={"seed": "x"})
     assert same_weights(veca.load(folder), MODEL)
     assert "ignored" in model_info(folder).notes[0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(
+    folder: Path, value: float
+) -> None:
+    broken = trained_model()
+    with torch.no_grad():
+        broken.final_norm.weight[3] = value
+    words = "has NaN or infinite values in 'final_norm.weight'; use an earlier copy"
+    with pytest.raises(WeightsError, match=f"the model {words}"):
+        veca.save(broken, folder)
+    assert same_weights(veca.load(folder), MODEL)  # what was there stays
+
+    digest = weights_hash(broken.config, broken.state_dict())  # as an earlier veca saved it
+    pieces = file_pieces(broken.config, broken.state_dict(), digest)
+    (folder / "model.safetensors").write_bytes(b"".join(pieces))
+    for read in (veca.load, model_info):
+        with pytest.raises(WeightsError, match=f"model.safetensors {words}"):
+            read(folder)
 
 
 def test_the_weights_file_is_sufficient(folder: Path) -> None:

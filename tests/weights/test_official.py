@@ -106,6 +106,13 @@ def test_prefixes_of_wrappers_are_removed(prefix: str, tmp_path: Path) -> None:
     assert same_weights(load_official(path), converted(state, {}, "here"))
 
 
+def test_a_checkpoint_with_nan_is_refused(tmp_path: Path) -> None:
+    state = authors.random_state(SMALL)
+    state["final_norm.weight"] = state["final_norm.weight"] * torch.nan
+    with pytest.raises(WeightsError, match="has NaN or infinite values in 'final_norm"):
+        load_official(checkpoint(tmp_path / "student.pt", state))
+
+
 def test_chunks_are_ordered_by_number() -> None:
     layout = Layout(layers=1, width=64, hidden=8, chunks=12, chunk=1)
     state = authors.random_state(layout)

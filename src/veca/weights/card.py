@@ -106,6 +106,8 @@ class ModelInfo:
     """None if nothing is known."""
     notes: tuple[str, ...] = ()
     """What a user should know about the files."""
+    ignored: str = ""
+    """Why the config.json beside the weights, with their license and origin, was not used."""
 
     @property
     def training_status(self) -> str:

@@ -8,12 +8,13 @@
 
 Each file is written atomically, the weights first: they are the model, so an interrupted save
 leaves the old model or the new one. It may leave new weights beside an old config.json; the hash in
-it then differs, and it is ignored. Only a weights file that veca did not write, and so has no
-header entry, is read with the config.json beside it.
+it then differs, and it is ignored with a warning. Only a weights file that veca did not write, and
+so has no header entry, is read with the config.json beside it.
 """
 
 import dataclasses
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ from veca.weights.format import (
     FORMAT,
     WEIGHTS_NAME,
     WeightsError,
+    check_finite,
     check_format,
     check_shapes,
     config_from_json,
@@ -54,6 +56,8 @@ from veca.weights.format import (
     weights_hash,
 )
 from veca.weights.hub import ModelFiles, Source, resolve_model
+
+logger = logging.getLogger("veca")
 
 
 def save(  # noqa: PLR0913 - what a card may contain
@@ -129,11 +133,12 @@ def _storable(model: VECA, dtype: torch.dtype | None) -> dict[str, Tensor]:
             raise WeightsError(
                 f"{name} {problem}, which cannot be saved; weights must be {dtype_names(CODES)}."
             )
+    check_finite(tensors, "the model")
     if dtype is None:
         return tensors
     stored = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    for name, tensor in tensors.items():
-        if not bool((stored[name].isfinite() | ~tensor.isfinite()).all()):
+    for name, tensor in stored.items():
+        if not bool(tensor.isfinite().all()):
             raise WeightsError(
                 f"{name} has values too large for dtype={dtype}; use torch.bfloat16, or omit dtype."
             )
@@ -191,6 +196,8 @@ def load_with_hash(
         tensors[name] = tensor.to(target, dtype or usual)
     model = model_with(info.config, tensors)
     model.provenance = info.provenance
+    if info.ignored:
+        logger.warning("%s", info.ignored)
     return model, info.digest
 
 
@@ -203,7 +210,7 @@ def _read(source: Source, revision: str | None) -> tuple[ModelInfo, dict[str, Te
     """Read a model and verify its hash."""
     files = resolve_model(source, revision)
     views, config, expected = read_weights(files.weights)
-    provenance, note = None, ""
+    provenance, note, ignored = None, "", ""
     if config is None:
         config, expected, provenance = _from_config_json(files)
         note = "The weights file has no configuration in its header; config.json was used."
@@ -216,11 +223,13 @@ def _read(source: Source, revision: str | None) -> tuple[ModelInfo, dict[str, Te
             if content.get("weights_sha256") == expected:
                 provenance = _provenance(content)
             else:
-                note = "config.json describes other weights, so it was ignored."
+                ignored = f"{files.config} was ignored, and with it license and origin: it "
+                ignored += "describes other weights."
         except WeightsError as error:
-            note = f"config.json was ignored: {error}"
+            ignored = f"{files.config} was ignored, and with it license and origin: {error}"
     check_shapes(config, views, str(files.weights))
     tensors = {name: view.clone() for name, view in views.items()}  # the file may change
+    check_finite(tensors, str(files.weights))
     digest = weights_hash(config, tensors)
     if expected not in {None, digest}:
         raise WeightsError(
@@ -235,7 +244,8 @@ def _read(source: Source, revision: str | None) -> tuple[ModelInfo, dict[str, Te
         digest=digest,
         untrained=not is_trained(tensors),
         provenance=provenance,
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, (note, ignored))),
+        ignored=ignored,
     )
     return info, tensors
 

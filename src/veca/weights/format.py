@@ -277,6 +277,15 @@ def check_shapes(config: BackboneConfig, tensors: Mapping[str, Tensor], where: s
         )
 
 
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse NaN and infinite values, which would reach every feature."""
+    if broken := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+        raise WeightsError(
+            f"{where} has NaN or infinite values in {listed(broken)}; use an earlier copy of the "
+            "weights."
+        )
+
+
 def model_with(config: BackboneConfig, tensors: Mapping[str, Tensor]) -> VECA:
     """A model in evaluation mode whose parameters are these tensors, which stay trainable."""
     model = _meta_model(config)

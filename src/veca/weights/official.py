@@ -26,6 +26,7 @@ from veca.backbone.model import VECA
 from veca.weights.card import Provenance
 from veca.weights.format import (
     WeightsError,
+    check_finite,
     check_plausible,
     check_shapes,
     expected_shapes,
@@ -126,6 +127,7 @@ def load_official(path: Source) -> VECA:
     """The model in a checkpoint of the authors' release, in evaluation mode and fp32."""
     state, settings = _read(Path(path).expanduser())
     model = converted(state, settings, str(path))
+    check_finite(model.state_dict(), str(path))
     model.provenance = RELEASE
     return model
 
