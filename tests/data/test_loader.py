@@ -20,6 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from tests.data.pictures import encoded, write_pictures, write_shard
@@ -351,12 +352,28 @@ def test_a_killed_worker_is_an_error() -> None:
         list(worker_loader(Maker(kill_at(0)), range(2), 1))
 
 
-def test_other_errors_of_workers_are_raised_as_they_are() -> None:
+@linux_only
+def test_a_worker_killed_while_it_hands_over_a_tensor_is_an_error() -> None:
+    def make(task: int) -> Tensor:
+        def deliver_challenge(asker: Connection, _: bytes) -> None:
+            asker.close()  # as the system does, a moment before the process has ended
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        multiprocessing.connection.deliver_challenge = deliver_challenge  # type: ignore[attr-defined]
+        return torch.zeros(3)
+
+    with pytest.raises(DataError, match="a data-loading worker was killed"):
+        list(worker_loader(Maker(make), range(2), 1))
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, EOFError, ConnectionResetError])
+def test_other_errors_of_workers_are_raised_as_they_are(kind: type[Exception]) -> None:
     def make(task: int) -> int:
-        raise RuntimeError("a fault")
+        raise kind("a fault")
 
     for workers in (0, 1):
-        with pytest.raises(RuntimeError, match="a fault") as raised:
+        with pytest.raises(kind, match="a fault") as raised:
             list(worker_loader(Maker(make), range(1), workers))
         assert not isinstance(raised.value, DataError)
 

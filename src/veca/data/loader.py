@@ -76,8 +76,8 @@ def worker_loader(
         for result in results:
             yield result
             del result  # frees it before waiting for the next one
-    except RuntimeError as error:
-        if "DataLoader worker (pid" not in str(error):
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        if not num_workers or not _worker_died(error):
             raise
         raise DataError(
             f"a data-loading worker was killed ({reason(error)}), perhaps because memory ran out; "
@@ -86,6 +86,13 @@ def worker_loader(
     finally:
         if num_workers:
             results._shutdown_workers()  # now, not when the last traceback is released
+
+
+def _worker_died(error: Exception) -> bool:
+    """Whether an error says that a worker is gone, and not what it failed at."""
+    if isinstance(error, RuntimeError):  # the second one: gone while it handed over a tensor
+        return any(text in str(error) for text in ("DataLoader worker (pid", "ancillary data"))
+    return not str(error).startswith("Caught ")  # as torch reports errors of tasks
 
 
 def has_shared_memory(batch_bytes: int, num_workers: int) -> bool:
