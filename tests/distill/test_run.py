@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import veca
+from tests.data.pictures import saved_model
 from tests.distill.runs import ALONE, pictures, rows, run, small_config
 from veca.distill.config import CacheConfig, RunOptions
 from veca.distill.run_folder import RunError
@@ -116,6 +117,9 @@ def test_a_mistake_in_the_command_leaves_the_folder_free_for_the_right_one(
         run(small_config(images, batch=5), out, dataclasses.replace(ALONE, accumulate=2))
     with pytest.raises(ValueError, match="does not exist"):
         run(small_config(tmp_path / "nothing"), out)
+    for start in (tmp_path / "nothing", saved_model(tmp_path / "other")):
+        with pytest.raises(ValueError, match=r"nothing|other"):
+            run(small_config(images, start=str(start)), out)
     assert run(small_config(images), out).finished
 
 

@@ -127,8 +127,6 @@ def build_trainer(  # noqa: PLR0913 - what `distill` is given
     check_batch(config, options, context.ranks)
     precision = None if checkpoint is None else checkpoint.metadata["cache_precision"]
     images, found, cache = prepare(config, options, context, teachers, cache_teacher, precision)
-    if context.ranks.is_main:
-        context.folder.begin(config, options, command, resuming=checkpoint is not None)
     return Trainer(
         config, options, context, images, found,
         cache=cache, checkpoint=checkpoint, initialize=initialize, command=command,

@@ -139,6 +139,8 @@ class Trainer:
             self.load_state_dict(checkpoint)
         else:
             self.provenance = provenance_of(config, teachers, len(images.training), command)
+        if self.ranks.is_main:  # only now: a student that cannot be built must not claim the folder
+            self.folder.begin(config, options, command, resuming=checkpoint is not None)
         self.meter = Meter(self.ranks.device)
         self.metrics = MetricLogger(
             self.folder.path if self.ranks.is_main else None, self.meter,
