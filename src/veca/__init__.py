@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from veca.runtime import VERSION
 
 if TYPE_CHECKING:
+    from veca import figures as figures
     from veca.backbone.config import SIZES as SIZES
     from veca.backbone.config import BackboneConfig as BackboneConfig
     from veca.backbone.model import VECA as VECA
@@ -43,9 +44,14 @@ _HOMES = {
     "save": "veca.weights.checkpoint",
 }
 
+_MODULES = ("figures",)
+"""Modules that need an extra, as `veca.figures.features(...)`."""
+
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"veca.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -55,4 +61,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """Public names, imported or not."""
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})

@@ -2,7 +2,9 @@
 
 import io
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import veca
 from tests.analysis.made_up import report
 from tests.probe.made_up_rows import depth_rows, knn_rows, row, teacher
 from veca.analysis import bench_report, figures
@@ -23,9 +26,12 @@ from veca.analysis.figures import (
     plot_time,
     quality_figure,
     shortened,
+    trade_off,
 )
 from veca.analysis.training_curves import plot_training
+from veca.probe.report import write_report
 from veca.probe.rows import Row, sections
+from veca.runtime import VecaError
 
 
 def luminance(color: str) -> float:
@@ -118,6 +124,47 @@ def test_resolutions_and_shares_of_a_model_are_lines_of_one_color() -> None:
     ]
     assert len({line.get_color() for line in lines.values()}) == 1
     assert len({line.get_marker() for line in lines.values()}) == 4
+
+
+def test_a_trade_off_shows_quality_against_cost_and_budget(tmp_path: Path) -> None:
+    write_report(knn_rows(), tmp_path)
+    figure = trade_off(tmp_path / "report.json")
+    cost, quality = figure.axes
+    assert cost.get_xlabel() == "ms of one image through the backbone"
+    assert quality.get_xlabel() == "budget: active cores"
+    assert sorted(legend(quality)) == sorted(legend(cost))
+
+
+def test_a_trade_off_of_a_quality_file_has_a_panel_for_each_task() -> None:
+    folder = Path(veca.__file__).parent / "weights" / "bundled" / "veca-tiny"
+    panels = [axes for axes in trade_off(folder / "quality.json").axes if axes.get_visible()]
+    titles = {axes.get_title(loc="left").partition("\n")[0] for axes in panels}
+    assert {"knn on imagenette", "segmentation on voc2012_animals"} <= titles
+    assert all(axes.get_xlabel() == "budget: active cores" for axes in panels)
+
+
+def test_a_trade_off_of_a_benchmark_shows_time_beside_full_attention(tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text(json.dumps(bench_report.as_json(report())))
+    small, large = trade_off(tmp_path / "bench.json").axes
+    assert (small.get_title(loc="left"), large.get_title(loc="left")) == ("32 px", "64 px")
+    lines = legend(large)
+    assert list(lines) == ["full attention", "VECA, FFN share 1", "VECA, FFN share 0.25"]
+    assert list(lines["VECA, FFN share 1"].get_xdata()) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("no JSON", "cannot be read.*give a report.json, quality.json or bench.json"),
+        ("[]", "has no numbers of a model with budgets"),
+        ('{"growth": [], "rows": [], "model": "tiny"}', "has no times at any budget"),
+        ('{"format": 99}', "cannot be read"),
+    ],
+)
+def test_a_file_without_a_trade_off_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "file.json").write_text(content)
+    with pytest.raises(VecaError, match=message):
+        trade_off(tmp_path / "file.json")
 
 
 def test_two_points_are_not_joined_by_a_line() -> None:

@@ -6,8 +6,10 @@ of a folder is no formula.
 """
 
 import io
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from veca.probe.rows import ModelKey, Row, Section, SeedMean, sections
+from veca.probe.quality import KEYS, read_quality
+from veca.probe.report import read_rows
+from veca.probe.rows import ModelKey, ReportError, Row, Section, SeedMean, sections
 from veca.runtime.timing import Quartiles
 
 # Okabe and Ito's colors, which color-blind readers can tell apart.
@@ -37,6 +41,9 @@ MARKERS = "oD^vsXP*"
 
 MIN_LINE_POINTS = 3
 
+BENCH_KINDS = ("veca", "baseline")
+"""Cases of a benchmark that a trade-off shows."""
+
 WIDE = 5.0
 """Costs that differ by a larger factor are on a logarithmic axis."""
 
@@ -52,6 +59,21 @@ INK = "svg{color:#1b2430}@media(prefers-color-scheme:dark){svg{color:#e3e8ee}}"
 
 MAX_NAME = 28
 """Characters of a model's name; paths are longer, and their ends tell them apart."""
+
+
+class ShownFigure(Figure):
+    """A figure that notebooks show, whether or not they have set up matplotlib."""
+
+    def _repr_png_(self) -> bytes:
+        return to_bytes(self, "png")
+
+
+def to_bytes(figure: Figure, file_format: str) -> bytes:
+    """A figure as a PNG, PDF or SVG file, without margins around it."""
+    buffer = io.BytesIO()
+    with rc_context(LITERAL):
+        figure.savefig(buffer, format=file_format, bbox_inches="tight", pad_inches=0.15)
+    return buffer.getvalue()
 
 
 class Curve(NamedTuple):
@@ -92,11 +114,7 @@ def plot_quality(rows: Sequence[Row]) -> bytes | None:
 @rc_context(LITERAL)
 def quality_figure(rows: Sequence[Row]) -> Figure | None:
     """The figure of `plot_quality`."""
-    shown = []
-    for section in sections(rows):
-        leading = [item for item in section.means if item.row.metric == section.metrics[0]]
-        if any(item.row.budget is not None for item in leading):
-            shown.append((section, leading))
+    shown = _with_budgets(rows)
     if not shown:
         return None
     columns = min(2, len(shown))
@@ -121,14 +139,117 @@ def plot_time(section: Section) -> bytes | None:
     None if fewer than two points are known.
     """
     leading = [item for item in section.means if item.row.metric == section.metrics[0]]
-    timed = all(item.milliseconds is not None for item in leading)
-    costs = [cost for item in leading if (cost := item.milliseconds if timed else item.row.gflops)]
-    if len(leading) < 2 or len(costs) < len(leading):
+    if len(_costs(leading)) < max(2, len(leading)):
         return None
     figure = Figure(figsize=(7.4, 3.9), layout="constrained")
     figure.patch.set_alpha(0)
     axes = figure.subplots()
     axes.patch.set_alpha(0)
+    _draw_time(axes, section, leading)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=9,
+        labelcolor=BLACK,
+    )  # fmt: skip
+    return _svg(figure)
+
+
+@rc_context(LITERAL)
+def trade_off(report: Path) -> Figure:
+    """Quality against budget and time, from a `report.json` of probes or a `quality.json`.
+
+    From a `bench.json` it is time against budget, beside full attention.
+    """
+    try:
+        content = json.loads(report.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ReportError(
+            f"{report} cannot be read ({error}); give a report.json, quality.json or bench.json."
+        ) from error
+    if isinstance(content, dict) and "growth" in content:
+        return _bench_figure(content, str(report))
+    if isinstance(content, list):
+        return _trade_off(read_rows(report), report)
+    quality, rows = read_quality(report), list[Row]()
+    for item in quality.rows:
+        measured = {name: getattr(item, name) for name in KEYS}
+        counts = {"test": item.count}
+        rows.append(Row(model=quality.model, value=item.value, counts=counts, **measured))
+    return _trade_off(rows, report)
+
+
+def _trade_off(rows: Sequence[Row], report: Path) -> Figure:
+    """A line of panels for each task and dataset: against cost, where it is known, and budget."""
+    shown, plain = _with_budgets(rows), quality_figure(rows)
+    if plain is None:
+        raise ReportError(f"{report} has no numbers of a model with budgets; probe one.")
+    has_costs = [len(_costs(leading)) == len(leading) > 1 for _, leading in shown]
+    if not any(has_costs):
+        return plain
+    figure = _figure(
+        (13.5, 3.9 * len(shown) + 0.8),
+        "Quality against cost and budget",
+        f"{shortened(str(report))}. Numbers at points are cores. Axes do not begin at 0.",
+    )
+    grid = figure.subplots(len(shown), 2, squeeze=False)
+    for line, (section, leading), known in zip(grid, shown, has_costs, strict=True):
+        if known:
+            _draw_time(line[0], section, leading)
+        line[0].set_visible(known)
+        _draw_quality(line[1], section, leading)
+    return figure
+
+
+def _with_budgets(rows: Sequence[Row]) -> list[tuple[Section, list[SeedMean]]]:
+    """Tasks and datasets that a model with budgets was measured on, with their leading metric."""
+    shown = []
+    for section in sections(rows):
+        leading = [item for item in section.means if item.row.metric == section.metrics[0]]
+        if any(item.row.budget is not None for item in leading):
+            shown.append((section, leading))
+    return shown
+
+
+def _bench_figure(content: Mapping[str, Any], report: str) -> Figure:
+    """Time against budget, a panel for each resolution and a series for each FFN share."""
+    rows = [row for row in content["rows"] if row["ms"] and row.get("kind") in BENCH_KINDS]
+    if not any(row["budget"] for row in rows):
+        raise ReportError(f"{report} has no times at any budget, or is of an older version.")
+    sides = sorted({row["resolution"] for row in rows})
+    title = f"Time against budget, veca {content['model']}"
+    footnote = f"{shortened(report)}. Time of one image; axes do not begin at 0."
+    figure = _figure((3.6 * len(sides) + 2.4, 4.2), title, footnote)
+    for axes, side in zip(figure.subplots(1, len(sides), squeeze=False)[0], sides, strict=True):
+        own = [row for row in rows if row["resolution"] == side]
+        for row in own:
+            if row["kind"] == "baseline":
+                axes.axhline(row["ms"]["median"], color=VERMILION, ls="--", label=row["name"])
+        shares = sorted({row["ffn"] for row in own}, reverse=True)
+        for number, share in enumerate(shares):
+            points = sorted(
+                (row["budget"], row["ms"]["median"])
+                for row in own
+                if row["kind"] == "veca" and row["ffn"] == share
+            )
+            line = {"marker": MARKERS[number], "color": COLORS["model"][number % 6], "lw": 2.0}
+            line["ls"] = "-" if len(points) >= MIN_LINE_POINTS else "none"
+            axes.plot(*zip(*points, strict=True), label=f"VECA, FFN share {share:g}", **line)
+        axes.set_xscale("log", base=2)
+        axes.set_title(f"{side} px", loc="left", fontsize=11, color=BLACK)
+        axes.set(xlabel="budget: active cores", ylabel="ms" if side == sides[0] else "")
+        _finish(axes, sorted({row["budget"] for row in own if row["budget"]}))
+    axes.legend(**BESIDE)
+    return figure
+
+
+def _costs(leading: Sequence[SeedMean]) -> list[float]:
+    """Milliseconds where all are known, else GFLOPs, without those that are unknown."""
+    timed = all(item.milliseconds is not None for item in leading)
+    return [cost for item in leading if (cost := item.milliseconds if timed else item.row.gflops)]
+
+
+def _draw_time(axes: Axes, section: Section, leading: Sequence[SeedMean]) -> None:
+    """Quality against milliseconds, or GFLOPs; budgets stand at the points."""
+    timed, costs = all(item.milliseconds is not None for item in leading), _costs(leading)
     axes.set_ylabel(_quality_label(leading[0].row))
     axes.set_xlabel("ms of one image through the backbone" if timed else "GFLOPs of one image")
     if max(costs) > WIDE * min(costs):
@@ -147,11 +268,6 @@ def plot_time(section: Section) -> bytes | None:
                     ha="center", fontsize=9, color=look["color"],
                 )  # fmt: skip
     _finish(axes)
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=9,
-        labelcolor=BLACK,
-    )  # fmt: skip
-    return _svg(figure)
 
 
 def _svg(figure: Figure) -> bytes:
@@ -166,7 +282,7 @@ def _svg(figure: Figure) -> bytes:
 
 def _figure(size: tuple[float, float], title: str, footnote: str) -> Figure:
     """An empty figure; constrained layout makes room for legends beside the panels."""
-    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    figure = ShownFigure(figsize=size, dpi=110, layout="constrained")
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=BLACK)
     figure.supxlabel(footnote, x=0.012, ha="left", fontsize=9, color=GRAY)
     return figure
@@ -236,7 +352,7 @@ def _series(
         who, same_model = key[0], [other for other in groups if other[0] == key[0]]
         label = shortened(section.name(who))
         label += f", {key[1]} px" if len({other[1] for other in same_model}) > 1 else ""
-        label += f", ffn {key[2]:g}" if len({other[2] for other in same_model}) > 1 else ""
+        label += f", ffn {key[2] or 1:g}" if len({other[2] for other in same_model}) > 1 else ""
         same_role = [other for other in section.models if other.role == who.role]
         colors = COLORS[who.role]
         look = {

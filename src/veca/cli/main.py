@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": ("veca.cli.demo", "sample photos through several budgets: a table and a page"),
     "distill": ("veca.cli.distill", "train a student from images and a teacher; resumes"),
     "embed": ("veca.cli.embed", "features of files, folders and tar files; resumes"),
+    "figures": ("veca.cli.figures", "what a model sees: feature colors, cores, paths, objects"),
     "info": ("veca.cli.info", "size, license, teacher, budgets, cost and hash of a model"),
     "predict": ("veca.cli.predict", "labels, masks or depth of new images with a fitted head"),
     "probe": ("veca.cli.probe", "evaluate frozen features: classes, segmentation, depth"),

@@ -10,7 +10,7 @@ import tyro
 from PIL import Image
 
 from veca.data.images import DecodedImage, ImageError, decode
-from veca.data.listing import MEMBER_MARK, ImageEntry, list_images, one_line, open_image
+from veca.data.listing import ImageEntry, free_stem, list_images, one_line, open_image
 from veca.probe.heads import DENSE_TASKS, HEADS_FOLDER, HeadError, SavedHead, load_head
 from veca.probe.models import FrozenModel
 from veca.probe.predict import (
@@ -92,7 +92,7 @@ def _predict(  # noqa: PLR0913 - the flags of the command
             image = _decode(found.table[row], least)
             if loaded.task in DENSE_TASKS:
                 out.mkdir(parents=True, exist_ok=True)
-                stem = out / _free_stem(name, taken)
+                stem = out / free_stem(name, taken)
                 draw = _predict_depth if loaded.task == "depth" else _predict_classes
                 result: dict[str, Any] = draw(loaded, backbone, image, stem, top)
             else:
@@ -130,17 +130,6 @@ def _decode(source: ImageEntry, least: int | None) -> DecodedImage:
             return decode(file, min_side=least)
     except (OSError, MemoryError) as error:
         raise ImageError(one_line(error)) from error
-
-
-def _free_stem(name: str, taken: set[str]) -> str:
-    """The start of the names of an image's files; images of the same name are numbered."""
-    stem = found = Path(name.rpartition(MEMBER_MARK)[2]).stem
-    number = 1
-    while found in taken:
-        number += 1
-        found = f"{stem}-{number}"
-    taken.add(found)
-    return found
 
 
 def _predict_depth(

@@ -247,6 +247,17 @@ def open_image(entry: ImageEntry) -> Iterator[str | IO[bytes]]:
     yield io.BytesIO(content)
 
 
+def free_stem(name: str, taken: set[str]) -> str:
+    """The start of the names of an image's files; images of the same name are numbered."""
+    stem = found = Path(name.rpartition(MEMBER_MARK)[2]).stem
+    number = 1
+    while found in taken:
+        number += 1
+        found = f"{stem}-{number}"
+    taken.add(found)
+    return found
+
+
 class ImageList(NamedTuple):
     """What was found."""
 
