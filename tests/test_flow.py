@@ -15,6 +15,11 @@ from tests.probe.fixtures import write_dense, write_model
 MOST_MODULES = {"probe": 60, "distill": 55, "embed": 40}
 MOST_FILES = {"probe": 45, "distill": 43, "embed": 25}
 
+# Loaded when the numbers are on the disk, to draw them. They are few, and no run goes through them.
+DRAWING = ("figures", "page", "probe_page")
+AFTERWARDS = {*(f"veca.analysis.{name}" for name in DRAWING)}
+AFTERWARDS |= {f"analysis/{name}.py" for name in DRAWING}
+
 ON_CPU = ["--workers", "1", "--device", "cpu"]
 
 SHORT_PROTOCOL = """
@@ -58,5 +63,6 @@ def test_a_command_runs_through_no_more_of_the_package_than_it_did(
     name = command.__name__
     assert f"veca.cli.{name}" in flow.modules
     assert f"cli/{name}.py" in flow.files
-    assert len(flow.modules) <= MOST_MODULES[name], flow.modules
-    assert len(flow.files) <= MOST_FILES[name], flow.files
+    modules, files = {*flow.modules} - AFTERWARDS, {*flow.files} - AFTERWARDS
+    assert len(modules) <= MOST_MODULES[name], sorted(modules)
+    assert len(files) <= MOST_FILES[name], sorted(files)

@@ -81,7 +81,10 @@ def test_a_folder_becomes_a_report_with_heads(
     assert "knn of model on photos at 16 px (c2, c6), protocol dinov2.\n" in printed.err
     assert "knn on photos, protocol dinov2, feature image" in printed.out
     assert "| of pixels, untrained (teacher) |" in printed.out
-    assert "out/report.json, report.md and report.png have all rows." in printed.out
+    assert "Report: out/report.html (also as .md and .json)" in printed.out
+    page = (folder / "out" / "report.html").read_text("utf-8")
+    for part in ("Confusion matrix of model, 6 cores, 16 px", "image/svg+xml", "image/jpeg"):
+        assert part in page
     last = printed.out.splitlines()[-1]
     head = "out/heads/knn_photos_model_c6_16px_dinov2_s0.safetensors"
     assert last == f"Predict on new images: veca predict {head} IMAGES"
@@ -96,7 +99,8 @@ def test_a_folder_becomes_a_report_with_heads(
     assert all(datetime.fromisoformat(row["date"]).utcoffset() == timedelta() for row in rows)
     assert all(row["milliseconds"] > 0 for row in rows)
     assert {path.name for path in (folder / "out").iterdir()} == {
-        ".lock", "report.json", "report.md", "report.png", "heads", "per_image", "features"
+        ".lock", "report.html", "report.json", "report.md", "report.png",
+        "heads", "per_image", "examples", "features",
     }  # fmt: skip
 
 
@@ -123,7 +127,9 @@ def test_a_second_run_adds_to_the_report_and_replaces_its_own_rows(
     assert (plotless / "cache").is_dir()
     printed = capsys.readouterr().out
     assert "logistic" not in printed.rpartition("knn on photos")[2]
-    assert "out/report.json and report.md have all rows." in printed  # without matplotlib
+    page = (plotless / "out" / "report.html").read_text("utf-8")
+    assert "no charts, since matplotlib is not installed" in page
+    assert page.count("Confusion matrix") == 2  # the first one has been kept
     assert main(words) == 0
     assert "images" not in capsys.readouterr().err  # no features were extracted again
     assert [row for row in report() if row["task"] == "logistic"] == first
@@ -141,7 +147,8 @@ def test_each_baseline_is_compared_over_all_tasks_of_the_folder(
     words = ["--model", "model", "--budgets", "1,5", "--workers", "0", "--device", "cpu"]
     words += ["--resolutions", "16,24", "--out", "out", "--baseline"]  # budgets never trained
     assert main(["probe", "knn", "photos", *words, "full,another"]) == 0
-    assert "out/comparison.json and report.md have intervals relative to" in capsys.readouterr().out
+    text = (plotless / "out" / "report.html").read_text("utf-8")
+    assert "<h2>Against full (baseline)</h2>" in text
     assert main(["probe", "dense-knn", "farm", *words, "full", "--protocol", "quick"]) == 0
     for one in json.loads((plotless / "out" / "comparison.json").read_text()):
         places = [(line["resolution"], line["budget"]) for line in one["lines"]]

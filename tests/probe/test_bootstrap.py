@@ -36,7 +36,6 @@ from veca.probe import bootstrap
 from veca.probe.bootstrap import (
     PerImage,
     compare_to_baseline,
-    find_per_image,
     interval,
     load_per_image,
     mean_of,
@@ -44,6 +43,7 @@ from veca.probe.bootstrap import (
     quantiles,
     resample,
 )
+from veca.probe.heads import find_results
 from veca.probe.metrics import (
     PER_IMAGE,
     depth_metrics,
@@ -171,7 +171,7 @@ def test_each_dataset_has_its_own_draws_which_do_not_change() -> None:
 def loaded(folder: Path, *rows: Row) -> PerImage | None:
     """The per-image results of the number that rows of some seeds make."""
     (item,) = mean_over_seeds(rows)
-    return load_per_image(item, find_per_image(folder))
+    return load_per_image(item, find_results(folder))
 
 
 def test_the_files_of_a_row_give_its_number(tmp_path: Path) -> None:

@@ -39,11 +39,9 @@ from veca.probe.heads import (
 )
 from veca.probe.metrics import eval_mask, image_errors, pixel_counts
 from veca.probe.models import PixelModel
+from veca.probe.pictures import class_palette, depth_image, overlay
 from veca.probe.predict import (
-    class_palette,
-    depth_image,
     load_backbone,
-    overlay,
     predict_classes,
     predict_depth,
     predict_labels,

@@ -23,8 +23,8 @@ from tests.probe.fixtures import (
 )
 from veca.data.sets.registry import read_set
 from veca.probe import run as module
-from veca.probe.bootstrap import find_per_image, load_per_image
-from veca.probe.heads import load_head
+from veca.probe.bootstrap import load_per_image
+from veca.probe.heads import find_results, load_head
 from veca.probe.models import ProbeError
 from veca.probe.rows import CLASS_TASKS, TASKS, Setting, Task, mean_over_seeds, merge_rows
 from veca.probe.run import MAX_MODELS, TASK_SPECS, Evaluator, Job, data_hash, default_protocol
@@ -144,7 +144,7 @@ def test_the_head_and_the_per_image_results_of_every_row_are_saved_and_give_its_
     assert len(evaluator.heads) == 2 * 2  # settings and seeds
     values = {row.value for row in rows}
     assert all(set(load_head(path).metrics.values()) <= values for _, path in evaluator.heads)
-    files = find_per_image(tmp_path / "out" / "per_image")
+    files = find_results(tmp_path / "out" / "per_image")
     leading = [one for one in mean_over_seeds(rows) if one.row.metric == "top1"]
     assert len(leading) == 2 * 2  # settings and datasets
     for one in leading:

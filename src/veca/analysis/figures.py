@@ -264,8 +264,8 @@ def _draw_time(axes: Axes, section: Section, leading: Sequence[SeedMean]) -> Non
         for x, point in zip(xs, points, strict=True):
             if point.row.budget is not None:
                 axes.annotate(
-                    str(point.row.budget), (x, point.mean), (0, 7), textcoords="offset points",
-                    ha="center", fontsize=9, color=look["color"],
+                    str(point.row.budget), (x, point.mean), (6, 4), textcoords="offset points",
+                    fontsize=9, color=look["color"],
                 )  # fmt: skip
     _finish(axes)
 

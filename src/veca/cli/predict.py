@@ -13,12 +13,10 @@ from veca.data.images import DecodedImage, ImageError, decode
 from veca.data.listing import ImageEntry, free_stem, list_images, one_line, open_image
 from veca.probe.heads import DENSE_TASKS, HEADS_FOLDER, HeadError, SavedHead, load_head
 from veca.probe.models import FrozenModel
+from veca.probe.pictures import color_name, depth_image, overlay
 from veca.probe.predict import (
-    color_name,
     decode_side,
-    depth_image,
     load_backbone,
-    overlay,
     predict_classes,
     predict_depth,
     predict_labels,

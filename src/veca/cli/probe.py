@@ -4,7 +4,7 @@ import datetime
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +14,8 @@ import tyro
 from veca.cli.flags import command_line, numbers, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.feature_cache import RunContext
-from veca.probe.report import COMPARISON_NAME, Draw, report_tables, write_report
-from veca.probe.rows import TASKS, Task
+from veca.probe.report import Draw, report_tables, write_report
+from veca.probe.rows import TASKS, Row, Section, Task
 from veca.probe.run import Evaluator, Job
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import init_distributed
@@ -44,11 +44,13 @@ out; images/, masks/, classes.txt, train.txt
 and val.txt; or images/, depth/ (16-bit PNG, millimeters), train.txt and val.txt. Published datasets
 in their original layout are given as NAME=FOLDER, where NAME is one of {sets}.
 
-The folder --out gets report.json, report.md, report.png, the fitted heads (for veca predict) and
-results for each test image; with --baseline also comparison.json. Rows of earlier runs in the same
-folder stay. Features are cached.
+The folder --out gets the report (report.html for a browser, report.md, report.json), the fitted
+heads (for veca predict) and results for each test image; with --baseline also comparison.json. Rows
+of earlier runs in the same folder stay. Features are cached.
 
 Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
+
+PAGE = "report.html"
 
 SUITE_DESCRIPTION = """Run the jobs of a TOML file, skip those that are done, and write one report;
 with baselines, comparison.json has the models' numbers relative to theirs, with intervals. A job
@@ -187,12 +189,9 @@ def _task(task: Task, flags: TaskFlags, command: str) -> None:
         rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
         if not evaluator.ctx.ranks.is_main:
             return
-        names = [path.name for path in write_report(rows, out, _draw())]
-    whole = [name for name in names if name != COMPARISON_NAME]
+        _write(rows, out)
     print(f"\n{report_tables(rows)}\n")
-    print(f"{out / ', '.join(whole[:-1])} and {whole[-1]} have all rows.")
-    if COMPARISON_NAME in names:
-        print(f"{out / COMPARISON_NAME} and report.md have intervals relative to the baseline.")
+    print(f"Report: {out / PAGE} (also as .md and .json)")
     heads = [path for role, path in evaluator.heads if role == "model"]
     if heads:
         print(f"Predict on new images: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
@@ -206,10 +205,10 @@ def _suite(flags: SuiteFlags, command: str) -> None:
     with _evaluator(flags, command) as evaluator:
         outcome = run_suite(jobs, flags.out, evaluator)
         if evaluator.ctx.ranks.is_main:
-            write_report([], flags.out, _draw())
+            _write([], flags.out)
             print(
                 f"\nJobs: {len(outcome.ran)} ran, {len(outcome.skipped)} were already done, "
-                f"{len(outcome.failed)} failed. {flags.out / 'report.md'} has all rows."
+                f"{len(outcome.failed)} failed. Report: {flags.out / PAGE}"
             )
             for job, reason in outcome.failed.items():
                 print(f"Failed: {job.name}: {' '.join(reason.split())}")
@@ -275,13 +274,19 @@ def _evaluator(
                 raise
 
 
-def _draw() -> Draw | None:
-    """The function that draws the plot, if matplotlib is installed."""
-    try:
-        from veca.analysis.figures import plot_quality  # noqa: PLC0415 - an extra
-    except ImportError:
-        return None
-    return plot_quality
+def _write(rows: Sequence[Row], out: Path) -> None:
+    """Add rows to the report and write its page, with charts if matplotlib is installed."""
+    plot: Draw | None = None
+    chart: Callable[[Section], bytes | None] | None = None
+    with suppress(ImportError):  # matplotlib is an extra
+        from veca.analysis.figures import plot_quality, plot_time  # noqa: PLC0415
+
+        plot, chart = plot_quality, plot_time
+    write_report(rows, out, plot)
+    # Here, when the numbers are safe, since a run does not need it.
+    from veca.analysis.probe_page import write_page  # noqa: PLC0415
+
+    write_page(out, chart)
 
 
 def _one_or_several(name: str, one: int | None, several: str | None) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from veca.probe.heads import find_results, result_key
 from veca.probe.rows import (
     CLASS_TASKS,
     ModelKey,
@@ -26,12 +27,11 @@ from veca.probe.rows import (
     SeedMean,
     mean_over_seeds,
     reference_of,
-    row_from_json,
     sections,
     table_order,
 )
 from veca.runtime.device import seed_for
-from veca.runtime.tensors import TensorFile, load_tensors
+from veca.runtime.tensors import load_tensors
 
 ROUNDS, SEED, LEVEL = 10_000, 0, 0.95
 
@@ -130,24 +130,6 @@ def paired_bootstrap(first: Values, second: Values, rounds: int = ROUNDS) -> Int
     return interval((first.double() - second.double()) * scale, rounds)
 
 
-def find_per_image(*folders: Path) -> dict[str, Path]:
-    """Files of per-image results by the identity of their result; the newest file wins.
-
-    Files are matched by the row in their metadata, not by name; damaged and foreign ones are
-    skipped.
-    """
-    found = {}
-    paths = [path for folder in folders for path in folder.glob("*.safetensors")]
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
-        try:
-            with TensorFile(path) as file:
-                row = row_from_json(file.metadata["row"])
-        except (OSError, ValueError, KeyError):
-            continue
-        found[_key(row, row.seed)] = path
-    return found
-
-
 def load_per_image(item: SeedMean, files: Mapping[str, Path]) -> PerImage | None:
     """The per-image results of a number, of all its seeds.
 
@@ -155,18 +137,12 @@ def load_per_image(item: SeedMean, files: Mapping[str, Path]) -> PerImage | None
     is not a mean over images.
     """
     try:
-        seeds = [load_tensors(files[_key(item.row, seed)]) for seed in item.seeds]
+        seeds = [load_tensors(files[result_key(item.row, seed)]) for seed in item.seeds]
         found = _per_image(item.row.metric, seeds)
     except (OSError, ValueError, KeyError):
         return None
     # Equal up to rounding: the same number from its per-image results.
     return found if math.isclose(found.value, item.mean, rel_tol=1e-9, abs_tol=1e-9) else None
-
-
-def _key(row: Row, seed: int) -> str:
-    """Identity of a result: equal for all of its rows, whatever the role or name of the model."""
-    ignored = ["metric", "unit", "role", "trained", "seed"]
-    return f"{seed} {row.identity(*ignored, *([] if row.weights is None else ['model']))}"
 
 
 def _per_image(
@@ -192,7 +168,7 @@ Draws = Mapping[str, Numbers]
 
 def resample_all(items: Sequence[SeedMean], folders: Sequence[Path], rounds: int = ROUNDS) -> Draws:
     """Resample all numbers that have per-image results, those of one dataset together."""
-    files = find_per_image(*folders)
+    files = find_results(*folders)
     groups: dict[tuple[str, int], dict[str, PerImage]] = {}
     for item in items:
         found = load_per_image(item, files)

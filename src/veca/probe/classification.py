@@ -63,7 +63,7 @@ def evaluate_knn(asked: Evaluation[KnnProtocol]) -> Iterator[ProbeResult]:
                 metrics=metrics,
                 tensors=_saved_neighbors(train[setting], labels),
                 facts={"temperature": protocol.temperature, "neighbors": neighbors},
-                per_image=per_image,
+                per_image=per_image | predictions(votes[neighbors]),
             )
 
 
@@ -121,7 +121,8 @@ def _fitted(  # noqa: PLR0913, PLR0917
                         counts={**held_out, "fitted": found.fitted_on},
                         chosen=found.chosen | crops,
                         tensors={"weight": head.weight.cpu(), "bias": head.bias.cpu()},
-                        per_image={"correct": correct(scores, truth)},
+                        per_image={"correct": correct(scores, truth)}
+                        | predictions(scores.softmax(dim=1)),
                     )
 
 
@@ -164,6 +165,12 @@ def labels_of(split: Split) -> Tensor:
     if split.labels is None:
         raise DataError(f"the split {split.name!r} has no classes; use a classification dataset.")
     return torch.from_numpy(split.labels)
+
+
+def predictions(shares: Tensor) -> dict[str, Tensor]:
+    """The predicted class of each image, and its share (N, K) of the probability or votes."""
+    confidence, predicted = shares.max(dim=1)
+    return {"predicted": predicted.int(), "confidence": confidence.float()}
 
 
 def metrics_for(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[str, float]:

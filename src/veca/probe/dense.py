@@ -96,6 +96,10 @@ class DenseScorer(ABC):
         """What the predictions on an image are compared with; its size must be `sides`."""
 
     @abstractmethod
+    def predict(self, head: Callable[..., Tensor], views: Sequence[View]) -> Tensor:
+        """What a head sees in the pixels of an image."""
+
+    @abstractmethod
     def score(self, head: Callable[..., Tensor], views: Sequence[View], target: Any) -> Scores:  # noqa: ANN401
         """The scores of a head on one image."""
 
@@ -151,9 +155,8 @@ def fit_and_evaluate(task: DenseTask, asked: Evaluation[DenseProtocol]) -> Itera
     draw, facts = task.transform(inference.short_side, model.stride)
     crops = TrainingCrops(model, settings, train, draw, facts, protocol.num_crops, ctx)
 
-    def evaluate_on(split: Split, heads: Mapping[Candidate, DenseHead]) -> dict[Candidate, Scores]:
-        features = extract_patch_features(model, variants, split, inference, ctx)
-        return evaluate(task, heads, split, features, ctx.ranks)
+    def features_of(split: Split) -> PatchFeatures:
+        return extract_patch_features(model, variants, split, inference, ctx)
 
     for seed in dict.fromkeys(asked.seeds):
         batches = crops.batches(fit_on, protocol.batch, seed, protocol.steps)
@@ -161,10 +164,12 @@ def fit_and_evaluate(task: DenseTask, asked: Evaluation[DenseProtocol]) -> Itera
         if val is None:
             best = [one for one in heads if one.step == protocol.steps]
         else:
-            scores = evaluate_on(val, heads)
+            scores = evaluate(task, heads, val, features_of(val), ctx.ranks)
             best = select_heads(task, scores)
+        test = features_of(data.test)
         if val is not data.test:
-            scores = evaluate_on(data.test, {one: heads[one] for one in best})
+            chosen = {one: heads[one] for one in best}
+            scores = evaluate(task, chosen, data.test, test, ctx.ranks)
         for one in best:
             yield ProbeResult(
                 data=data,
@@ -180,7 +185,21 @@ def fit_and_evaluate(task: DenseTask, asked: Evaluation[DenseProtocol]) -> Itera
                     "inference": asdict(inference),
                 },
                 per_image=task.per_image(scores[one]),
+                predict=partial(prediction, task, heads[one], one.setting, test),
             )
+
+
+@torch.no_grad()
+def prediction(
+    scorer: DenseScorer,
+    head: Callable[..., Tensor],
+    setting: Setting,
+    features: PatchFeatures,
+    index: int,
+) -> Tensor:
+    """What a head sees in the pixels of one image."""
+    views = [features(index, Variant(setting, flip)) for flip in scorer.flips]
+    return scorer.predict(head, views).cpu()
 
 
 def evaluate(

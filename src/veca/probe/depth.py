@@ -161,12 +161,18 @@ class DepthTask(DenseTask):
         with prefix_errors(split.targets[index]):
             return DepthTarget(found, eval_mask(found, self._range))
 
+    def predict(
+        self, head: Callable[..., Tensor], views: Sequence[View]
+    ) -> Float[Tensor, "height width"]:
+        """Meters of each pixel."""
+        return predict_depth_map(head, self.bins, views)
+
     def score(
         self, head: Callable[..., Tensor], views: Sequence[View], target: DepthTarget
     ) -> Scores:
         """The errors of an image."""
-        predicted = predict_depth_map(head, self.bins, views)
-        return {"errors": image_errors(predicted, target.depth, target.mask)[None]}
+        errors = image_errors(self.predict(head, views), target.depth, target.mask)
+        return {"errors": errors[None]}
 
     def metrics(self, scores: Scores) -> dict[str, float]:
         """By the names of `metrics.UNITS`."""

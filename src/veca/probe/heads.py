@@ -1,14 +1,15 @@
-"""Fitted heads and per-image results on disk.
+"""Fitted heads, per-image results and examples on disk.
 
 A head is one safetensors file, `OUT/heads/NAME.safetensors`. Its metadata (task, classes, backbone,
 setting, preprocessing, metrics) is hashed with the tensors. The backbone itself is not stored:
 `model` names it and `weights` is its hash. `OUT/per_image/NAME.safetensors` has the result for each
-test image, with one of the rows of its result, by which `bootstrap.py` finds it.
+test image, with one of the rows of its result, by which `bootstrap.py` finds it;
+`OUT/examples/NAME.safetensors` has pictures for the page likewise (`pictures.py`).
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from typing import Any
 from torch import Tensor
 
 from veca.data.listing import absolute
-from veca.probe.rows import ProbeResult, Row, Setting, Task
+from veca.probe.pictures import examples_of
+from veca.probe.rows import ProbeResult, Row, Setting, Task, row_from_json
 from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.tensors import TensorFile, load_tensors, save_tensors
 
 HEADS_FOLDER = "heads"
 PER_IMAGE_FOLDER = "per_image"
+EXAMPLES_FOLDER = "examples"
 SUFFIX = ".safetensors"
 
 FORMAT = 2
@@ -100,26 +103,48 @@ def save_result(result: ProbeResult, row: Row, feature: str | None, out: Path) -
     `row` is any row of the result, which identifies it; `out` is the folder of the report;
     `feature` is what the user asked for, None for the default, which is left out of names.
     """
-    model = absolute(row.model) if Path(row.model).expanduser().exists() else row.model
-    text = f"{row.weights or model}\n{row.data_sha256}"
-    owner = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-    name = _file_name(row, feature, owner, out / PER_IMAGE_FOLDER)
     classes = result.data.eval_classes
-    metadata = {"row": row.as_json(), "eval_classes": classes and list(classes), "owner": owner}
-    save_tensors(out / PER_IMAGE_FOLDER / name, result.per_image, metadata)
+    folder, metadata = out / PER_IMAGE_FOLDER, {"eval_classes": classes and list(classes)}
+    name = _save_with_row(folder, result.per_image, metadata, row, feature)
     if not result.tensors:
         return None
     shared = ("task", "data", "weights", "setting", "resolution", "protocol", "seed", "precision")
     head = SavedHead(
         **{name: getattr(row, name) for name in shared},
         classes=result.data.classes,
-        model=model,
+        model=_model_name(row),
         facts=dict(result.facts),
         metrics=dict(result.metrics),
         tensors=result.tensors,
     )
     save_head(head, out / HEADS_FOLDER / name)
     return out / HEADS_FOLDER / name
+
+
+def save_examples(results: Sequence[ProbeResult], row: Row, feature: str | None, out: Path) -> None:
+    """Save pictures of a model's results, given by rising settings; `row` is one of the last."""
+    tensors, metadata = examples_of(results)
+    _save_with_row(out / EXAMPLES_FOLDER, tensors, metadata, row, feature)
+
+
+def _save_with_row(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, Any],
+    row: Row,
+    feature: str | None,
+) -> str:
+    """Save what belongs to a result with one of its rows; returns the name of the file."""
+    text = f"{row.weights or _model_name(row)}\n{row.data_sha256}"
+    owner = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    name = _file_name(row, feature, owner, folder)
+    save_tensors(folder / name, tensors, {"row": row.as_json(), "owner": owner, **metadata})
+    return name
+
+
+def _model_name(row: Row) -> str:
+    """The model as `veca predict` looks for it."""
+    return absolute(row.model) if Path(row.model).expanduser().exists() else row.model
 
 
 def _file_name(row: Row, feature: str | None, owner: str, folder: Path) -> str:
@@ -139,3 +164,27 @@ def _file_name(row: Row, feature: str | None, owner: str, folder: Path) -> str:
     except OSError:  # none, or damaged
         taken = False
     return f"{name}-{owner[:8]}{SUFFIX}" if taken else f"{name}{SUFFIX}"
+
+
+def find_results(*folders: Path) -> dict[str, Path]:
+    """Files of what is saved of results by the identity of these; the newest file wins.
+
+    Files are matched by the row in their metadata, not by name; damaged and foreign ones are
+    skipped.
+    """
+    found = {}
+    paths = [path for folder in folders for path in folder.glob("*.safetensors")]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+        try:
+            with TensorFile(path) as file:
+                row = row_from_json(file.metadata["row"])
+        except (OSError, ValueError, KeyError):
+            continue
+        found[result_key(row, row.seed)] = path
+    return found
+
+
+def result_key(row: Row, seed: int) -> str:
+    """Identity of a result: equal for all of its rows, whatever the role or name of the model."""
+    ignored = ["metric", "unit", "role", "trained", "seed"]
+    return f"{seed} {row.identity(*ignored, *([] if row.weights is None else ['model']))}"

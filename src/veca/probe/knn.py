@@ -12,6 +12,7 @@ patch is labeled if one of its pixels is.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, Split
-from veca.probe.dense import Candidate, evaluate
+from veca.probe.dense import Candidate, evaluate, prediction
 from veca.probe.feature_cache import RunContext, Variant, load_target
 from veca.probe.features import (
     InferenceConfig,
@@ -204,6 +205,7 @@ def evaluate_dense_knn(asked: Evaluation[DenseKnnProtocol]) -> Iterator[ProbeRes
                     "inference": asdict(inference),
                 },
                 per_image=scorer.per_image(scores),
+                predict=partial(prediction, scorer, bank, variant.setting, test),
             )
 
 

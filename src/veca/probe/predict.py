@@ -1,11 +1,9 @@
-"""Predict on new images with a saved head: labels, masks, depth, and drawings of these."""
+"""Predict on new images with a saved head: labels, masks and depth."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Float, UInt8
 from numpy import ndarray
 from PIL import Image
 from torch import Tensor
@@ -20,13 +18,8 @@ from veca.probe.heads import DENSE_TASKS, HeadError, SavedHead
 from veca.probe.knn import MemoryBank, knn_votes
 from veca.probe.linear import LinearHead
 from veca.probe.models import FrozenModel, find_model
+from veca.probe.pictures import class_palette
 from veca.probe.sliding_window import argmax_pixels
-
-ALPHA = 0.6
-"""Opacity of class colors over the image."""
-
-_MAGMA = ((0, 0, 4), (81, 18, 124), (183, 55, 121), (252, 137, 97), (252, 253, 191))
-"""Five colors of matplotlib's `magma`, from dark to light."""
 
 
 def load_backbone(
@@ -132,40 +125,8 @@ def _dense_head(head: SavedHead, model: FrozenModel) -> DenseHead:
     return DenseHead(weight, bias, head.facts["patch_width"]).to(model.device)
 
 
-def class_palette() -> UInt8[ndarray, "256 3"]:
-    """The color map of PASCAL VOC: bits of the class index, spread over the three channels."""
-    index, colors = np.arange(256), np.zeros((256, 3), np.uint8)
-    for bit in range(8):
-        for channel in range(3):
-            colors[:, channel] |= ((index >> (3 * bit + channel) & 1) << (7 - bit)).astype(np.uint8)
-    return colors
-
-
-def color_name(index: int) -> str:
-    """The color of a class, such as '#800000'."""
-    return "#" + class_palette()[index].tobytes().hex()
-
-
 def save_mask(classes: UInt8[ndarray, "height width"], path: Path) -> None:
     """Write class indices as a PNG with a palette, which viewers show in colors."""
     mask = Image.fromarray(classes)
     mask.putpalette(class_palette().tobytes())
     mask.save(path)
-
-
-def overlay(
-    image: Image.Image, classes: UInt8[ndarray, "height width"], names: Sequence[str]
-) -> Image.Image:
-    """The image under the colors of its classes; the class 'background' stays plain."""
-    plain = [index for index, name in enumerate(names) if name == "background"]
-    opacity = np.where(np.isin(classes, plain), 0.0, 255 * ALPHA).astype(np.uint8)
-    colors = Image.fromarray(class_palette()[classes])
-    return Image.composite(colors, image.convert("RGB"), Image.fromarray(opacity))
-
-
-def depth_image(meters: Float32[ndarray, "height width"]) -> Image.Image:
-    """Depth in colors, from the nearest (light) to the farthest (dark)."""
-    near = 1 - (meters - meters.min()) / max(float(np.ptp(meters)), 1e-6)
-    steps = np.linspace(0, 1, len(_MAGMA))
-    colors = [np.interp(near, steps, channel) for channel in np.array(_MAGMA).T]
-    return Image.fromarray(np.stack(colors, -1).round().astype(np.uint8))

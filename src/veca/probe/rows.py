@@ -8,7 +8,7 @@ protocol and feature form a `Section`, a table of the report.
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -74,6 +74,8 @@ class ProbeResult:
     """Plain values that `veca predict` needs besides the tensors."""
     per_image: Mapping[str, Tensor] = field(default_factory=dict)
     """Results of each test image, in the order of the split, for paired comparisons."""
+    predict: Callable[[int], Tensor] | None = None
+    """Classes or meters of the pixels of a test image; None where images have classes."""
 
 
 class ReportError(VecaError, ValueError):

@@ -6,6 +6,7 @@ per-image results are saved as they are found (`heads.py`); the caller writes th
 
 import datetime
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from veca.data.images import DataError
+from veca.data.listing import one_line
 from veca.data.sets.dataset import Kind, LabeledDataset, check_same_classes
 from veca.data.sets.registry import SETS, read_set
 from veca.probe.feature_cache import RunContext
-from veca.probe.heads import save_result
+from veca.probe.heads import save_examples, save_result
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenModel, ProbeError, find_model, time_models
 from veca.probe.protocols import Evaluation, Protocol, adapt, find_protocol, training_split
@@ -139,25 +141,49 @@ class Evaluator:
                 logger.warning("%s is partial: %s.", dataset.name, "; ".join(dataset.missing))
         if job.task == "knn" and len(seeds) > 1:
             logger.info("kNN is deterministic; running only seed %d.", seeds[0])
-        spec = TASK_SPECS[job.task]
-        evaluate = getattr(import_module(f"veca.probe.{spec.module}"), spec.function)
-        probes, rows = self._probes(job, data), list[Row]()
-        for probe in probes:
-            labels = ", ".join(setting.label for setting in probe.settings)
-            logger.info(
-                "%s of %s on %s at %d px (%s), protocol %s.",
-                job.task, probe.name, data.name, probe.resolution, labels, probe.protocol.name,
-            )  # fmt: skip
-            asked = Evaluation(
-                probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, also
-            )
-            for result in evaluate(asked):
-                found = self._rows(job, probe, data, result)
-                if found and self.ctx.ranks.is_main:
-                    path = save_result(result, found[0], job.feature, self.out)
-                    self.heads += [] if path is None else [(probe.role, path)]
-                rows += found
+        probes = self._probes(job, data)
+        rows = [row for probe in probes for row in self._run_probe(job, probe, data, also, seeds)]
         return with_costs(rows, probes, self.rounds if self.ctx.ranks.is_main else 0)
+
+    def _run_probe(
+        self,
+        job: Job,
+        probe: Probe,
+        data: LabeledDataset,
+        also: Sequence[LabeledDataset],
+        seeds: Sequence[int],
+    ) -> list[Row]:
+        """The rows of one model; its heads, per-image results and examples are saved."""
+        labels = ", ".join(setting.label for setting in probe.settings)
+        logger.info(
+            "%s of %s on %s at %d px (%s), protocol %s.",
+            job.task, probe.name, data.name, probe.resolution, labels, probe.protocol.name,
+        )  # fmt: skip
+        spec, rows = TASK_SPECS[job.task], list[Row]()
+        evaluate = getattr(import_module(f"veca.probe.{spec.module}"), spec.function)
+        shown: dict[str, list[tuple[ProbeResult, Row]]] = {}
+        asked = Evaluation(probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, also)
+        for result in evaluate(asked):
+            found = self._rows(job, probe, data, result)
+            if found and self.ctx.ranks.is_main:
+                path = save_result(result, found[0], job.feature, self.out)
+                self.heads += [] if path is None else [(probe.role, path)]
+                if probe.role == "model" and result.seed == seeds[0]:
+                    pair = replace(result, tensors={}), found[0]
+                    shown.setdefault(result.data.name, []).append(pair)
+            rows += found
+        for pairs in shown.values():
+            self._save_examples(job, pairs)
+        return rows
+
+    def _save_examples(self, job: Job, pairs: list[tuple[ProbeResult, Row]]) -> None:
+        """Save what the page shows of a model's results, each with one of its rows."""
+        pairs.sort(key=lambda pair: [math.inf if one is None else one for one in pair[0].setting])
+        try:
+            save_examples([result for result, _ in pairs], pairs[-1][1], job.feature, self.out)
+        except (OSError, ValueError) as error:  # the numbers are there
+            where = pairs[0][0].data.name
+            logger.warning("The page has no pictures of %s (%s).", where, one_line(error))
 
     def expect(self, job: Job) -> list[dict[str, Any]]:
         """Fields that identify the rows of a job, so that a suite can skip finished jobs."""

@@ -78,13 +78,19 @@ class MaskScorer(DenseScorer):
         check_size(split, index, mask, sides)
         return MaskTarget(torch.from_numpy(mask).to(device), MaskObjects(mask, index))
 
+    def predict(
+        self, head: Callable[..., Tensor], views: Sequence[View]
+    ) -> UInt8[Tensor, "height width"]:
+        """The class of each pixel."""
+        features, grid = views[0]
+        return argmax_pixels(head(features), grid)
+
     @torch.no_grad()
     def score(
         self, head: Callable[..., Tensor], views: Sequence[View], target: MaskTarget
     ) -> Scores:
         """Counts of pixels."""
-        features, grid = views[0]
-        predicted = argmax_pixels(head(features), grid)
+        predicted = self.predict(head, views)
         pixels = pixel_counts(target.labels, predicted, len(self.data.classes)).cpu()
         return {"pixels": pixels[None], "objects": target.objects.recalled(predicted)}
 
