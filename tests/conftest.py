@@ -1,4 +1,4 @@
-"""What every test gets: a fixed seed, properties without deadlines, no GPU test without a GPU."""
+"""What every test gets: one thread, a fixed seed, properties without deadlines."""
 
 import os
 
@@ -23,5 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Give every test the same random numbers, whichever tests ran before it."""
+    """Give every test the same random numbers and one thread, whichever tests ran before it."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # as `make test`; two processes share two cores

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.pictures import saved_model, write_pictures
-from tests.distill.processes import FLAGS
+from tests.distill.runs import FLAGS
 from tests.flow import Flow, flow_of
 from tests.probe.fixtures import write_dense, write_model
 

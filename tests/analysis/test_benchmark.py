@@ -1,32 +1,120 @@
-"""The benchmark: its cases, rows, settings, memory, and a whole run of a very small model."""
+"""The benchmark: cases, rows, settings, memory, a whole run of a small model, and its report."""
 
+import io
 import json
 import logging
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
+from rich.console import Console
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.analysis.made_up import BASELINE, CASES, TINY, plain, rows, veca
-from veca.analysis import benchmark
+from veca.analysis import bench_report, benchmark, machine
+from veca.analysis.bench_report import as_json, as_markdown, growths, notes, plot, tables, write
 from veca.analysis.benchmark import (
     REFERENCES,
     BenchConfig,
     Case,
     Models,
+    Report,
+    Row,
     memory_rise,
     peak_bytes,
     reference_case,
     rows_of,
     run_bench,
+    speedups,
 )
+from veca.analysis.machine import Machine, load_average, this_machine
 from veca.backbone.config import BackboneConfig
-from veca.runtime.timing import Effort, Timing
+from veca.runtime.timing import Effort, Timing, quartiles
+
+TINY = BackboneConfig(layers=2, width=16, heads=1, patch_size=4, budgets=(2, 4))
+
+MACHINE = Machine(
+    processor="Made-up 3000",
+    cores=2,
+    threads=2,
+    accelerator=None,
+    memory_gb=8.0,
+    system="Linux x86_64",
+    python="3.11.0",
+    torch="2.13.0",
+    instructions="AVX2",
+)
+
+BASELINE = Case(kind="baseline")
+
+
+def veca(budget: int, ffn: float = 1.0) -> Case:
+    """VECA itself."""
+    return Case(kind="veca", budget=budget, ffn=ffn)
+
+
+def plain(budget: int) -> Case:
+    """VECA unfolded."""
+    return Case(kind="plain", budget=budget)
+
+
+CASES = [veca(2), veca(4), veca(2, 0.25), veca(4, 0.25), plain(2), plain(4), BASELINE]
+
+
+def rows(samples: Mapping[Case, Sequence[float]], resolution: int = 32) -> list[Row]:
+    """Cases whose rounds took these milliseconds; one without rounds ran out of memory."""
+    timings = {case: Timing(tuple(times)) for case, times in samples.items()}
+    ran = {case: timing for case, timing in timings.items() if timing.samples}
+    return [
+        Row(
+            resolution=resolution,
+            patches=(resolution // 4) ** 2,
+            case=case,
+            ms=quartiles(timing.samples) if timing.samples else None,
+            rounds=len(timing.samples),
+            peak_mb=10.0 if timing.samples else None,
+            gflops=1.5,
+            pairs=100 * (case.budget or 9),
+            attention_share=0.25,
+            folded=case.kind == "veca",
+            speedup=speedups(case, ran),
+            note="" if timing.samples else "out of memory",
+        )
+        for case, timing in timings.items()
+    ]
+
+
+def report() -> Report:
+    """Two resolutions with all cases; VECA has linear time, full attention quadratic."""
+    found = []
+    for side in (32, 64):
+        patches = (side // 4) ** 2
+        factors = (1.0, 1.2, 0.5, 0.6, 1.1, 1.15, 0.015 * patches)
+        found += rows({c: [f * patches] for c, f in zip(CASES, factors, strict=True)}, side)
+    return Report(
+        config=BenchConfig(
+            model="made-up",
+            backbone=TINY,
+            resolutions=(32, 64),
+            budgets=(2, 4),
+            shares=(0.25, 1.0),
+            precisions=("fp32",),
+        ),
+        machine=MACHINE,
+        command="veca bench --model made-up",
+        started="2026-05-12T10:00:00+00:00",
+        finished="2026-05-12T10:05:00+00:00",
+        load=(0.1, 2.0),
+        rows=found,
+    )
+
 
 SMALL = BackboneConfig(layers=2, width=32, heads=2, patch_size=4, budgets=(2, 16))
 EVERY_KIND = [veca(2), veca(16), veca(2, 0.25), plain(2), BASELINE]
@@ -292,3 +380,146 @@ def test_both_precisions_run_in_turns_without_memory_if_it_is_not_wanted() -> No
     for row in report.rows:
         assert (row.speedup["fp32"] is not None) == (row.case.precision == "bf16")
         assert row.peak_mb is None
+
+
+def test_a_machine_in_words_names_processor_cores_threads_and_torch() -> None:
+    words = str(MACHINE)
+    for part in ("Made-up 3000", "2 cores", "2 threads", "AVX2", "torch 2.13.0"):
+        assert part in words
+
+
+def test_the_processor_is_named_as_the_system_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cpuinfo"
+    monkeypatch.setattr(machine, "CPU_INFO", path)
+    assert this_machine().processor
+    path.write_text("vendor_id : X\nmodel name\t: Great CPU @ 3 GHz\n")
+    assert this_machine().processor == "Great CPU @ 3 GHz"
+
+
+def test_what_the_system_does_not_report_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> float:
+        raise OSError
+
+    monkeypatch.setattr(os, "getloadavg", refuse, raising=False)
+    monkeypatch.setattr(os, "sysconf", refuse, raising=False)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert load_average() is None
+    found = this_machine()
+    assert (found.memory_gb, found.accelerator) == (None, None)
+    assert found.cores >= 1
+    assert found.threads == torch.get_num_threads()
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 1.1, 2.0])
+def test_the_exponent_of_a_power_is_found(power: float) -> None:
+    found = [row for side in (32, 64, 128) for row in rows({veca(2): [side ** (2 * power)]}, side)]
+    (growth,) = growths(found)
+    assert growth.exponent == pytest.approx(power)
+    assert growth.resolutions == (32, 64, 128)
+
+
+def test_growth_is_fitted_over_large_images_where_there_are_two() -> None:
+    times = {256: 100.0, 512: 110.0, 1024: 440.0, 2048: 1760.0}
+    (growth,) = growths([row for side, ms in times.items() for row in rows({veca(2): [ms]}, side)])
+    assert tuple(growth) == ("VECA, 2 cores", pytest.approx(1.0), (512, 1024, 2048))
+
+
+def test_growth_is_fitted_over_all_images_where_few_are_large() -> None:
+    times = {128: 1.0, 256: 16.0, 512: 256.0}
+    (growth,) = growths([row for side, ms in times.items() for row in rows({BASELINE: [ms]}, side)])
+    assert tuple(growth) == ("full attention", pytest.approx(2.0), (128, 256, 512))
+
+
+def test_growth_leaves_out_what_could_not_run_and_single_resolutions() -> None:
+    found = [*rows({BASELINE: [1.0]}, 512), *rows({BASELINE: [16.0]}, 1024)]
+    assert growths([*found, *rows({BASELINE: []}, 2048)])[0].resolutions == (512, 1024)
+    assert growths(rows({veca(2): [1.0], BASELINE: [2.0]})) == []
+
+
+def lines(of: Report) -> list[str]:
+    """The tables as text."""
+    console = Console(file=io.StringIO(), width=120)
+    for table in tables(of):
+        console.print(table)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_the_tables_hold_every_case_of_each_resolution() -> None:
+    found = lines(report())
+    assert "32 x 32 pixels, 64 patches" in found[0]
+    assert sum(line.startswith(row.case.name) for line in found for row in report().rows) >= 14
+    line = next(line for line in found if line.startswith("VECA, 2 cores "))
+    cells = ["64.0", "64.0", "to", "64.0", "10", "1.5", "25", "%", "0.96", "<1", "1.10", "1.20"]
+    assert line.split()[3:] == [*cells, "-"]
+
+
+@pytest.mark.parametrize(
+    ("times", "cell"),
+    [([8.0, 8.0], "1.25"), ([12.5, 12.5], "0.80 <1"), ([9.0, 10.0, 11.0], "1.00 ~1")],
+)
+def test_a_ratio_is_marked_unless_the_middle_half_of_the_rounds_is_faster(
+    times: list[float], cell: str
+) -> None:
+    found = rows({veca(2): times, BASELINE: [10.0] * len(times)})
+    text = as_markdown(replace(report(), rows=[*found, *rows({veca(2): [1.0]}, 64)]))
+    assert f"| 25 % | {cell} | - |" in text
+
+
+def test_a_case_that_could_not_run_has_dashes_for_numbers_and_a_note() -> None:
+    made = replace(report(), rows=[*rows({BASELINE: []}), *rows({BASELINE: [1.0]}, 64)])
+    assert "| full attention | - | - | - | 1.5 |" in as_markdown(made)
+    assert notes(made) == ["32 px, full attention: out of memory."]
+
+
+def test_json_carries_what_a_number_must_carry() -> None:
+    found = json.loads(json.dumps(as_json(report())))
+    assert set(found) == {
+        "schema", "veca_version", "model", "weights", "backbone", "command", "started", "finished",
+        "machine", "load_average", "settings", "rows", "growth",
+    }  # fmt: skip
+    assert found["machine"]["processor"] == "Made-up 3000"
+    assert found["settings"]["budgets"] == [2, 4]
+    assert found["settings"]["rounds"] == 7
+    assert found["weights"]["trained"] is False
+    assert len(found["rows"]) == 14
+    assert {item["name"] for item in found["growth"]} == {row.case.name for row in report().rows}
+
+
+def test_markdown_has_circumstances_tables_and_growth() -> None:
+    text = as_markdown(report())
+    for words in (
+        "untrained", "Made-up 3000", "veca bench --model made-up", "2026-05-12",
+        "| VECA, 2 cores | 64.0 |", "2.00 (full attention)", "1.00 (VECA, 2 cores)",
+    ):  # fmt: skip
+        assert words in text
+    lengths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert len(lengths) == 1
+
+
+def test_a_busy_machine_is_reported_first() -> None:
+    busy = notes(replace(report(), load=(1.5, 2.0)))
+    assert "was busy when the run began (load average 1.5)" in busy[0]
+    for load in ((0.1, 2.0), (None, None)):
+        assert not any("busy" in note for note in notes(replace(report(), load=load)))
+
+
+@pytest.mark.parametrize("matplotlib", [True, False])
+def test_json_and_markdown_are_written_and_the_plot_where_matplotlib_is_installed(
+    matplotlib: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_report, "can_draw", lambda: matplotlib)
+    files = write(report(), tmp_path / "new" / "folder")
+    names = ["bench.json", "bench.md", "bench.png"]
+    assert [file.name for file in files] == names[: 2 + matplotlib]
+    assert json.loads(files[0].read_text())["model"] == "made-up"
+    assert files[1].read_text().startswith("# Benchmark of made-up")
+
+
+def test_the_plot_is_a_picture_with_something_on_it() -> None:
+    with Image.open(io.BytesIO(plot(report()))) as picture:
+        assert picture.format == "PNG"
+        colors = picture.convert("RGB").getcolors(1_000_000)
+    assert colors is not None
+    assert len(colors) > 50

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 import veca
-from tests.analysis.made_up import report
-from tests.probe.made_up_rows import depth_rows, knn_rows, row, teacher
+from tests.analysis.test_benchmark import report
+from tests.probe.fixtures import depth_rows, knn_rows, row, teacher
 from veca.analysis import bench_report, figures
 from veca.analysis.figures import (
     BLACK,

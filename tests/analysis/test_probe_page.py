@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.analysis.html_tags import check_page
-from tests.probe.made_up_rows import depth_rows, knn_rows, row
+from tests.probe.fixtures import depth_rows, knn_rows, row
 from veca.analysis import probe_page
 from veca.analysis.figures import plot_time
 from veca.analysis.probe_page import write_page

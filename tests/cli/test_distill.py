@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import veca
-from tests.distill.processes import FLAGS
-from tests.distill.runs import pictures, rows
+from tests.distill.runs import FLAGS, pictures, rows
 from veca.backbone.config import BackboneConfig
 from veca.cli import distill as module
 from veca.cli.distill import Flags, distill

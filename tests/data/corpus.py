@@ -1,11 +1,12 @@
-"""Unusual image files with their colors; `refused.py` has files that must be refused.
+"""Unusual image files with their colors, and files that must be refused.
 
 They are generated in every run, so that the repository holds no images.
 """
 
 import io
 import struct
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +14,123 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, features
 
-from tests.data.encoders import (
-    COLOR,
-    COLOR_AND_ALPHA,
-    GRAY,
-    GRAY_AND_ALPHA,
-    packed_12_bit,
-    png,
-    png16,
-    png_chunk,
-    tiff,
-    tiff_tags,
-    with_adobe_transform,
-    without_adobe_marker,
-)
+# Files written by hand, byte by byte, for what Pillow reads but does not write.
+
+PNG_HEAD = b"\x89PNG\r\n\x1a\n"
+GRAY, COLOR, GRAY_AND_ALPHA, COLOR_AND_ALPHA = 0, 2, 4, 6
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    """One chunk of a PNG file."""
+    checksum = zlib.crc32(kind + content)
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+
+def png(
+    size: tuple[int, int],
+    depth: int,
+    colors: int,
+    rows: Sequence[bytes],
+    *,
+    before: bytes = b"",
+    after: bytes = b"",
+) -> bytes:
+    """A PNG file of unfiltered rows, with chunks before and after the pixels."""
+    header = struct.pack(">IIBBBBB", *size, depth, colors, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
+    chunks = png_chunk(b"IHDR", header) + before + png_chunk(b"IDAT", pixels) + after
+    return PNG_HEAD + chunks + png_chunk(b"IEND", b"")
+
+
+def png16(values: NDArray[Any], colors: int, before: bytes = b"") -> bytes:
+    """A PNG file of 16 bits a channel from an array (height, width, channels)."""
+    height, width, _ = values.shape
+    rows = [row.astype(">u2").tobytes() for row in values]
+    return png((width, height), 16, colors, rows, before=before)
+
+
+SHORT, LONG = 3, 4
+TIFF_CODES = {SHORT: "H", LONG: "I"}
+
+
+def tiff(
+    tags: Mapping[int, tuple[int, Sequence[int]]],
+    strip: bytes,
+    order: str = "<",
+    tile: bool = False,
+) -> bytes:
+    """A TIFF file of one strip (or tile) and these tags, by number: type and values."""
+    place, length = (324, 325) if tile else (273, 279)
+    entries = {**tags, place: (LONG, [8]), length: (LONG, [len(strip)])}
+    strip += b"\0" * (len(strip) % 2)
+    directory_at = 8 + len(strip)
+    extra_at = directory_at + 2 + 12 * len(entries) + 4
+    directory, extra = struct.pack(f"{order}H", len(entries)), b""
+    for tag, (kind, values) in sorted(entries.items()):
+        content = struct.pack(f"{order}{len(values)}{TIFF_CODES[kind]}", *values)
+        if len(content) > 4:
+            content, extra = struct.pack(f"{order}I", extra_at + len(extra)), extra + content
+        directory += struct.pack(f"{order}HHI", tag, kind, len(values)) + content.ljust(4, b"\0")
+    head = {"<": b"II", ">": b"MM"}[order] + struct.pack(f"{order}HI", 42, directory_at)
+    return head + strip + directory + bytes(4) + extra
+
+
+def tiff_tags(
+    size: tuple[int, int], bits: Sequence[int], photometric: int, **more: int
+) -> dict[int, tuple[int, Sequence[int]]]:
+    """The tags that every uncompressed TIFF file needs, and `extra_samples` or `sample_format`."""
+    width, height = size
+    tags: dict[int, tuple[int, Sequence[int]]] = {
+        256: (LONG, [width]),
+        257: (LONG, [height]),
+        258: (SHORT, bits),
+        259: (SHORT, [more.get("compression", 1)]),
+        262: (SHORT, [photometric]),
+        277: (SHORT, [len(bits)]),
+        278: (LONG, [height]),
+    }
+    if "extra_samples" in more:
+        tags[338] = (SHORT, [more["extra_samples"]])
+    if "sample_format" in more:
+        tags[339] = (SHORT, [more["sample_format"]] * len(bits))
+    return tags
+
+
+def packed_12_bit(values: NDArray[Any]) -> bytes:
+    """Two numbers of 12 bits in three bytes, the higher bits first."""
+    first, second = values.reshape(-1, 2).astype(np.uint16).T
+    triples = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=1)
+    return triples.astype(np.uint8).tobytes()
+
+
+def jpeg_segments(content: bytes) -> list[tuple[int, int, int]]:
+    """Marker, start and end of each segment of a JPEG file before its pixels."""
+    segments, at = [], 2
+    while content[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+        segments.append((content[at + 1], at, end))
+        at = end
+    return segments
+
+
+def without_adobe_marker(content: bytes) -> bytes:
+    """A JPEG file that does not say that Adobe's conventions hold."""
+    (place,) = [(start, end) for marker, start, end in jpeg_segments(content) if marker == 0xEE]
+    return content[: place[0]] + content[place[1] :]
+
+
+def with_adobe_transform(content: bytes, transform: int) -> bytes:
+    """A JPEG file whose Adobe marker names another color space: 2 is YCCK."""
+    (end,) = [end for marker, _, end in jpeg_segments(content) if marker == 0xEE]
+    return content[: end - 1] + bytes([transform]) + content[end:]
+
+
+def with_jpeg_size(content: bytes, width: int, height: int) -> bytes:
+    """A JPEG file whose header claims another size."""
+    (start,) = [start for marker, start, _ in jpeg_segments(content) if marker in {0xC0, 0xC2}]
+    sides = struct.pack(">HH", height, width)
+    return content[: start + 5] + sides + content[start + 9 :]
+
 
 HEIGHT, WIDTH = 40, 56
 SIZE = (WIDTH, HEIGHT)
@@ -316,3 +420,90 @@ def inked() -> list[Good]:
 
 
 GOOD = [*oriented(), *plain(), *animated(), *transparent(), *deep(), *inked()]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A file that must be refused, and words of the error."""
+
+    name: str
+    content: bytes
+    words: str
+
+
+def bombs() -> list[Bad]:
+    """Small files that claim to be huge."""
+    jpeg, tags = encoded(Image.fromarray(PHOTO), "JPEG"), tiff_tags((60_000, 60_000), [8], 1)
+    gif, bmp = encoded(Image.fromarray(GRAYS), "GIF"), encoded(Image.fromarray(PHOTO), "BMP")
+    vast_tile = tiff_tags((16, 16), [8], 1, compression=8)
+    vast_tile |= {322: (LONG, [60_000]), 323: (LONG, [20_000])}
+    webp = b"VP8X" + struct.pack("<IBxxx", 10, 0) + (16_382).to_bytes(3, "little") * 2
+    canvas = b"RIFF" + struct.pack("<I", len(webp) + 4) + b"WEBP" + webp
+    large = struct.pack("<HH", 60_000, 60_000)
+    return [
+        Bad("bomb.png", png((50_000, 50_000), 8, COLOR, [bytes(150_000)] * 9), "more pixels"),
+        Bad("bomb.jpg", with_jpeg_size(jpeg, 65_500, 65_500), "more pixels"),
+        Bad("bomb.gif", gif[:6] + large + gif[10:], "more pixels"),
+        Bad("bomb.bmp", bmp[:18] + struct.pack("<ii", 10**5, 10**5) + bmp[26:], "more pixels"),
+        Bad("bomb.tif", tiff(tags, bytes(100)), "more pixels"),
+        Bad("tile.tif", tiff(vast_tile, zlib.compress(bytes(10**7)), tile=True), "tiles of 60000"),
+        Bad("bomb.ppm", b"P6 60000 60000 255\n" + bytes(100), "more pixels"),
+        Bad("bomb.webp", canvas, "one of the formats|more pixels"),
+        Bad("rope.png", png((1, 2**24 + 1), 8, GRAY, [b"\0"] * 9), "at most 16,777,216"),
+    ]
+
+
+def foreign() -> list[Bad]:
+    """Files that are not images, or of formats that stay closed."""
+    image = Image.fromarray(PHOTO)
+    none = "cannot be read as one of the formats"
+    return [
+        Bad("empty.jpg", b"", none),
+        Bad("zeros.jpg", bytes(1000), none),
+        Bad("text.jpg", b"This is not an image.\n", none),
+        Bad("page.jpg", b"<!DOCTYPE html><html><body>404</body></html>", none),
+        Bad("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", none),
+        Bad("photo.heic", b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(100), none),
+        Bad("page.eps", encoded(image, "EPS"), none),
+        Bad("page.pdf", encoded(image, "PDF"), none),
+        Bad("icon.ico", encoded(image, "ICO"), none),
+        Bad("image.tga", encoded(image, "TGA"), none),
+        Bad("a text that begins like a.ppm", b"P5 and so on\n", none),
+        Bad("no pixels.png", png((0, 5), 8, GRAY, []), none),
+        Bad(
+            "floats to 255.tif",
+            tiff(tiff_tags(SIZE, [32], 1, sample_format=3), GRAYS.astype(np.float32).tobytes()),
+            r"floats from \d+ to 25\d, .* 0\.\.1",
+        ),
+        Bad(
+            "32 bits.tif",
+            tiff(tiff_tags(SIZE, [32], 1, sample_format=2), (DEEP[..., 0] - 9 << 4).tobytes() * 2),
+            "integers from",
+        ),
+    ]
+
+
+CUT = "truncated|cannot be read as one of"
+
+
+def truncated() -> list[Bad]:
+    """Files truncated at ten positions each."""
+    image = Image.fromarray(PHOTO)
+    wholes = {
+        "jpg": encoded(image, "JPEG"),
+        "progressive.jpg": encoded(image, "JPEG", progressive=True),
+        "png": encoded(image, "PNG"),
+        "webp": encoded(image, "WEBP"),
+        "gif": encoded(image, "GIF"),
+        "bmp": encoded(image, "BMP"),
+        "tif": tiff(tiff_tags(SIZE, [8, 8, 8], 2), PHOTO.tobytes()),
+        "ppm": encoded(image, "PPM"),
+    }
+    return [
+        Bad(f"cut {tenth}.{name}", whole[: max(1, len(whole) * tenth // 10)], CUT)
+        for name, whole in wholes.items()
+        for tenth in range(10)
+    ]
+
+
+BAD = [*bombs(), *foreign(), *truncated()]

@@ -17,18 +17,20 @@ from PIL import Image, ImageFile, ImageOps
 
 import veca
 from tests.data.corpus import (
+    BAD,
     DEEP,
     GOOD,
     GRAYS,
     PHOTO,
     TURNED_UPRIGHT,
+    Bad,
     Good,
+    bombs,
     encoded,
     exif,
     on_white,
     photo,
 )
-from tests.data.refused import BAD, Bad, bombs
 from veca.data.images import (
     FORMATS,
     MAX_PIXELS,

@@ -1,6 +1,8 @@
-"""Preparing an image, and mapping patches back to its pixels."""
+"""Images are resampled and prepared, and patches are mapped back to their pixels."""
 
 import io
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,15 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 import veca
-from tests.data import oracles
 from tests.data.corpus import PHOTO, encoded, exif, photo
 from veca.backbone.rope import patch_centers
+from veca.data.images import Box, image_from_array, mirrored
 from veca.data.transforms import (
     IMAGENET,
     MEAN,
@@ -25,6 +28,7 @@ from veca.data.transforms import (
     Geometry,
     Mode,
     Normalization,
+    Side,
     fitted,
 )
 
@@ -167,7 +171,7 @@ def geometries(draw: st.DrawFn, most: int) -> Geometry:
 @given(geometries(most=60), st.sampled_from(["nearest", "bilinear"]))
 def test_a_map_is_mapped_back_like_pixel_by_pixel(geometry: Geometry, mode: Mode) -> None:
     patch_map = torch.randn(geometry.grid, dtype=torch.float64)
-    oracle = oracles.nearest if mode == "nearest" else oracles.bilinear
+    oracle = nearest if mode == "nearest" else bilinear
     for fill in (None, -7.0):
         found = geometry.to_image(patch_map, mode, fill)
         expected = oracle(patch_map.numpy(), geometry, np.nan if fill is None else fill)
@@ -185,8 +189,8 @@ def test_patch_numbers_land_on_the_pixels_of_their_patches(
     height, width = geometry.original
     assert across.shape == down.shape == (height, width)
     for y, x in ((0, 0), (height - 1, width - 1), (height // 2, width // 3), (height // 3, 0)):
-        row = oracles.patch_under(geometry.height, y)
-        column = oracles.patch_under(geometry.width, x)
+        row = patch_under(geometry.height, y)
+        column = patch_under(geometry.width, x)
         if row is None or column is None:
             assert across[y, x] == down[y, x] == -1
             assert geometry.patch_of(x, y) is None
@@ -278,7 +282,7 @@ def test_prepare_equals_the_oracle_to_one_step(
     assert pixels.shape == (3, height.patches * PATCH, width.patches * PATCH)
 
     whole = (0.0, 0.0, float(picture.shape[1]), float(picture.shape[0]))
-    scaled = oracles.resampled(picture / 255, (height.scaled, width.scaled), whole, whole=True)
+    scaled = resampled_slowly(picture / 255, (height.scaled, width.scaled), whole, whole=True)
     seen = scaled[height.cropped :, width.cropped :][: height.length, : width.length]
     found = colors_of(pixels)[: seen.shape[0], : seen.shape[1]]
     assert np.abs(found - seen).max() <= 1 / 255 + 1e-6
@@ -360,3 +364,172 @@ def test_a_long_strip_is_refused_before_it_fills_the_memory() -> None:
     assert veca.preprocess(strip, fit="crop").shape == (3, 512, 512)
     lying = encoded(Image.fromarray(PHOTO), "PNG", exif=exif(6))
     assert veca.prepare(lying, 32).geometry.original == (56, 40)
+
+
+def cubic(distance: float) -> float:
+    """The kernel of Keys with a = -0.5."""
+    d = abs(distance)
+    if d < 1:
+        return 1.5 * d**3 - 2.5 * d**2 + 1
+    return -0.5 * d**3 + 2.5 * d**2 - 4 * d + 2 if d < 2 else 0.0
+
+
+def weights(length: int, size: int, start: float, end: float) -> NDArray[Any]:
+    """What each of `size` new pixels takes from each of `length` old ones."""
+    scale = (end - start) / size
+    widened = max(scale, 1.0)  # antialiasing: the kernel covers as much as a new pixel does
+    matrix = np.zeros((size, length))
+    for new in range(size):
+        center = start + (new + 0.5) * scale
+        row = [cubic((old + 0.5 - center) / widened) for old in range(length)]
+        matrix[new] = np.array(row) / sum(row)
+    return matrix
+
+
+def resampled_slowly(
+    picture: NDArray[Any], sides: tuple[int, int], box: Box, whole: bool = False
+) -> NDArray[Any]:
+    """A picture (H, W, 3) within 0..1 after a pass along x and one along y.
+
+    Each pass ends within 0..1, and where `whole` is set at one of the 256 steps of 8 bits.
+    """
+
+    def in_range(values: NDArray[Any]) -> NDArray[Any]:
+        values = np.clip(values, 0, 1)
+        return np.floor(values * 255 + 0.5) / 255 if whole else values
+
+    left, top, right, bottom = box
+    height, width, _ = picture.shape
+    wide = np.einsum("nw,hwc->hnc", weights(width, sides[1], left, right), picture)
+    tall = np.einsum("mh,hnc->mnc", weights(height, sides[0], top, bottom), in_range(wide))
+    return in_range(tall)
+
+
+def place(side: Side, pixel: int) -> Fraction:
+    """Where the center of an original pixel lies, in pixels of the prepared picture."""
+    return Fraction(2 * pixel + 1, 2) * side.scaled / side.original - side.cropped
+
+
+def patch_under(side: Side, pixel: int) -> int | None:
+    """The patch on which an original pixel lies."""
+    patch = math.floor(place(side, pixel) / side.patch_size)
+    return patch if 0 <= patch < side.patches else None
+
+
+def neighbors(side: Side, pixel: int) -> tuple[int, int, float]:
+    """The patches between whose centers an original pixel lies, and the share of the second."""
+    showing = [
+        patch
+        for patch in range(side.patches)
+        if patch * side.patch_size < side.scaled - side.cropped
+    ]
+    exact = place(side, pixel) / side.patch_size - Fraction(1, 2)
+    exact = min(max(exact, Fraction(showing[0])), Fraction(showing[-1]))
+    first = math.floor(exact)
+    return first, min(first + 1, showing[-1]), float(exact - first)
+
+
+def nearest(patch_map: NDArray[Any], geometry: Geometry, fill: float) -> NDArray[Any]:
+    """A patch map (rows, columns) on the original pixels, one pixel after the other."""
+    height, width = geometry.original
+    image = np.full((height, width), fill)
+    for y in range(height):
+        for x in range(width):
+            row, column = patch_under(geometry.height, y), patch_under(geometry.width, x)
+            if row is not None and column is not None:
+                image[y, x] = patch_map[row, column]
+    return image
+
+
+def bilinear(patch_map: NDArray[Any], geometry: Geometry, fill: float) -> NDArray[Any]:
+    """The same with blending."""
+    height, width = geometry.original
+    image = np.full((height, width), fill)
+    for y in range(height):
+        for x in range(width):
+            if patch_under(geometry.height, y) is None or patch_under(geometry.width, x) is None:
+                continue
+            top, bottom, down = neighbors(geometry.height, y)
+            left, right, across = neighbors(geometry.width, x)
+            upper = patch_map[top, left] * (1 - across) + patch_map[top, right] * across
+            lower = patch_map[bottom, left] * (1 - across) + patch_map[bottom, right] * across
+            image[y, x] = upper * (1 - down) + lower * down
+    return image
+
+
+NOISE = np.random.default_rng(5).integers(0, 256, (37, 23, 3)).astype(np.uint8)
+"""Noise overshoots everywhere, so that every pass clips."""
+
+NEW_SIDES = [(37, 23), (16, 16), (64, 48), (9, 80), (80, 7), (1, 1)]
+BOXES: list[Box] = [(0.0, 0.0, 23.0, 37.0), (2.0, 5.0, 20.0, 30.0), (0.75, 1.5, 21.25, 36.5)]
+
+
+def our_resampled(picture: NDArray[Any], sides: tuple[int, int], box: Box) -> NDArray[Any]:
+    """Resample an array, (H, W, 3) within 0..1."""
+    pixels = image_from_array(picture).resampled(sides, box).pixels().permute(1, 2, 0).numpy()
+    return pixels / 255 if picture.dtype == np.uint8 else pixels
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("sides", NEW_SIDES)
+def test_bytes_are_resampled_like_a_convolution(sides: tuple[int, int], box: Box) -> None:
+    found = our_resampled(NOISE, sides, box)
+    expected = resampled_slowly(NOISE / 255, sides, box, whole=True)
+    assert np.abs(found - expected).max() <= 1 / 255 + 1e-9
+    assert np.mean(np.abs(found - expected) < 1e-6) > 0.99  # ties may fall either way
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("sides", NEW_SIDES)
+def test_floats_are_resampled_like_a_convolution(sides: tuple[int, int], box: Box) -> None:
+    found = our_resampled(NOISE / 255, sides, box)
+    expected = resampled_slowly(NOISE / 255, sides, box)
+    assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("sides", NEW_SIDES)
+def test_bytes_are_resampled_like_pillow_along_each_side(sides: tuple[int, int]) -> None:
+    height, width = sides
+    bicubic = Image.Resampling.BICUBIC
+    expected = Image.fromarray(NOISE).resize((width, 37), bicubic).resize((width, height), bicubic)
+    assert np.array_equal(our_resampled(NOISE, sides, BOXES[0]) * 255, np.asarray(expected))
+
+
+@pytest.mark.parametrize("sides", NEW_SIDES)
+def test_floats_are_resampled_like_torch_along_each_side(sides: tuple[int, int]) -> None:
+    def stretched(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+        return F.interpolate(pixels, size, mode="bicubic", antialias=True).clamp(0, 1)
+
+    pixels = torch.from_numpy(NOISE / 255).permute(2, 0, 1)[None]
+    expected = stretched(stretched(pixels, (37, sides[1])), sides)[0].permute(1, 2, 0)
+    assert np.abs(our_resampled(NOISE / 255, sides, BOXES[0]) - expected.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("picture", [NOISE, NOISE / np.float32(255)])
+def test_a_box_of_whole_pixels_at_its_own_size_is_a_slice(picture: NDArray[Any]) -> None:
+    found = our_resampled(picture, (25, 18), BOXES[1])
+    scale = 255 if picture.dtype == np.uint8 else 1
+    assert np.allclose(found, picture[5:30, 2:20] / scale, atol=1e-7)
+
+
+def test_gray_has_three_equal_colors() -> None:
+    pixels = image_from_array(NOISE[..., 0] / 255).pixels()
+    assert pixels.shape == (3, 37, 23)
+    assert torch.equal(pixels[0], pixels[2])
+
+
+@pytest.mark.parametrize("side", [1, 2, 5])
+@pytest.mark.parametrize("margin", [0, 1, 4, 5, 6, 23])
+def test_mirroring_is_numpys_symmetric_padding(side: int, margin: int) -> None:
+    expected = np.pad(np.arange(side), margin, mode="symmetric")
+    assert np.array_equal(mirrored(-margin, side + margin, side), expected)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_an_image_is_mirrored_beyond_its_borders(kind: type) -> None:
+    picture = NOISE if kind is np.uint8 else (NOISE / 255).astype(np.float32)
+    padded = np.pad(picture, ((60, 60), (60, 60), (0, 0)), mode="symmetric")
+    left, top, right, bottom = box = (-7.5, 4.0, 41.25, 50.5)
+    around: Box = (left + 60, top + 60, right + 60, bottom + 60)
+    found = image_from_array(picture).resampled_beyond((20, 31), box).pixels()
+    assert torch.equal(found, image_from_array(padded).resampled((20, 31), around).pixels())

@@ -1,8 +1,11 @@
-"""A small run that the tests of distillation share: pictures, a teacher, a student."""
+"""A small run that the tests of distillation share, as a whole or built to take single steps."""
 
 import dataclasses
 import json
 import os
+import shlex
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,28 @@ from torch.nn import functional as F
 
 from tests.data.pictures import write_pictures
 from veca.backbone.config import BackboneConfig
+from veca.backbone.model import VECA
 from veca.distill.config import DistillConfig, RunOptions
-from veca.distill.run import TrainResult, distill
+from veca.distill.run import TrainResult, build_trainer, distill
+from veca.distill.run_folder import RunContext, RunFolder
+from veca.distill.student import Adaptor, Student
+from veca.distill.trainer import Trainer
+from veca.runtime.distributed import Ranks
 from veca.teacher.teacher import Targets, Teacher, cut
+from veca.train.checkpoint import Checkpoint
 from veca.train.schedules import ResolutionPhase, ScheduleConfig
 
 TINY = BackboneConfig(
     layers=2, width=32, heads=2, budgets=(2, 4), ffn_shares=(0.5, 1.0), patch_size=8
 )
+
+FLAGS = shlex.split(
+    "--backbone.layers 2 --backbone.width 32 --backbone.heads 2 --backbone.patch-size 8 "
+    "--backbone.budgets 2,4 --backbone.ffn-shares 0.5,1 --teacher tests.distill.runs:PixelTeacher "
+    "--resolution 32 --batch 4 --validation-images 2 --statistics-images 8 --device cpu "
+    "--precision fp32 --schedule.warmup-steps 2 --seed 3"
+)
+"""The small run of this file as flags of the recipe tiny."""
 
 ALONE = RunOptions(device="cpu", precision="fp32", workers=0, save_every=4)
 
@@ -110,3 +127,50 @@ def rows(out: Path, kind: str | None = None) -> list[dict[str, Any]]:
     lines = (out / "metrics.jsonl").read_text("utf-8").splitlines()
     found = [json.loads(line) for line in lines]
     return [row for row in found if kind is None or row["kind"] == kind]
+
+
+CPU = torch.device("cpu")
+ONE = Ranks(device=CPU)
+
+
+def context_of(
+    folder: Path, ranks: Ranks = ONE, stop: Callable[[], bool] = lambda: False
+) -> RunContext:
+    """The context of a run in a folder."""
+    context = RunContext(folder=RunFolder(folder), ranks=ranks, stop=stop)
+    context.folder.prepare(resume=True)
+    return context
+
+
+def build(
+    images: Path,
+    context: RunContext,
+    options: RunOptions = ALONE,
+    *,
+    cache_teacher: Path | None = None,
+    checkpoint: Checkpoint | None = None,
+    **changes: Any,
+) -> Trainer:
+    """The small run of `runs.py` with its teacher."""
+    config = small_config(images, **changes)
+    teachers = [PixelTeacher(name) for name in config.teacher]
+    return build_trainer(
+        config, options, context, checkpoint, teachers=teachers, cache_teacher=cache_teacher
+    )
+
+
+def advance(trainer: Trainer, steps: int) -> list[dict[str, Any]]:
+    """Take some steps; return their rows."""
+    with closing(trainer.batches()) as feed:
+        return [trainer.train_step(feed)[0] for _ in range(steps)]
+
+
+def small_student(seed: int = 0) -> Student:
+    """A student for one teacher with random weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        student = Student(VECA(TINY), [Adaptor(TINY.width, 12, 20, "linear")])
+        with torch.no_grad():
+            for parameter in student.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return student

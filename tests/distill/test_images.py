@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.distill.built import CPU, ONE, context_of
-from tests.distill.runs import ALONE, TINY, PixelTeacher, pictures, small_config
+from tests.distill.runs import (
+    ALONE,
+    CPU,
+    ONE,
+    TINY,
+    PixelTeacher,
+    context_of,
+    pictures,
+    small_config,
+)
 from veca.data.augment import ViewConfig
 from veca.data.images import DataError
 from veca.data.listing import ImageIndex

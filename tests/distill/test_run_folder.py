@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 import veca
-from tests.distill.built import small_student
-from tests.distill.runs import ALONE, PixelTeacher, small_config
+from tests.distill.runs import ALONE, PixelTeacher, small_config, small_student
 from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.losses import LossConfig
 from veca.distill.run_folder import (

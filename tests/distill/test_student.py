@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import veca
-from tests.distill.built import small_student
-from tests.distill.runs import TINY, PixelTeacher, small_config
+from tests.distill.runs import TINY, PixelTeacher, small_config, small_student
 from veca.backbone.config import BackboneConfig
 from veca.backbone.model import VECA, Features
 from veca.data.transforms import IMAGENET

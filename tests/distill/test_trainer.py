@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import veca
-from tests.distill.built import CPU, advance, build, context_of
-from tests.distill.runs import ALONE, PixelTeacher, pictures
+from tests.distill.runs import ALONE, CPU, PixelTeacher, advance, build, context_of, pictures
 from veca.data.augment import inner_view
 from veca.data.loader import BatchSpec, batches, sample_order
 from veca.data.transforms import IMAGENET

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.distill.built import CPU, advance, build, context_of
-from tests.distill.runs import TINY, pictures, rows
+from tests.distill.runs import CPU, TINY, advance, build, context_of, pictures, rows
 from veca.data.augment import center_view, inner_view
 from veca.data.images import decode
 from veca.distill import validation as module

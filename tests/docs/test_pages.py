@@ -1,22 +1,141 @@
-"""Every code block of README and the guides runs, or says why it does not."""
+"""Every code block of README and the guides runs, or says why it does not; the site builds.
 
+A block runs unless a comment right above it gives a reason: `<!-- not run: needs a GPU -->`. Lines
+that set up an environment (make, pip, activate) or start several processes (torchrun) are checked
+instead, and so are the flags of every command that does not run.
+"""
+
+import functools
+import importlib.util
+import inspect
+import re
+import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import tyro
 from PIL import Image
+from torch.distributed.run import get_args_parser
 
 import veca
-from tests.docs.pages import PAGES, SHORT, Block, blocks_of, check_command, run_command
 from tests.rules import ROOT
 from veca.cli.main import main
 
 MOST_WORDS_OF_GUIDES = 10_500
 MOST_LINES_OF_README = 120
+MOST_FILES_OF_RECORDS = 70
+
+
+PAGES = ["README.md", *(f"docs/guides/{one.name}" for one in sorted(ROOT.glob("docs/guides/*.md")))]
+
+FENCE = re.compile(
+    r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+SHORT = {
+    "distill": "--steps 2 --schedule.warmup-steps 1 --batch 2 --resolution 64 --validation-images 2"
+    " --statistics-images 8 --validate-every 2 --workers 0",
+    "probe": "--workers 0",
+    "embed": "--workers 0",
+}
+"""Flags that a test appends, so that a command takes seconds; the last value of a flag counts."""
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+    reason: str | None
+    """Why it is not run."""
+
+    def commands(self) -> Iterator[list[str]]:
+        """The words of each command of a shell block."""
+        for line in self.code.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+def blocks_of(page: str) -> list[Block]:
+    """All blocks of a page, in order."""
+    text = (ROOT / page).read_text("utf-8")
+    return [
+        Block(
+            page,
+            text.count("\n", 0, found.start("code")),
+            *found.group("language", "code", "reason"),
+        )
+        for found in FENCE.finditer(text)
+    ]
+
+
+def run_command(words: Sequence[str]) -> None:
+    """Run a command of veca as a test can, or check what only a person or a cluster runs."""
+    if words[0] != "veca":
+        check_command(words)
+        return
+    flags = SHORT.get(words[1], "").split()
+    if words[1] == "probe" and "--resolution" not in words:
+        flags += ["--resolution", "64"]
+    code = main([*words[1:], *flags])
+    assert code == 0, f"{shlex.join(words)} ended with exit code {code}"
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Check a command without running it: targets, extras and flags must exist."""
+    match words:
+        case ["veca", *rest]:
+            check_flags(rest)
+        case ["torchrun", *rest]:
+            handed = get_args_parser().parse_args(rest)
+            assert (handed.module, handed.training_script) == (True, "veca"), shlex.join(words)
+            check_flags(handed.training_script_args)
+        case ["make", target]:
+            makefile = (ROOT / "Makefile").read_text("utf-8")
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"no target {target}"
+        case ["pip", "install", "-e", package, *_]:
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+            extras = package.removeprefix(".[").removesuffix("]").split(",")
+            assert set(extras) <= set(project["optional-dependencies"]), package
+        case [".", ".venv/bin/activate"]:
+            pass
+        case _:
+            raise AssertionError(f"the test does not know how to check: {shlex.join(words)}")
+
+
+class Parsed(Exception):  # noqa: N818 - no error: it ends a command after its flags
+    """The flags of a command were read."""
+
+
+def check_flags(words: Sequence[str]) -> None:
+    """Let a command read its flags, and stop it there."""
+    read = tyro.cli
+
+    def parse(what: Callable[..., Any], **given: Any) -> None:
+        @functools.wraps(what)
+        def nothing(*_: object, **__: object) -> None:
+            """Stand in for a command that would run."""
+
+        read(nothing if inspect.isfunction(what) else what, **given)
+        raise Parsed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tyro, "cli", parse)
+        try:
+            code = main(words)
+        except Parsed:
+            return
+    raise AssertionError(f"veca {shlex.join(words)} ended with exit code {code}")
 
 
 def write_photo(path: Path, number: int) -> None:
@@ -107,3 +226,32 @@ def test_pages_stay_short() -> None:
     guides = [(ROOT / page).read_text("utf-8") for page in PAGES if page != "README.md"]
     assert sum(len(text.split()) for text in guides) <= MOST_WORDS_OF_GUIDES
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MOST_LINES_OF_README
+
+
+needs_sphinx = pytest.mark.skipif(
+    importlib.util.find_spec("sphinx") is None, reason="needs the extra docs"
+)
+
+
+@needs_sphinx
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    words = ["-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(tmp_path / "site")]
+    built = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (built.returncode, built.stderr) == (0, "")
+    api = (tmp_path / "site" / "api.html").read_text("utf-8")
+    assert "Encode images with the first" in api  # docstrings were read
+
+
+def test_every_page_says_what_it_is_for() -> None:
+    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")]:
+        text = page.read_text("utf-8")
+        if "{include}" not in text:
+            second = text.split("\n\n")[1]
+            assert second.startswith("For "), f"{page.name} begins with: {second[:60]}"
+
+
+def test_records_stay_few() -> None:
+    files = [path for path in (ROOT / "docs" / "results").rglob("*") if path.is_file()]
+    assert len(files) <= MOST_FILES_OF_RECORDS

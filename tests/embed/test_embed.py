@@ -18,7 +18,7 @@ import torch
 import veca
 from tests.data.pictures import encoded, small_model, write_pictures, write_shard
 from tests.embed.memory import FLAGS, IMAGES, measure, summary
-from tests.runtime.held_folder import held
+from tests.runtime.faults import held
 from veca.data.images import DataError
 from veca.data.listing import list_images
 from veca.data.transforms import prepare

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.probe.made_up_rows import (
+from tests.probe.fixtures import (
     DOGS,
     FULL,
     LOGISTIC,

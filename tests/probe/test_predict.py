@@ -20,12 +20,12 @@ from tests.probe.fixtures import (
     context_in,
     evaluator_in,
     ramps,
+    row,
     use_quick_protocols,
     write_classes,
     write_dense,
     write_model,
 )
-from tests.probe.made_up_rows import row
 from veca.data.images import DecodedImage, ImageError, decode, image_from_array
 from veca.data.sets.dataset import DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set

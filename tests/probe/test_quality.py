@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.probe.made_up_rows import (
+from tests.probe.fixtures import (
     DIGEST,
     DOGS,
     FULL,

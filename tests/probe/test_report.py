@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.probe.made_up_rows import (
+from tests.probe.fixtures import (
     DIGEST,
     FULL,
     baseline,

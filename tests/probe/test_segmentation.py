@@ -1,4 +1,4 @@
-"""A head on colors segments classes that are colors; counts are those of its own maps."""
+"""Heads on colors predict classes and depth that are colors; scores are those of their own maps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,23 +16,29 @@ from tests.probe.fixtures import (
     CLASSES,
     FEW,
     SMALL,
+    SMALL_DEPTH,
     ColorModel,
     by_setting,
     context_in,
     farm,
+    ramp,
+    ramps,
     scene,
 )
 from veca.data.images import DataError
-from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset
+from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset
 from veca.probe import segmentation as module
+from veca.probe import transforms
 from veca.probe.dense import DenseHead
+from veca.probe.depth import DepthBins, DepthTask, evaluate_depth, predict_depth_map
 from veca.probe.feature_cache import RunContext, Variant
 from veca.probe.features import DenseBatch, InferenceConfig, extract_windows, load_image
-from veca.probe.metrics import mean_ratio, pixel_counts
+from veca.probe.metrics import UNITS, mean_ratio, pixel_counts
+from veca.probe.models import FrozenFeatures
 from veca.probe.protocols import Evaluation
 from veca.probe.rows import ProbeResult
 from veca.probe.segmentation import SegmentationTask, evaluate_segmentation
-from veca.probe.sliding_window import merge_windows
+from veca.probe.sliding_window import merge_windows, whole_image
 
 
 @pytest.fixture
@@ -132,7 +138,9 @@ def test_masks_of_another_size_and_too_many_classes_are_refused(
         evaluated(data, ctx, steps=1)
 
 
-def loss_gradient(task: SegmentationTask, maps: Tensor, targets: Tensor, step: int = 0) -> Tensor:
+def loss_gradient(
+    task: SegmentationTask | DepthTask, maps: Tensor, targets: Tensor, step: int = 0
+) -> Tensor:
     """The gradient of the loss of a step with respect to a head's maps."""
     maps = maps.clone().requires_grad_()
     batch = DenseBatch({}, targets, slice(0, len(targets)))
@@ -178,3 +186,177 @@ def test_a_part_of_the_pixels_is_an_unbiased_sample(data: LabeledDataset) -> Non
     total = torch.stack(list(parts.values())).sum(0)
     expected = expected_gradient(maps, targets)
     torch.testing.assert_close(total / 16, expected, rtol=1e-4, atol=1e-7)
+
+
+BINS = DepthBins(min_depth=0.001, max_depth=10.0, bins=256, upsample=4)
+
+
+@pytest.fixture
+def slopes(tmp_path: Path) -> LabeledDataset:
+    return ramps(tmp_path / "pictures")
+
+
+def evaluated_depth(
+    slopes: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any
+) -> ProbeResult:
+    """The result with all channels."""
+    protocol = replace(SMALL_DEPTH, **changes)
+    asked = Evaluation(ColorModel(), (ALL,), slopes, protocol, (seed,), ctx)
+    (found,) = evaluate_depth(asked)
+    return found
+
+
+def constant_error(slopes: LabeledDataset) -> float:
+    """The mean RMSE of the best constant depth."""
+    depths = [ramp(50 + index)[1] for index in range(len(slopes.test))]
+    middle = np.mean([depth[depth > 0].mean() for depth in depths])
+    return float(np.mean([np.sqrt(((depth - middle)[depth > 0] ** 2).mean()) for depth in depths]))
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"feature": "patches+image", "num_crops": None, "pixel_stride": 2}]
+)
+def test_depth_is_predicted_from_colors(
+    change: dict[str, Any], slopes: LabeledDataset, ctx: RunContext
+) -> None:
+    protocol = replace(SMALL_DEPTH, **change)
+    asked = Evaluation(ColorModel(), (FEW, ALL), slopes, protocol, (0,), ctx)
+    found = by_setting(evaluate_depth(asked))
+    assert set(found) == {(FEW, 0), (ALL, 0)}
+    result = found[ALL, 0]
+    assert set(result.metrics) == set(UNITS)
+    assert result.metrics["rmse"] < 0.6 * constant_error(slopes)
+    assert result.metrics["delta1"] > 75
+    assert result.counts == {"train": 8, "test": 4, "without_depth": 0}
+    assert result.metrics["rmse"] == pytest.approx(float(result.per_image["rmse"].mean()))
+    assert result.per_image["abs_rel"].shape == (4,)
+
+
+def test_a_seed_gives_the_same_depth_again(
+    slopes: LabeledDataset, ctx: RunContext, tmp_path: Path
+) -> None:
+    first, other = (evaluated_depth(slopes, ctx, seed) for seed in (0, 1))
+    assert first.metrics == evaluated_depth(slopes, context_in(tmp_path / "new")).metrics
+    assert first.metrics != other.metrics
+
+
+def test_the_best_step_is_the_one_with_the_smallest_error(
+    slopes: LabeledDataset, ctx: RunContext
+) -> None:
+    constant: dict[str, Any] = {"learning_rates": (3.0,), "schedule": "poly", "power": 1e-9}
+    values = {
+        step: evaluated_depth(slopes, ctx, steps=step, **constant).metrics["rmse"]
+        for step in (20, 40, 60)
+    }
+    best = evaluated_depth(slopes, ctx, selection="test-best-step", num_validations=3, **constant)
+    assert best.metrics["rmse"] == pytest.approx(min(values.values()))
+    assert values[best.chosen["step"]] == min(values.values())
+    assert len(set(values.values())) > 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (DepthRange(nyu_crop=True), r"depth-\d\.png: an image of 48 x 48 is not an NYU image"),
+        (DepthRange(kb_crop=True), r"depth-\d\.png: an image of 48 x 48 is too small for KITTI"),
+        (DepthRange(crop="eigen-nyu"), r"depth-50\.npy: Eigen's crop of NYU needs images"),
+    ],
+)
+def test_an_image_that_cannot_be_cropped_is_named(
+    facts: DepthRange, message: str, slopes: LabeledDataset, ctx: RunContext
+) -> None:
+    with pytest.raises(DataError, match=message):
+        evaluated_depth(replace(slopes, depth=facts), ctx, steps=1)
+
+
+def test_images_without_depth_are_counted_and_left_out(
+    slopes: LabeledDataset, ctx: RunContext
+) -> None:
+    np.save(slopes.test.targets[1], np.zeros((48, 48), np.float32))
+    result = evaluated_depth(slopes, ctx, steps=2)
+    errors = result.per_image["rmse"]
+    assert result.counts["without_depth"] == 1
+    assert errors.isnan().tolist() == [False, True, False, False]
+    assert result.metrics["rmse"] == pytest.approx(float(errors.nanmean()))
+    np.save(slopes.test.targets[0], np.ones((4, 4), np.float32))
+    with pytest.raises(DataError, match=r"depth-50\.npy has 4 x 4 pixels"):
+        evaluated_depth(slopes, ctx, steps=2)
+
+
+def test_a_head_is_saved_with_its_bins_and_the_crop_of_kitti(
+    slopes: LabeledDataset, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transforms, "KITTI_CROP", (32, 40))
+    found = evaluated_depth(replace(slopes, depth=None), ctx, steps=2).facts
+    assert found["bins"] == {"min_depth": 1e-3, "max_depth": 10.0, "bins": 16, "upsample": 2}
+    assert found["inference"]["kb_crop"] is False
+    cropped = evaluated_depth(replace(slopes, depth=DepthRange(kb_crop=True)), ctx, steps=2)
+    assert cropped.facts["inference"]["kb_crop"] is True
+
+
+def test_predictions_for_the_mirror_image_are_mirrored_back() -> None:
+    bins = DepthBins(min_depth=0.5, max_depth=4.0, bins=2, upsample=1)
+    head = DenseHead(torch.tensor([[0.0], [1.0]]), torch.zeros(2), patch_width=1)
+    grid = whole_image((16, 24), 16, 8)
+    patches, image = torch.tensor([0.0, 1.0, 5.0]).expand(1, 1, 2, 3), torch.zeros(1, 1)
+    views = [(FrozenFeatures(image, one), grid) for one in (patches, patches.flip(-1))]
+    found = predict_depth_map(head, bins, views)
+    assert found.shape == (16, 24)
+    assert (found.diff(dim=1) >= 0).all()
+    assert 0.5 <= float(found.min()) <= float(found.max()) <= 4.0
+    symmetric = predict_depth_map(head, bins, [views[0], views[0]])
+    torch.testing.assert_close(symmetric, symmetric.flip(-1))
+
+
+def test_zeros_are_the_middle_of_the_range_and_a_large_output_its_own_bin() -> None:
+    found = BINS.meters(torch.zeros(1, 256, 2, 3))
+    assert found.shape == (1, 1, 8, 12)
+    torch.testing.assert_close(found, torch.full_like(found, (0.001 + 10) / 2))
+    for number in (0, 100, 255):
+        outputs = torch.full((1, 256, 2, 2), -5.0)
+        outputs[:, number] = 1e6
+        expected = torch.full((1, 1, 8, 8), float(BINS.centers()[number]))
+        torch.testing.assert_close(BINS.meters(outputs), expected, rtol=0.01, atol=0.001)
+
+
+def test_meters_are_the_weighted_mean_of_upsampled_outputs() -> None:
+    outputs = torch.randn(2, 256, 3, 4)
+    larger = F.interpolate(outputs, scale_factor=4, mode="bilinear", align_corners=False)
+    weights = larger.clamp(min=0) + 0.1
+    centers = torch.linspace(0.001, 10, 256)[:, None, None]
+    expected = (weights / weights.sum(1, keepdim=True) * centers).sum(1, keepdim=True)
+    torch.testing.assert_close(BINS.meters(outputs), expected, rtol=1e-4, atol=1e-4)
+
+
+def random_depths() -> Tensor:
+    targets = torch.rand(6, 24, 40) * 8 + 0.5
+    targets[:, :4] = 0  # unknown
+    targets[:, 4] = 11  # out of range
+    return targets
+
+
+@pytest.mark.parametrize("step", [0, 4, 5, 50])
+def test_the_loss_has_the_gradient_of_its_formula(slopes: LabeledDataset, step: int) -> None:
+    task, targets = DepthTask(slopes, SMALL_DEPTH), random_depths()
+    maps = torch.randn(6, SMALL_DEPTH.bins, 3, 5)
+    leaf = maps.clone().requires_grad_()
+    meters = task.bins.meters(leaf)
+    found = F.interpolate(meters, targets.shape[1:], mode="bilinear", align_corners=False)[:, 0]
+    known = (targets > 0.001) & (targets < 10)
+    errors = ((found[known] + 1e-3).log() - (targets[known] + 1e-3).log()).double()
+    mean = 0.15 * errors.mean().square()
+    warmup = step < SMALL_DEPTH.warmup_iters
+    (mean.sqrt() if warmup else (errors.var() + mean).sqrt()).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.abs().max() > 0
+    torch.testing.assert_close(
+        loss_gradient(task, maps, targets, step), leaf.grad, rtol=1e-4, atol=1e-7
+    )
+
+
+def test_unknown_and_exact_depths_have_finite_gradients(slopes: LabeledDataset) -> None:
+    task = DepthTask(slopes, replace(SMALL_DEPTH, upsample=1))
+    maps = torch.zeros(2, SMALL_DEPTH.bins, 3, 5)
+    assert not loss_gradient(task, maps, torch.zeros(2, 24, 40), 9).any()
+    middle = torch.full((2, 24, 40), (task.bins.min_depth + task.bins.max_depth) / 2)
+    assert loss_gradient(task, maps, middle, 9).isfinite().all()

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.probe.fixtures import context_in
-from tests.probe.made_up_rows import row
+from tests.probe.fixtures import context_in, row
 from veca.probe.report import read_report
 from veca.probe.rows import Row
 from veca.probe.run import Evaluator, Job

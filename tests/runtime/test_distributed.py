@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.runtime.held_folder import held
+from tests.runtime.faults import held
 from tests.runtime.ranks import run_ranks
 from veca.runtime import distributed
 from veca.runtime.distributed import VARIABLES, WARM_UP_CALLS, Ranks, RanksError, init_distributed

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.faulty_disk import FaultyDisk
-from tests.runtime.held_folder import held
+from tests.runtime.faults import FaultyDisk, held
 from veca.runtime.files import (
     FileError,
     JsonlWriter,

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.runtime.held_folder import held
+from tests.runtime.faults import held
 from tests.runtime.ranks import run_ranks
 from veca.runtime.distributed import Ranks
 from veca.runtime.shards import Compute, ShardError, ShardStore, Task, fill

@@ -10,21 +10,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.teacher.small_models import BUILDERS, SIZES, small_model, transformers, views, written
-from tests.teacher.stored_layouts import (
+from tests.teacher.small_models import (
+    BUILDERS,
     GRID,
     PICKLED,
     SAFE,
+    SIZES,
     clip,
     config_of,
     in_open_clip_names,
     in_radio_names,
     in_timm_names,
     radio,
+    small_model,
     store_clip,
     store_radio,
     store_timm,
     timm_dinov3,
+    transformers,
+    views,
+    written,
 )
 from tests.weights.models import same_weights
 from veca.data.transforms import IMAGENET, Normalization

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.runtime.faulty_disk import FaultyDisk
+from tests.runtime.faults import FaultyDisk
 from veca.train.checkpoint import (
     KEEP,
     Checkpoint,

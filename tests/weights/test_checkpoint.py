@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import veca
-from tests.runtime.faulty_disk import FaultyDisk
+from tests.runtime.faults import FaultyDisk
 from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import BackboneConfig
 from veca.weights.card import Provenance

@@ -1,7 +1,8 @@
-"""Checkpoints of the authors: parity of numbers, and hostile files."""
+"""Checkpoints of the authors: parity with a slow copy of their model, and hostile files."""
 
 import builtins
 import io
+import math
 import os
 import pickle
 import resource
@@ -10,15 +11,14 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import veca
-from tests.weights import authors
-from tests.weights.authors import Layout
 from tests.weights.models import same_weights
 from veca.backbone.config import SIZES
 from veca.weights.checkpoint import model_info
@@ -30,6 +30,157 @@ from veca.weights.official import (
     load_official_adaptor,
 )
 
+# The authors' model as plain functions of its state dict, from the paper's equations: one dense
+# attention under a mask, neighboring channels turned pair by pair.
+
+State = dict[str, Tensor]
+
+
+class Layout(NamedTuple):
+    """Sizes of a checkpoint of the authors."""
+
+    layers: int
+    width: int
+    hidden: int
+    chunks: int = 2
+    chunk: int = 8
+    patch: int = 4
+    channels: int = 3
+    teacher_width: int | None = None
+
+
+def shapes(layout: Layout) -> dict[str, tuple[int, ...]]:
+    """Every key of the authors' state dict and its shape."""
+    width, hidden = layout.width, layout.hidden
+    found: dict[str, tuple[int, ...]] = {
+        "patch_embed.proj.weight": (width, layout.channels, layout.patch, layout.patch),
+        "patch_embed.proj.bias": (width,),
+        "pos_alpha": (layout.layers - 1,),
+        "final_norm.weight": (width,),
+        "final_norm.bias": (width,),
+    }
+    for number in range(layout.chunks):
+        found[f"query_token_chunks.{number}"] = (1, layout.chunk, width)
+        found[f"qcoord_chunks.{number}"] = (1, layout.chunk, 2)
+    for layer in range(layout.layers - 1):
+        found[f"pos_linears.{layer}.weight"] = (2, width)
+        found[f"pos_linears.{layer}.bias"] = (2,)
+    for layer in range(layout.layers):
+        linears = {
+            "attn.q_proj": (width, width),
+            "attn.k_proj": (width, width),
+            "attn.v_proj": (width, width),
+            "attn.out_proj": (width, width),
+            "fc1": (2 * hidden, width),
+            "fc2": (width, hidden),
+        }
+        for name, shape in linears.items():
+            found[f"blocks.{layer}.{name}.weight"] = shape
+            found[f"blocks.{layer}.{name}.bias"] = shape[:1]
+        for name in ("norm_attn", "norm_ffn"):
+            found[f"blocks.{layer}.{name}.weight"] = (width,)
+            found[f"blocks.{layer}.{name}.bias"] = (width,)
+    if layout.teacher_width is not None:
+        found["output_proj.weight"] = (layout.teacher_width, width)
+        found["output_proj.bias"] = (layout.teacher_width,)
+    return found
+
+
+def random_state(layout: Layout, seed: int = 0) -> State:
+    """A state dict in which every number matters: biases, norms, scales and coordinates too."""
+    draw = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, shape in shapes(layout).items():
+        numbers = torch.randn(shape, generator=draw)
+        if "norm" in name and name.endswith("weight"):
+            state[name] = 1 + 0.2 * numbers
+        elif name.startswith(("query_token", "qcoord", "pos_alpha")):
+            state[name] = numbers
+        else:
+            fan = math.prod(shape[1:]) or 1
+            state[name] = numbers * (0.3 if len(shape) == 1 else fan**-0.5)
+    return state
+
+
+def features(
+    state: State, layout: Layout, heads: int, images: Tensor, budget: int
+) -> tuple[Tensor, Tensor]:
+    """The global feature and the patches, for a budget of whole chunks."""
+    used = range(budget // layout.chunk)
+    count = len(images)
+    cores = torch.cat([state[f"query_token_chunks.{n}"] for n in used], 1).repeat(count, 1, 1)
+    places = torch.cat([state[f"qcoord_chunks.{n}"] for n in used], 1).repeat(count, 1, 1)
+    embedding = F.conv2d(
+        images, state["patch_embed.proj.weight"], state["patch_embed.proj.bias"], layout.patch
+    )
+    rows, columns = embedding.shape[2:]
+    tokens = torch.cat((cores, embedding.flatten(2).transpose(1, 2)), 1)
+    centers = [
+        [(column + 0.5) / columns * 2 - 1, (row + 0.5) / rows * 2 - 1]
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    grid = torch.tensor(centers).repeat(count, 1, 1)
+    for layer in range(layout.layers):
+        if layer > 0:
+            step = linear(state, f"pos_linears.{layer - 1}", tokens[:, :budget])
+            places = places + state["pos_alpha"][layer - 1] * step
+        points = torch.cat((places.tanh(), grid), 1)
+        tokens = block(state, f"blocks.{layer}", tokens, points, heads=heads, budget=budget)
+    tokens = norm(state, "final_norm", tokens)
+    return tokens[:, 0], tokens[:, budget:]
+
+
+def block(
+    state: State, name: str, tokens: Tensor, points: Tensor, *, heads: int, budget: int
+) -> Tensor:
+    """Attention under the core-periphery mask, then SwiGLU."""
+    normed = norm(state, f"{name}.norm_attn", tokens)
+    query, key, value = (
+        linear(state, f"{name}.attn.{part}_proj", normed).unflatten(2, (heads, -1)).transpose(1, 2)
+        for part in "qkv"
+    )
+    total = tokens.shape[1]
+    reads = torch.zeros(total, total, dtype=torch.bool)
+    reads[:budget] = True  # cores read everything
+    reads[:, :budget] = True  # everything reads cores
+    scores = turned(query, points) @ turned(key, points).transpose(2, 3) / query.shape[3] ** 0.5
+    mixed = scores.masked_fill(~reads, -math.inf).softmax(3) @ value
+    tokens = tokens + linear(state, f"{name}.attn.out_proj", mixed.transpose(1, 2).flatten(2))
+    normed = norm(state, f"{name}.norm_ffn", tokens)
+    gates, values = linear(state, f"{name}.fc1", normed).chunk(2, 2)
+    return tokens + linear(state, f"{name}.fc2", F.silu(gates) * values)
+
+
+def turned(vectors: Tensor, points: Tensor) -> Tensor:
+    """Rotary position: x turns the first half of the channels, y the second, in neighbor pairs."""
+    channels = vectors.shape[3]
+    quarter = channels // 4
+    still = round(0.125 * quarter)
+    found = torch.empty_like(vectors)
+    for axis in range(2):
+        for number in range(quarter):
+            first = axis * channels // 2 + 2 * number
+            period = math.inf if number >= quarter - still else 100 ** (number / quarter)
+            angle = (2 * math.pi * points[:, None, :, axis]) / period
+            one, other = vectors[..., first], vectors[..., first + 1]
+            found[..., first] = one * angle.cos() - other * angle.sin()
+            found[..., first + 1] = other * angle.cos() + one * angle.sin()
+    return found
+
+
+def linear(state: State, name: str, inputs: Tensor) -> Tensor:
+    """A linear layer."""
+    return inputs @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+
+def norm(state: State, name: str, inputs: Tensor) -> Tensor:
+    """Layer normalization."""
+    centered = inputs - inputs.mean(-1, keepdim=True)
+    spread = (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    return centered / spread * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+
 SMALL = Layout(layers=3, width=128, hidden=96, chunks=3)
 PAPER = {
     "small": (Layout(12, 384, 1024, 8, patch=16), 21_628_961),
@@ -39,7 +190,7 @@ PAPER = {
 }
 
 
-def checkpoint(path: Path, state: authors.State, **config: Any) -> Path:
+def checkpoint(path: Path, state: State, **config: Any) -> Path:
     """A whole checkpoint as the authors' training writes it."""
     content = {
         "student": state,
@@ -57,26 +208,26 @@ def checkpoint(path: Path, state: authors.State, **config: Any) -> Path:
 def test_outputs_equal_the_authors_computation(
     budget: int, size: tuple[int, int], tmp_path: Path
 ) -> None:
-    state = authors.random_state(SMALL)
+    state = random_state(SMALL)
     model = load_official(checkpoint(tmp_path / "student.pt", state))
     images = torch.randn(2, 3, *size)
-    image, patches = authors.features(state, SMALL, 2, images, budget)
+    image, patches = features(state, SMALL, 2, images, budget)
     found = model(images, budget=budget)
     torch.testing.assert_close(found.image, image, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(found.patches, patches, atol=2e-5, rtol=1e-5)
 
 
 def test_the_oracle_detects_channels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = authors.random_state(SMALL)
+    state = random_state(SMALL)
     images = torch.randn(1, 3, 8, 8)
-    _, expected = authors.features(state, SMALL, 2, images, 24)
+    _, expected = features(state, SMALL, 2, images, 24)
     monkeypatch.setattr("veca.weights.official._permuted", lambda _, rows: rows)
     found = converted(state, {}, "here")(images).patches
     assert (found - expected).abs().max() > 0.01
 
 
 def test_settings_of_the_checkpoint_are_used(tmp_path: Path) -> None:
-    state = authors.random_state(SMALL)
+    state = random_state(SMALL)
     settings = {
         "num_heads": 8,
         "rope_p_zero_freqs": 0.25,
@@ -93,14 +244,14 @@ def test_settings_of_the_checkpoint_are_used(tmp_path: Path) -> None:
         assert converted(state, {name: None}, "here").config.rotary_base == 100
 
     images = torch.randn(1, 3, 8, 8)
-    _, expected = authors.features(state, SMALL, 8, images, 16)
+    _, expected = features(state, SMALL, 8, images, 16)
     found = converted(state, {"num_heads": 8}, "here")(images, budget=16).patches
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("prefix", ["", "student.", "module._orig_mod.", "_orig_mod.module."])
 def test_prefixes_of_wrappers_are_removed(prefix: str, tmp_path: Path) -> None:
-    state = authors.random_state(SMALL)
+    state = random_state(SMALL)
     path = tmp_path / "student.pt"
     torch.save({prefix + name: tensor for name, tensor in state.items()}, path)
     assert same_weights(load_official(path), converted(state, {}, "here"))
@@ -115,7 +266,7 @@ def test_a_checkpoint_with_nan_is_refused(tmp_path: Path) -> None:
 
 def test_chunks_are_ordered_by_number() -> None:
     layout = Layout(layers=1, width=64, hidden=8, chunks=12, chunk=1)
-    state = authors.random_state(layout)
+    state = random_state(layout)
     model = converted(dict(sorted(state.items())), {}, "here")
     bank = torch.cat(list(model.core_bank.tokens))
     expected = torch.cat([state[f"query_token_chunks.{number}"][0] for number in range(12)])
@@ -124,7 +275,7 @@ def test_chunks_are_ordered_by_number() -> None:
 
 
 def test_a_converted_model_survives_saving_without_a_licence(tmp_path: Path) -> None:
-    model = load_official(checkpoint(tmp_path / "student.pt", authors.random_state(SMALL)))
+    model = load_official(checkpoint(tmp_path / "student.pt", random_state(SMALL)))
     assert not model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
     veca.save(model, tmp_path / "ours")
@@ -142,7 +293,7 @@ def test_a_converted_model_survives_saving_without_a_licence(tmp_path: Path) -> 
 
 
 def test_half_precision_becomes_fp32(tmp_path: Path) -> None:
-    state = {name: item.bfloat16() for name, item in authors.random_state(SMALL).items()}
+    state = {name: item.bfloat16() for name, item in random_state(SMALL).items()}
     model = load_official(checkpoint(tmp_path / "student.pt", state))
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert same_weights(model, converted({n: t.float() for n, t in state.items()}, {}, "here"))
@@ -151,16 +302,14 @@ def test_half_precision_becomes_fp32(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_sizes_of_the_paper_have_the_published_parameters(name: str) -> None:
     layout, parameters = PAPER[name]
-    state = {
-        key: torch.empty(shape, device="meta") for key, shape in authors.shapes(layout).items()
-    }
+    state = {key: torch.empty(shape, device="meta") for key, shape in shapes(layout).items()}
     model = converted(state, {}, "here")
     assert model.config == SIZES[name]
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 def test_missing_and_unexpected_keys_are_listed() -> None:
-    state = authors.random_state(SMALL)
+    state = random_state(SMALL)
     del state["blocks.1.attn.k_proj.bias"], state["pos_alpha"]
     state |= {f"extra.{number:02}": torch.ones(1) for number in range(45)}
     with pytest.raises(WeightsError) as caught:
@@ -185,7 +334,7 @@ def test_missing_and_unexpected_keys_are_listed() -> None:
     ],
 )
 def test_a_key_of_the_wrong_shape_is_refused(name: str, shape: tuple[int, ...]) -> None:
-    state = authors.random_state(SMALL) | {name: torch.zeros(shape)}
+    state = random_state(SMALL) | {name: torch.zeros(shape)}
     with pytest.raises(WeightsError, match=r"shape|dimensions|invalid configuration|too few"):
         converted(state, {}, "here")
 
@@ -204,7 +353,7 @@ def test_a_key_of_the_wrong_shape_is_refused(name: str, shape: tuple[int, ...]) 
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(WeightsError, match=r"invalid configuration|='low'"):
-        converted(authors.random_state(SMALL), settings, "here")
+        converted(random_state(SMALL), settings, "here")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +380,7 @@ def test_other_checkpoints_are_refused(content: Any, tmp_path: Path) -> None:
 
 
 def test_tensors_larger_than_the_file_are_refused(tmp_path: Path) -> None:
-    state = authors.random_state(SMALL)
+    state = random_state(SMALL)
     state["final_norm.bias"] = torch.zeros(1).expand(10**12)  # one number, repeated
     torch.save(state, tmp_path / "student.pt")
     with pytest.raises(WeightsError, match="more than the file has"):
@@ -240,7 +389,7 @@ def test_tensors_larger_than_the_file_are_refused(tmp_path: Path) -> None:
 
 def test_the_output_projection_is_read_as_an_adaptor(tmp_path: Path) -> None:
     layout = SMALL._replace(teacher_width=40)
-    state = authors.random_state(layout)
+    state = random_state(layout)
     path = checkpoint(tmp_path / "student.pt", state)
     adaptor = load_official_adaptor(path)
     assert isinstance(adaptor, nn.Linear)
@@ -248,14 +397,14 @@ def test_the_output_projection_is_read_as_an_adaptor(tmp_path: Path) -> None:
     assert adaptor.bias is not None
     assert torch.equal(adaptor.bias, state["output_proj.bias"])
     assert adaptor(load_official(path)(torch.randn(1, 3, 8, 8)).patches).shape == (1, 4, 40)
-    plain = checkpoint(tmp_path / "plain.pt", authors.random_state(SMALL))
+    plain = checkpoint(tmp_path / "plain.pt", random_state(SMALL))
     assert load_official_adaptor(plain) is None
     bad = checkpoint(tmp_path / "bad.pt", state | {"output_proj.bias": torch.ones(3)})
     with pytest.raises(WeightsError, match="bias does not fit"):
         load_official_adaptor(bad)
 
 
-LAYOUT = authors.Layout(layers=1, width=64, hidden=8)
+LAYOUT = Layout(layers=1, width=64, hidden=8)
 
 
 class Calls:
@@ -304,9 +453,9 @@ def false_sizes(content: bytes) -> bytes:
     return content[: place + 20] + claim + content[place + 28 :]
 
 
-def state() -> authors.State:
+def state() -> State:
     """The weights of a good checkpoint."""
-    return authors.random_state(LAYOUT)
+    return random_state(LAYOUT)
 
 
 def good() -> bytes:

@@ -1,12 +1,16 @@
-"""A disk on which a chosen call fails, as a full or broken disk lets it, or a killed process."""
+"""A disk on which a chosen call fails, and a folder that another process has locked."""
 
 import errno
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from veca.runtime.files import lock_folder
 
 CALLS = ("open", "mkdir", "write", "fsync", "rename", "replace", "unlink", "rmdir")
 
@@ -54,3 +58,22 @@ def _target(given: object) -> str:
     if isinstance(given, int):
         return link.readlink().name if link.exists() else "?"
     return Path(str(given)).name
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Another process that has a folder, and is killed in the end."""
+    ready, said = os.pipe()
+    child = os.fork()
+    if not child:
+        with lock_folder(folder):
+            os.write(said, b"x")
+            signal.pause()
+    os.read(ready, 1)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(said)

@@ -1,20 +1,113 @@
-"""Recipes hold the paper's numbers, and every one of them can be built."""
+"""Recipes hold the paper's numbers and can be built; `quick` learns from photos of packages."""
 
 import dataclasses
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
+import veca
+from tests.data.pictures import write_pictures
+from tests.distill.runs import FLAGS, rows
 from veca.backbone.config import SIZES, AttentionKind
 from veca.backbone.cost import parameters
 from veca.backbone.model import VECA
+from veca.cli.main import main
+from veca.data.images import DataError
+from veca.distill.config import RunOptions
 from veca.distill.images import check_batch
+from veca.distill.run import distill
 from veca.distill.run_folder import as_json, check_same_config
+from veca.recipes import quick as module
 from veca.recipes.distill import RECIPES
+from veca.recipes.quick import (
+    SIDE,
+    TRAINING,
+    VALIDATION,
+    compare_with_constant,
+    installed,
+    write_crops,
+)
 from veca.runtime.distributed import Ranks
 from veca.teacher.registry import TEACHERS
 from veca.train.schedules import ResolutionPhase, budget_weights, draw_resolution, learning_rate
+
+pytest.importorskip("skimage", reason="needs veca[samples]")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Names and bytes of all files."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_training_and_validation_share_no_photograph() -> None:
+    assert not set(TRAINING) & set(VALIDATION)
+    assert len(list(installed(TRAINING))) >= 10
+    assert list(installed(VALIDATION))
+    assert list(installed([("no_such_package", "a.png"), ("skimage", "data/none.png")])) == []
+
+
+def test_crops_are_the_same_every_time_and_appear_when_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        write_crops(tmp_path / name / "images", TRAINING[:3], 7)
+    one = content(tmp_path / "one" / "images")
+    assert one == content(tmp_path / "other" / "images")
+    assert len(one) == 7
+    for path in (tmp_path / "one" / "images").iterdir():
+        with Image.open(path) as image:
+            assert image.size == (SIDE, SIDE)
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["images"]
+
+    (tmp_path / "killed" / "images.tmp").mkdir(parents=True)
+    (tmp_path / "killed" / "images.tmp" / "torn.jpg").touch()
+    write_crops(tmp_path / "killed" / "images", TRAINING[:3], 7)
+    assert content(tmp_path / "killed" / "images") == one
+    monkeypatch.setattr(module, "installed", lambda _: pytest.fail("they were there"))
+    write_crops(tmp_path / "one" / "images", TRAINING[:3], 7)
+
+
+def test_without_photographs_the_error_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"pip install 'veca\[samples\]', or give --images"):
+        write_crops(tmp_path / "images", [("no_such_package", "a.png")], 3)
+
+
+def test_the_verdict_is_how_far_the_last_losses_are_below_the_constant_predictor() -> None:
+    def scored(step: int, budget: int | None, ffn: float, loss: float | None) -> dict[str, Any]:
+        return {"kind": "validation", "step": step, "budget": budget, "ffn": ffn, "loss": loss}
+
+    found = [
+        {"kind": "baseline", "loss": 2.0}, scored(0, 8, 1.0, 3.0), scored(9, 8, 1.0, 1.5),
+        scored(9, 64, 0.5, 1.0), scored(9, 64, 1.0, None), scored(9, None, 1.0, 2.2),
+    ]  # fmt: skip
+    assert compare_with_constant(found) == [
+        "Validation loss 25.0 % below the constant predictor: 8 cores",
+        "Validation loss 50.0 % below the constant predictor: 64 cores and FFN 0.5",
+        "Validation loss -10.0 % below the constant predictor: full attention",
+    ]
+    assert compare_with_constant([]) == []
+
+
+def test_quick_needs_no_images_and_is_resumed_with_those_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "TRAINING_CROPS", 12)
+    monkeypatch.setattr(module, "VALIDATION_CROPS", 4)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["distill", "quick", "--out", "~/run", *FLAGS, "--workers", "0", "--steps", "2"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("% below the constant predictor: ") == 3
+    assert (tmp_path / "run" / "teacher").is_dir()
+    assert main([*words, "--resume"]) == 0
+    assert len(rows(tmp_path / "run", "train")) == 2
+    card = (tmp_path / "run" / "last" / "README.md").read_text("utf-8")
+    assert "12 unlabeled images (images)" in card
+
 
 PAPER = {
     "small": (21_628_961, "dinov3-small"),
@@ -161,3 +254,48 @@ def test_our_recipes_need_no_hub_have_two_elastic_axes_and_can_be_prolonged(name
     longer = dataclasses.replace(config, steps=config.length(1) + 1)
     check_same_config(longer, as_json(config), config.length(1))
     assert options.save_every < config.length(1)
+
+
+ONE_BY_ONE = RunOptions(device="cpu", precision="fp32", workers=0)
+
+
+def two_steps(name: str, stage: int, folder: Path, start: Path | None = None) -> Path:
+    """Two steps of one image; everything else is the recipe's."""
+    write_pictures(folder / "images", 4)
+    recipe = RECIPES[name](stage)
+    config = dataclasses.replace(
+        recipe.config,
+        images=str(folder / "images"),
+        teacher=tuple(f"random:{teacher}" for teacher in recipe.config.teacher),
+        batch=1,
+        steps=2,
+        validation_images=1,
+        statistics_images=1,
+        start=None if start is None else str(start),
+    )
+    out = folder / f"stage-{stage}"
+    assert distill(config, out, ONE_BY_ONE, show_progress=False).finished
+    losses = [row["loss"] for row in rows(out, "train")]
+    assert len(losses) == 2
+    assert all(loss is not None for loss in losses)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("small", 21_628_961),
+        ("small-plus", 28_719_137),
+        ("base", 85_725_089),
+        ("large", 303_195_301),
+    ],
+)
+def test_both_stages_of_a_size_run_with_a_teacher_of_the_real_size(
+    tmp_path: Path, name: str, parameters: int
+) -> None:
+    first = two_steps(name, 1, tmp_path)
+    second = two_steps(name, 2, tmp_path, start=first / "best")
+    assert {row["resolution"] for row in rows(second, "validation")} == {256, 384, 512, 768}
+    for out in (first, second):
+        assert sum(p.numel() for p in veca.load(out / "last").parameters()) == parameters
