@@ -453,7 +453,8 @@ def test_an_untrained_convolution_changes_nothing() -> None:
 
 def test_a_patch_hears_its_neighbors_and_no_other_patch_in_one_block() -> None:
     pixels = images(1).requires_grad_()
-    (gradient,) = torch.autograd.grad(local_model(layers=1)(pixels).patches[0, 7].sum(), pixels)
+    output = local_model(layers=1)(pixels).patches[0, 7] @ torch.linspace(-1, 1, 32)
+    (gradient,) = torch.autograd.grad(output, pixels)
     heard = gradient.unfold(2, 4, 4).unfold(3, 4, 4).abs().sum((0, 1, 4, 5))  # 3 x 5 patches
     near = torch.zeros(3, 5, dtype=torch.bool)
     near[0:3, 1:4] = True  # around row 1, column 2
