@@ -360,7 +360,7 @@ def test_a_worker_killed_while_it_hands_over_a_tensor_is_an_error() -> None:
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        multiprocessing.connection.deliver_challenge = deliver_challenge  # type: ignore[attr-defined]
+        multiprocessing.connection.deliver_challenge = deliver_challenge  # type: ignore[assignment]
         return torch.zeros(3)
 
     with pytest.raises(DataError, match="a data-loading worker was killed"):

@@ -258,7 +258,7 @@ def test_prefixes_of_wrappers_are_removed(prefix: str, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_nan_is_refused(tmp_path: Path) -> None:
-    state = authors.random_state(SMALL)
+    state = random_state(SMALL)
     state["final_norm.weight"] = state["final_norm.weight"] * torch.nan
     with pytest.raises(WeightsError, match="has NaN or infinite values in 'final_norm"):
         load_official(checkpoint(tmp_path / "student.pt", state))
