@@ -216,14 +216,15 @@ def test_help_without_a_recipe_lists_them_with_an_example(
         assert f"  {name} " in printed
         assert (recipe.__doc__ or "?").partition("\n")[0] in printed
     assert "Example: veca distill tiny --images photos --out runs/tiny" in printed
-    assert "veca distill RECIPE --help lists every flag" in printed
+    assert "veca distill RECIPE --help shows its flags, --help-all every one" in printed
 
 
 def test_the_help_of_a_recipe_tells_every_flag_with_the_recipes_own_value(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["distill", "large", "--help"]) == 0
+    assert main(["distill", "large", "--help-all"]) == 0
     printed = capsys.readouterr().out
+    assert "None}" not in printed
     for flag in (*VALUES, *SWITCHES, *LISTS):
         assert f"--{flag} " in printed.replace(",", " "), flag
     words = " ".join(printed.replace("│", " ").split())

@@ -125,7 +125,7 @@ def test_images_none_of_which_can_be_read_are_an_error(
     [
         (
             "embed",
-            ["--model M", "--budget {None}|INT", "--out DIR", "--patches", "--ffn", "--size INT",
+            ["--model M", "--budget INT", "--out DIR", "--patches", "--ffn", "--size INT",
              "--fit {resize,crop,pad}", "--batch INT", "--workers INT",
              "--dtype {float16,float32}", "--device", "Example: veca embed", "exit code"],
         ),

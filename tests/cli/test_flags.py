@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import tyro
@@ -12,7 +13,7 @@ from torch.distributed.run import get_args_parser
 
 from tests.rules import ROOT
 from veca.cli.distill import REGISTRY, _phase, _phase_text
-from veca.cli.flags import command_line, numbers, texts, whole_numbers
+from veca.cli.flags import command_line, numbers, read_flags, texts, whole_numbers
 from veca.train.schedules import ResolutionPhase
 
 
@@ -85,6 +86,33 @@ def test_one_value_is_a_list_and_what_is_not_named_stays() -> None:
 
 def test_a_list_that_may_be_missing_can_be_taken_away() -> None:
     assert read("--shares", "None", default=Lists(shares=(0.25,))).shares is None
+
+
+def test_flags_that_may_be_missing_are_shown_by_what_they_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def command(
+        *, size: int | None = 3, place: Path | None = None
+    ) -> tuple[int | None, Path | None]:
+        """Stand in for a command.
+
+        Args:
+            size: a number
+            place: a path
+        """
+        return size, place
+
+    def result(*words: str) -> tuple[int | None, Path | None]:
+        return read_flags(command, words, prog="veca x", description="Words.")
+
+    assert result() == (3, None)
+    assert result("--size", "None", "--place", "a/b") == (None, Path("a/b"))
+    assert result("--size", "5") == (5, None)
+    with pytest.raises(SystemExit):
+        result("--help")
+    printed = capsys.readouterr().out
+    assert "--size INT" in printed
+    assert "--place PATH" in printed
 
 
 def test_other_tuples_stay_as_many_words() -> None:

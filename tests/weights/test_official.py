@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import veca
-from tests.weights.models import same_weights
+from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import SIZES
+from veca.cli.main import main
 from veca.weights.checkpoint import model_info
 from veca.weights.format import WeightsError
 from veca.weights.official import (
@@ -182,6 +183,7 @@ def norm(state: State, name: str, inputs: Tensor) -> Tensor:
 
 
 SMALL = Layout(layers=3, width=128, hidden=96, chunks=3)
+PUBLISHED = Layout(layers=2, width=64, hidden=128, patch=16)
 PAPER = {
     "small": (Layout(12, 384, 1024, 8, patch=16), 21_628_961),
     "small-plus": (Layout(12, 384, 1536, 8, patch=16), 28_719_137),
@@ -284,12 +286,55 @@ def test_a_converted_model_survives_saving_without_a_licence(tmp_path: Path) -> 
     veca.save(again, tmp_path / "again")
     for folder in (tmp_path / "ours", tmp_path / "again"):
         card = (folder / "README.md").read_text("utf-8")
-        assert "license:" not in card
+        assert "\nlicense:" not in card
+        assert "* License: not recorded\n" in card
         assert "apache" not in card + (folder / "config.json").read_text("utf-8")
         provenance = model_info(folder).provenance
         assert provenance is not None
         assert provenance.licence is None
-        assert "without a licence" in str(provenance.notes)
+        assert "states no license" in str(provenance.notes)
+        assert "student.pt (SHA-256 " in str(provenance.notes)
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
+    """The state of authors.pt in the current folder, in patches of 16 pixels as published."""
+    monkeypatch.chdir(tmp_path)
+    state = random_state(PUBLISHED)
+    checkpoint(tmp_path / "authors.pt", state)
+    return state
+
+
+def test_a_checkpoint_becomes_a_folder_that_says_where_it_is_from(
+    published: State, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", "authors.pt", "--out", "ours"]) == 0
+    text = capsys.readouterr().out
+    assert "ours holds a VECA (2 layers, width 64, 0.1 M parameters, budgets 8, 16)" in text
+    assert "no license" in text
+    assert text.endswith("Try: veca demo --model ours\n")
+    assert main(["info", "ours"]) == 0
+    assert "authors.pt (SHA-256 " in capsys.readouterr().out
+    card = Path("ours/README.md").read_text("utf-8")
+    assert "* License: not recorded" in card
+    assert "github.com/alansong1322/VECA" in card
+    pixels = torch.rand(1, 3, 32, 48)
+    image, _ = features(published, PUBLISHED, 1, pixels, 8)
+    found = veca.load("ours")(pixels, budget=8).image
+    torch.testing.assert_close(found, image, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("published")
+def test_an_import_replaces_no_model_and_a_load_says_how_to_import(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    veca.save(trained_model(), "mine")
+    before = model_info("mine").digest
+    assert main(["import", "authors.pt", "--out", "mine"]) == 2
+    assert "mine already holds a model; give another folder" in capsys.readouterr().err
+    assert model_info("mine").digest == before
+    assert main(["info", "authors.pt"]) == 2
+    assert "run `veca import authors.pt --out DIR`" in capsys.readouterr().err
 
 
 def test_half_precision_becomes_fp32(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from veca.analysis.bench_report import LEGEND, UNTRAINED, notes, tables, write
 from veca.analysis.benchmark import BenchConfig, run_bench
 from veca.backbone.config import SIZES, BackboneConfig
-from veca.cli.flags import command_line, numbers, texts, whole_numbers
+from veca.cli.flags import command_line, numbers, read_flags, texts, whole_numbers
 from veca.runtime.device import Precision
 from veca.runtime.logging import log_to_console
 from veca.runtime.timing import Effort
@@ -25,6 +25,10 @@ tables that mark where VECA is not faster, and writes JSON, Markdown and a plot.
 Example: veca bench --model small --resolutions 256,512 --budgets 8,64 --out build/bench"""
 
 
+COMMON = ("model", "resolutions", "budgets", "ffn", "threads", "precision", "quick", "out")
+"""Flags that --help shows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """The flags of the command."""
@@ -32,10 +36,12 @@ class Flags:
     model: Annotated[str, tyro.conf.arg(metavar="SIZE|PATH")] = "small"
     """a size, or a stored model whose configuration to take; several with commas"""
 
-    resolutions: Annotated[str | None, tyro.conf.arg(metavar="PIXELS,...")] = None
+    resolutions: Annotated[
+        str | None, tyro.conf.arg(metavar="PIXELS,...", help_behavior_hint="")
+    ] = None
     """sides of the images; 256,512,1024 if not given, 256,512 if quick"""
 
-    budgets: Annotated[str | None, tyro.conf.arg(metavar="CORES,...")] = None
+    budgets: Annotated[str | None, tyro.conf.arg(metavar="CORES,...", help_behavior_hint="")] = None
     """numbers of cores; 8,16,32,64 if not given, 8,64 if quick"""
 
     ffn: Annotated[str, tyro.conf.arg(metavar="SHARE,...")] = "0.25,1.0"
@@ -110,7 +116,7 @@ class Flags:
 
 def bench(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    flags = tyro.cli(Flags, prog="veca bench", description=DESCRIPTION, args=words)
+    flags = read_flags(Flags, words, prog="veca bench", description=DESCRIPTION, common=COMMON)
     command = command_line("bench", words)
     console = Console(highlight=False)
     if not console.is_terminal:

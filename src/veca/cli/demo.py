@@ -11,10 +11,11 @@ from rich.table import Table
 
 from veca.analysis.demo import Demo, page, run_demo, sample_photos
 from veca.analysis.machine import this_machine
-from veca.cli.flags import command_line, whole_numbers
+from veca.cli.flags import command_line, read_flags, whole_numbers
 from veca.runtime.device import Precision
 from veca.runtime.files import make_folder, write_atomic
 from veca.weights.checkpoint import load_or_build
+from veca.weights.hub import DEFAULT_MODEL
 
 DESCRIPTION = """Show one model at several budgets: a table, and a page with pictures.
 
@@ -26,11 +27,15 @@ def demo(words: Sequence[str]) -> None:
     command = command_line("demo", words)
 
     def run(  # noqa: PLR0913 - the flags of the command
-        photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
+        photos: Annotated[
+            tuple[Path, ...],
+            tyro.conf.Positional,
+            tyro.conf.arg(metavar="[PHOTOS...]", help_behavior_hint=""),
+        ] = (),
         /,
         *,
-        model: str = "veca-tiny",
-        budgets: str = "8,16,32,64",
+        model: Annotated[str, tyro.conf.arg(metavar="M")] = DEFAULT_MODEL,
+        budgets: Annotated[str, tyro.conf.arg(metavar="CORES,...")] = "8,16,32,64",
         size: int = 448,
         precision: Precision = "auto",
         out: Path = Path("build/demo"),
@@ -71,7 +76,7 @@ def demo(words: Sequence[str]) -> None:
         seconds = time.perf_counter() - started
         print(f"Report: {out / 'report.html'} ({seconds:.0f} s in all)")
 
-    tyro.cli(run, prog="veca demo", description=DESCRIPTION, args=words)
+    read_flags(run, words, prog="veca demo", description=DESCRIPTION)
 
 
 def _table(shown: Demo) -> Table:

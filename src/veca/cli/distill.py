@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
-from veca.cli.flags import command_line
+from veca.cli.flags import command_line, read_flags
 from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.run import TrainResult
 from veca.distill.run import distill as run_distill
@@ -41,8 +41,15 @@ HELP = """Train a student on unlabeled images: veca distill RECIPE --images DIR 
 
 {recipes}
 
-veca distill RECIPE --help lists every flag with the recipe's own values.
+veca distill RECIPE --help shows its flags, --help-all every one, with the recipe's own values.
 Example: veca distill tiny --images photos --out runs/tiny"""
+
+
+COMMON = (
+    "out", "resume", "stage", "cache_teacher", "images", "validation", "teacher", "start", "slices",
+    "seed", "steps", "batch", "resolution", "device", "workers", "accumulate",
+)  # fmt: skip
+"""Flags that --help shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,7 @@ class Flags:
 
 def distill(words: Sequence[str]) -> None:
     """Run the command."""
-    if not words or words[0] in {"-h", "--help"}:
+    if not words or words[0] in {"-h", "--help", "--help-all"}:
         rows = [f"  {name:<11} {_first_line(name)}" for name in RECIPES]
         print(HELP.format(recipes="\n".join(rows)))
         if not words:
@@ -101,11 +108,12 @@ def parse(name: str, *words: str) -> Flags:
         options: Annotated[RunOptions, tyro.conf.arg(name="")] = recipe.options
 
     with REGISTRY:
-        flags = tyro.cli(
+        flags = read_flags(
             RecipeFlags,
+            words,
             prog=f"veca distill {name}",
             description=f"{DESCRIPTION}\n\nThis recipe: {_first_line(name)}",
-            args=words,
+            common=COMMON,
         )
     if flags.config.recipe != recipe.config.recipe:
         raise ValueError(
@@ -180,7 +188,7 @@ def _report(flags: Flags, result: TrainResult) -> None:
         # Here, since matplotlib is an extra.
         from veca.analysis.training_curves import plot_training  # noqa: PLC0415
     except ImportError:
-        curves = ""
+        curves = "; no curves.png, which needs matplotlib (`pip install 'veca[figures]'`)"
     else:
         image = plot_training(rows, f"{result.folder.name}: {flags.config.recipe}")
         write_atomic(result.folder / "curves.png", [image])

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.flags import command_line
+from veca.cli.flags import command_line, read_flags
 from veca.embed.collection import Collection
 from veca.embed.contact_sheet import contact_sheet, write_sheet
 from veca.embed.embed import EmbedConfig, EmbedSummary, embed_images
@@ -19,6 +19,7 @@ from veca.embed.search import nearest, query_vector
 from veca.runtime.files import printable
 from veca.runtime.logging import duration
 from veca.runtime.signals import exit_code, stop_requests
+from veca.weights.hub import DEFAULT_MODEL
 
 EMBED = """Store the features of many images as Parquet files, one row per image.
 
@@ -27,7 +28,7 @@ line, relative to the list. Images that cannot be read get a row with the reason
 as long as the collection has any feature. Repeat the command to continue an interrupted run, to add
 new images, and to compute damaged files and changed images again.
 
-Example: veca embed photos more.tar --model tiny --budget 16 --out features"""
+Example: veca embed photos more.tar --budget 16 --out features"""
 
 SEARCH = """Find the images of a collection that are most similar to one, and draw a contact sheet.
 
@@ -35,6 +36,8 @@ The image may be any file, or one of the collection (its path, or photos.tar#nam
 model. The search is exact: every feature is compared, by cosine similarity.
 
 Example: veca search beach.jpg --in features --top 12 --out sheet.png"""
+
+DEFAULTS = EmbedConfig()
 
 Paths = Annotated[
     tuple[str, ...],
@@ -46,7 +49,7 @@ Paths = Annotated[
 def embed(words: Sequence[str]) -> None:
     """Run `veca embed` with these arguments."""
     with stop_requests() as flag:
-        job = tyro.cli(_embed_job, prog="veca embed", description=EMBED, args=words)
+        job = read_flags(_embed_job, words, prog="veca embed", description=EMBED)
         try:
             summary = job(
                 command=command_line("embed", words), show_progress=True, stop=flag.requested
@@ -61,9 +64,9 @@ def _embed_job(  # noqa: PLR0913 - the flags of the command
     paths: Paths,
     /,
     *,
-    model: Annotated[str, tyro.conf.arg(metavar="M")],
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-    config: Annotated[EmbedConfig, tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff],
+    model: Annotated[str, tyro.conf.arg(metavar="M")] = DEFAULT_MODEL,
+    config: Annotated[EmbedConfig, tyro.conf.arg(name=""), tyro.conf.FlagCreatePairsOff] = DEFAULTS,
     batch: int = 16,
     workers: int = 2,
     device: str = "auto",
@@ -72,8 +75,8 @@ def _embed_job(  # noqa: PLR0913 - the flags of the command
 
     Args:
         paths: images, folders, .tar files, .txt or .lst lists, patterns in quotes
-        model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
         out: folder of the collection, new or to be continued
+        model: a folder, .safetensors file, bundled name, hub name, or a size (untrained)
         config: what to compute and store
         batch: images of equal size that go through the model together, at most
         workers: processes that decode images; 0 decodes in the main process
@@ -113,7 +116,7 @@ def _summary_lines(summary: EmbedSummary) -> list[str]:
 
 def search(words: Sequence[str]) -> None:
     """Run `veca search` with these arguments."""
-    tyro.cli(_search, prog="veca search", description=SEARCH, args=words)
+    read_flags(_search, words, prog="veca search", description=SEARCH)
 
 
 def _search(  # noqa: PLR0913 - the flags of the command

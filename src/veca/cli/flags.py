@@ -1,11 +1,85 @@
-"""Flags that several commands share: lists with commas, and the command as typed."""
+"""Flags of all commands: how they are read and shown, lists with commas, the command as typed."""
 
+import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import tyro
 
 Value = TypeVar("Value", int, float)
+Read = TypeVar("Read")
+
+REGISTRY = tyro.constructors.ConstructorRegistry()
+"""How types of flags are read and shown where tyro's way is not ours."""
+
+
+def read_flags(
+    what: Callable[..., Read],
+    words: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    common: Collection[str] = (),
+) -> Read:
+    """What the words of a command mean, by tyro; also shows the help.
+
+    With the `common` fields of a dataclass, --help shows these alone, and --help-all every flag.
+    """
+    if common and isinstance(what, type) and {"-h", "--help"} & set(words):
+        what = _hidden_but(what, common)
+        description += "\n\nThese are the most common flags; --help-all lists every flag."
+    args = ["--help" if word == "--help-all" else word for word in words]
+    return tyro.cli(what, prog=prog, description=description, args=args, registry=REGISTRY)
+
+
+def _hidden_but(flags: type, common: Collection[str]) -> type:
+    """The same dataclass with all but these flags hidden, also within its annotated groups."""
+    hints, changed = get_type_hints(flags, include_extras=True), []
+    for item in dataclasses.fields(flags):
+        if item.name in common:
+            continue
+        hint, default, factory = hints[item.name], item.default, item.default_factory
+        group = get_args(hint)[0] if get_origin(hint) is Annotated else None
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            values: Any = factory() if factory is not dataclasses.MISSING else default
+            short = _hidden_but(group, common)
+            hint = Annotated[(short, *hint.__metadata__)]
+            default, factory = short(**vars(values)), dataclasses.MISSING
+        else:
+            hint = Annotated[hint, tyro.conf.Suppress]
+        hidden: Any = dataclasses.field(default=default, default_factory=factory)
+        changed.append((item.name, hint, hidden))
+    return dataclasses.make_dataclass(
+        flags.__name__, changed, bases=(flags,), frozen=True, kw_only=True
+    )
+
+
+@REGISTRY.primitive_rule
+def _optional_rule(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+    """Show `int | None` as INT; the word None is read as before."""
+    kinds = set(get_args(info.type))
+    if len(kinds) != 2 or NoneType not in kinds:
+        return None
+    (kind,) = kinds - {NoneType}
+    make = tyro.constructors.PrimitiveTypeInfo.make
+    spec = REGISTRY.get_primitive_spec(make(kind, info.markers))
+    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec) or spec.nargs != 1:
+        return None
+    return dataclasses.replace(
+        spec,
+        instance_from_str=lambda words: (
+            None if words == ["None"] else spec.instance_from_str(words)
+        ),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: (
+            ["None"] if value is None else spec.str_from_instance(value)
+        ),
+    )
 
 
 def whole_numbers(flag: str, text: str) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
-"""`veca info`: size, origin, cost and hash of a model."""
+"""`veca info`: size, origin, cost and hash of a model; `veca import`: a model of the authors."""
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -10,18 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from veca.backbone.cost import cost_rows, parameters
+from veca.cli.flags import read_flags
 from veca.probe.quality import QUALITY_NAME, QualityError, read_quality
 from veca.weights.card import NOT_RECORDED, ModelInfo, Provenance, size_name
-from veca.weights.checkpoint import model_info
+from veca.weights.checkpoint import model_info, save
+from veca.weights.format import WEIGHTS_NAME, WeightsError
+from veca.weights.official import load_official
 
 DESCRIPTION = """Show size, origin, cost and hash of a model, and verify its weights.
 
-Example: veca info runs/small --json"""
+Example: veca info veca-tiny"""
 
 
 def info(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    tyro.cli(_info, prog="veca info", description=DESCRIPTION, args=words)
+    read_flags(_info, words, prog="veca info", description=DESCRIPTION)
 
 
 def _info(
@@ -61,6 +66,48 @@ def _info(
         console.print(Text(f"\nNote: {note}"))
 
 
+LICENSES = {"licence": "license", "teacher_licence": "its license"}
+"""Rows that do not have the name of the field."""
+
+IMPORT = """Make a model folder of a checkpoint of the authors' release (sizes S, S+, B and L).
+
+The file is read without running code from it. Every command takes the folder as --model, and its
+model card says where the weights come from and that no license is known for them.
+
+Example: veca import authors.pt --out authors-base"""
+
+
+def import_(words: Sequence[str]) -> None:
+    """Run `veca import` on the words after its name."""
+    read_flags(_import, words, prog="veca import", description=IMPORT)
+
+
+def _import(
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
+    /,
+    *,
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+) -> None:
+    """Convert a checkpoint and save it.
+
+    Args:
+        checkpoint: file of the authors, as linked from the README of github.com/alansong1322/VECA
+        out: folder of the model, new or without one
+    """
+    if (out.expanduser() / WEIGHTS_NAME).exists():
+        raise WeightsError(f"{out} already holds a model; give another folder.")
+    model = load_official(checkpoint)
+    save(model, out)
+    size = size_name(model.config) or f"{model.config.layers} layers, width {model.config.width}"
+    print(
+        f"{out} holds a VECA ({size}, {parameters(model.config) / 1e6:.1f} M parameters, budgets "
+        f"{', '.join(map(str, model.config.budgets))}) from {checkpoint}.\n"
+        "The authors' release states no license: ask its authors before you redistribute the "
+        "weights or what you make of them.\n"
+        f"Try: veca demo --model {shlex.quote(str(out))}"
+    )
+
+
 def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
     """Architecture, file and origin."""
     config = facts.config
@@ -81,7 +128,7 @@ def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
     provenance = facts.provenance or Provenance()
     rows: dict[str, object] = {"licence": NOT_RECORDED} | provenance.known()
     for name, value in rows.items():
-        yield "its licence" if name == "teacher_licence" else name, str(value)
+        yield LICENSES.get(name, name), str(value)
     if (quality := facts.path.with_name(QUALITY_NAME)).is_file():
         try:
             yield QUALITY_NAME, f"{len(read_quality(quality, facts.digest).rows)} measurements"

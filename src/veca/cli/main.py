@@ -5,6 +5,7 @@ shows where it came from.
 """
 
 import io
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ COMMANDS = {
     "distill": ("veca.cli.distill", "train a student from images and a teacher; resumes"),
     "embed": ("veca.cli.embed", "features of files, folders and tar files; resumes"),
     "figures": ("veca.cli.figures", "what a model sees: feature colors, cores, paths, objects"),
+    "import": ("veca.cli.info", "a checkpoint of the authors' release becomes a model folder"),
     "info": ("veca.cli.info", "size, license, teacher, budgets, cost and hash of a model"),
     "predict": ("veca.cli.predict", "labels, masks or depth of new images with a fitted head"),
     "probe": ("veca.cli.probe", "evaluate frozen features: classes, segmentation, depth"),
@@ -65,7 +67,8 @@ def _set_up_process() -> None:
 def _run(name: str, words: Sequence[str]) -> int:
     """Run a command; report what a user can fix in one sentence."""
     try:
-        getattr(import_module(COMMANDS[name][0]), name)(words)
+        function = f"{name}_" if keyword.iskeyword(name) else name
+        getattr(import_module(COMMANDS[name][0]), function)(words)
         sys.stdout.flush()
     except SystemExit as end:  # --help, and flags that the parser has already complained about
         return end.code if isinstance(end.code, int) else USER_ERROR if end.code else 0

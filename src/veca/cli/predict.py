@@ -9,6 +9,7 @@ import numpy as np
 import tyro
 from PIL import Image
 
+from veca.cli.flags import read_flags
 from veca.data.images import DecodedImage, ImageError, decode
 from veca.data.listing import ImageEntry, free_stem, list_images, one_line, open_image
 from veca.probe.heads import DENSE_TASKS, HEADS_FOLDER, HeadError, SavedHead, load_head
@@ -31,7 +32,7 @@ Classification heads print labels with scores. Segmentation heads write a mask (
 a palette) and an overlay on the image; depth heads write 16-bit PNG files (millimeters; 1/256 m for
 heads whose range exceeds 65 m) and a colored map. --json prints JSON lines.
 
-Example: veca predict probes/heads/logistic_pets_tiny_c64_128px_dinov2_s0.safetensors holiday.jpg"""
+Example: veca predict probes holiday.jpg --top 3"""
 
 MAX_LISTED = 8
 """Heads that a message lists."""
@@ -43,7 +44,7 @@ KITTI_UNITS = 256
 
 def predict(words: Sequence[str]) -> None:
     """Run the command with these arguments."""
-    tyro.cli(_predict, prog="veca predict", description=DESCRIPTION, args=words)
+    read_flags(_predict, words, prog="veca predict", description=DESCRIPTION)
 
 
 def _predict(  # noqa: PLR0913 - the flags of the command

@@ -11,18 +11,19 @@ from typing import Annotated, Any
 
 import tyro
 
-from veca.cli.flags import command_line, numbers, texts, whole_numbers
+from veca.cli.flags import command_line, numbers, read_flags, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.feature_cache import RunContext
-from veca.probe.report import Draw, report_tables, write_report
+from veca.probe.report import NO_PLOT, Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Section, Task
 from veca.probe.run import Evaluator, Job
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import init_distributed
 from veca.runtime.logging import log_to_console
 from veca.weights.checkpoint import model_info
+from veca.weights.hub import DEFAULT_MODEL
 
-HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
+HELP = """Evaluate frozen features: veca probe TASK DATA --out DIR
 
   knn           image classes by the nearest training images
   logistic      image classes by logistic regression
@@ -34,7 +35,7 @@ HELP = """Evaluate frozen features: veca probe TASK DATA --model M --out DIR
   quality REPORT.json ...  all numbers of one model, in a file beside its weights
 
 veca probe TASK --help lists the flags and the supported layouts of DATA.
-Example: veca probe knn photos --model tiny --budgets 8,64 --out probes"""
+Example: veca probe knn photos --budgets 8,64 --out probes"""
 
 DESCRIPTION = """Evaluate frozen features by a probe at every budget, with the same code for all
 models.
@@ -48,7 +49,7 @@ The folder --out gets the report (report.html for a browser, report.md, report.j
 heads (for veca predict) and results for each test image; with --baseline also comparison.json. Rows
 of earlier runs in the same folder stay. Features are cached.
 
-Example: veca probe {task} data --model tiny --budgets 8,64 --out probes"""
+Example: veca probe {task} data --budgets 8,64 --out probes"""
 
 PAGE = "report.html"
 
@@ -91,13 +92,19 @@ class RunFlags:
     """precision of models: fp32, bf16, or auto: bf16 where the device supports it natively"""
 
 
+COMMON = (
+    "data", "model", "out", "teacher", "baseline", "budgets", "resolution", "seeds", "allow_partial"
+)  # fmt: skip
+"""Flags of a task that --help shows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskFlags:
     """Flags of a task."""
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """folder of a labeled dataset, or NAME=FOLDER"""
-    model: Annotated[str, tyro.conf.arg(metavar="M")]
+    model: Annotated[str, tyro.conf.arg(metavar="M")] = DEFAULT_MODEL
     """a folder, .safetensors file, bundled or hub name, size (untrained), any teacher's name, or
     pixels"""
     out: Folder
@@ -162,7 +169,7 @@ class SuiteFlags:
 
 def probe(words: Sequence[str]) -> None:
     """Run the command with these arguments."""
-    if not words or words[0] in {"-h", "--help"}:
+    if not words or words[0] in {"-h", "--help", "--help-all"}:
         print(HELP)
         if not words:
             raise SystemExit(2)
@@ -170,13 +177,13 @@ def probe(words: Sequence[str]) -> None:
     task, *rest = words
     prog, command = f"veca probe {task}", command_line("probe", words)
     if task == "suite":
-        suite = tyro.cli(SuiteFlags, prog=prog, description=SUITE_DESCRIPTION, args=rest)
-        _suite(suite, command)
+        _suite(read_flags(SuiteFlags, rest, prog=prog, description=SUITE_DESCRIPTION), command)
     elif task == "quality":
-        tyro.cli(_quality, prog=prog, description=QUALITY_DESCRIPTION, args=rest)
+        read_flags(_quality, rest, prog=prog, description=QUALITY_DESCRIPTION)
     elif task in TASKS:
         described = DESCRIPTION.format(sets=", ".join(SETS), task=task)
-        _task(task, tyro.cli(TaskFlags, prog=prog, description=described, args=rest), command)
+        flags = read_flags(TaskFlags, rest, prog=prog, description=described, common=COMMON)
+        _task(task, flags, command)
     else:
         raise ValueError(f"{task!r} is not a task; use {', '.join(TASKS)}, suite or quality.")
 
@@ -189,9 +196,11 @@ def _task(task: Task, flags: TaskFlags, command: str) -> None:
         rows = [row for job in jobs for row in evaluator.run_job(job, seeds)]
         if not evaluator.ctx.ranks.is_main:
             return
-        _write(rows, out)
+        drawn = _write(rows, out)
     print(f"\n{report_tables(rows)}\n")
     print(f"Report: {out / PAGE} (also as .md and .json)")
+    if not drawn:
+        print(NO_PLOT)
     heads = [path for role, path in evaluator.heads if role == "model"]
     if heads:
         print(f"Predict on new images: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
@@ -274,8 +283,8 @@ def _evaluator(
                 raise
 
 
-def _write(rows: Sequence[Row], out: Path) -> None:
-    """Add rows to the report and write its page, with charts if matplotlib is installed."""
+def _write(rows: Sequence[Row], out: Path) -> bool:
+    """Add rows to the report and write its page; whether with charts, which need matplotlib."""
     plot: Draw | None = None
     chart: Callable[[Section], bytes | None] | None = None
     with suppress(ImportError):  # matplotlib is an extra
@@ -287,6 +296,7 @@ def _write(rows: Sequence[Row], out: Path) -> None:
     from veca.analysis.probe_page import write_page  # noqa: PLC0415
 
     write_page(out, chart)
+    return plot is not None
 
 
 def _one_or_several(name: str, one: int | None, several: str | None) -> tuple[int, ...]:

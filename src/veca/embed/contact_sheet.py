@@ -3,7 +3,6 @@
 import functools
 import io
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,6 +42,7 @@ def contact_sheet(query: ImageEntry, matches: Sequence[Match]) -> Image.Image:
     """Draw the query in a frame, then its matches; an image that cannot be read is a gray tile."""
     shown = [(query, "query", ACCENT)]
     shown += [(match.image.source, f"{match.similarity:.3f}", INK) for match in matches[:MAX_TILES]]
+    captions = _captions([source for source, _, _ in shown])
     columns = num_columns(len(shown))
     rows = math.ceil(len(shown) / columns)
     width = 2 * MARGIN + columns * (TILE + GAP) - GAP
@@ -54,7 +54,7 @@ def contact_sheet(query: ImageEntry, matches: Sequence[Match]) -> Image.Image:
         top = MARGIN + row * (TILE + CAPTION + GAP)
         sheet.paste(_tile(source), (left, top))
         draw.text((left, top + TILE + 7), title, color, _font(17))
-        draw.text((left, top + TILE + 29), _caption(source), PALE_INK, _font(13))
+        draw.text((left, top + TILE + 29), captions[number], PALE_INK, _font(13))
     frame = (MARGIN - 3, MARGIN - 3, MARGIN + TILE + 2, MARGIN + TILE + 2)
     draw.rectangle(frame, None, ACCENT, 3)
     return sheet
@@ -92,11 +92,18 @@ def _tile(source: ImageEntry) -> Image.Image:
     return tile
 
 
-def _caption(source: ImageEntry) -> str:
-    """The file name, shortened in the middle to fit."""
-    name = os.path.basename(source.member or source.name)  # noqa: PTH119 - no path of this system
-    text = whole = printable(name)
-    kept = len(whole)
+def _captions(sources: Sequence[ImageEntry]) -> list[str]:
+    """File names with so many of their folders, at least one, that they differ where files do."""
+    paths = [Path(source.name).parts for source in sources]
+    different, depth = len(set(paths)), 2
+    while len({path[-depth:] for path in paths}) < different:
+        depth += 1
+    return [_shortened(printable(str(Path(*path[-depth:])))) for path in paths]
+
+
+def _shortened(whole: str) -> str:
+    """Text with its middle left out, to fit below a tile."""
+    text, kept = whole, len(whole)
     while kept > 1 and _font(13).getlength(text) > TILE:
         kept -= 1
         text = f"{whole[: kept // 2]}\u2026{whole[kept // 2 - kept :]}"

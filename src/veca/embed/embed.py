@@ -82,7 +82,7 @@ class EmbedConfig:
     """Everything the features of a collection depend on, except the model."""
 
     budget: int | None = None
-    """Number of cores; by default the model's own default, which is all of them if it has none."""
+    """Number of cores; None is the model's default, or all cores if it has none."""
 
     ffn: float | None = None
     """Share of the hidden units to use, for models with nested feed-forward layers."""

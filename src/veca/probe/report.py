@@ -50,6 +50,8 @@ LEGEND = (
     "core. ffn: share of the hidden units, - for all."
 )
 
+NO_PLOT = "No plot: it needs matplotlib (`pip install 'veca[figures]'`)."
+
 Draw = Callable[[Sequence[Row]], bytes | None]
 """A plot of rows as the bytes of a PNG file; None if there is nothing to draw."""
 
@@ -58,7 +60,7 @@ def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) ->
     """Add rows to the report of a folder, which is created if missing; returns what was written.
 
     One process at a time may call it for a folder. Without `draw`, as without matplotlib, a plot of
-    older rows is removed, since it would no longer match the tables.
+    older rows is removed, since it would no longer match the tables, and the page says why.
     """
     merged, compared = add_rows(rows, folder), list[dict[str, Any]]()
     if any(row.role == "baseline" for row in merged):
@@ -68,7 +70,7 @@ def write_report(rows: Sequence[Row], folder: Path, draw: Draw | None = None) ->
     plot = draw(merged) if draw is not None else None
     text = report_markdown(merged, PLOT_NAME if plot is not None else None, compared)
     files = {
-        "report.md": text.encode(),
+        "report.md": (text if draw is not None else f"{text}\n{NO_PLOT}\n").encode(),
         PLOT_NAME: plot,
         COMPARISON_NAME: _json_lines(compared) if compared else None,
     }

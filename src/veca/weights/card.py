@@ -15,7 +15,7 @@ from veca.runtime.files import printable
 from veca.weights.format import WeightsError, is_hub_id, listed
 
 NOT_RECORDED = "not recorded"
-"""Shown for a licence that is not recorded."""
+"""Shown for a license that is not recorded."""
 
 MAX_CHARACTERS = 10_000
 """Longer texts in a file are cut."""
@@ -245,7 +245,7 @@ def model_card(info: ModelInfo, results: str | None = None, name: str | None = N
     )
 
 
-ORIGIN = {"teacher_licence": "Licence of the teacher"}
+ORIGIN = {"licence": "License", "teacher_licence": "License of the teacher"}
 """Titles in the card that are not the name of the field."""
 
 

@@ -12,6 +12,9 @@ from veca.weights.format import CONFIG_NAME, WEIGHTS_NAME, WeightsError, is_hub_
 BUNDLED = Path(__file__).parent / "bundled"
 """Models that ship with the package, each in a folder of its name."""
 
+DEFAULT_MODEL = "veca-tiny"
+"""The bundled model that commands use if none is named."""
+
 Source = str | os.PathLike[str]
 
 
@@ -95,8 +98,8 @@ def _local_files(path: Path) -> ModelFiles:
         raise WeightsError(f"{path} has no {WEIGHTS_NAME}; give the folder of a saved model.")
     if weights.suffix != ".safetensors":
         raise WeightsError(
-            f"{path} is not a .safetensors file; read a checkpoint of the authors with "
-            "veca.load_official, and save it with veca.save."
+            f"{path} is not a .safetensors file; if it is a checkpoint of the authors, "
+            f"run `veca import {path} --out DIR`, or use veca.load_official."
         )
     config = weights.with_name(CONFIG_NAME)
     return ModelFiles(weights, config if config.is_file() else None)

@@ -11,6 +11,7 @@ Their RoPE pairs neighboring channels, ours channel i with i + K/2 (`backbone/ro
 query and key projections are permuted, which changes no product between them.
 """
 
+import hashlib
 import itertools
 import re
 import zipfile
@@ -82,11 +83,14 @@ def check_archive(path: Path) -> None:
         )
 
 
-RELEASE = Provenance(
-    notes="From the authors' release of VECA (arXiv 2605.12491), which is distributed without a "
-    "licence; ask them before you redistribute the weights."
+RELEASE = (
+    "Converted from {name} (SHA-256 {digest}), a checkpoint in the form of the authors' release of "
+    "VECA (arXiv 2605.12491, github.com/alansong1322/VECA). That release states no license: ask "
+    "its authors before you redistribute these weights or what you make of them. According to the "
+    "paper, the models were distilled from DINOv3 ViTs of the same size, whose license may apply "
+    "too, on Objects365 without labels."
 )
-"""Provenance of a converted model."""
+"""What the card of a converted model says about its origin."""
 
 HEAD_WIDTH = 64
 """Channels of a head in all sizes of the paper."""
@@ -125,10 +129,13 @@ State = Mapping[str, Tensor]
 
 def load_official(path: Source) -> VECA:
     """The model in a checkpoint of the authors' release, in evaluation mode and fp32."""
-    state, settings = _read(Path(path).expanduser())
+    file = Path(path).expanduser()
+    state, settings = _read(file)
     model = converted(state, settings, str(path))
     check_finite(model.state_dict(), str(path))
-    model.provenance = RELEASE
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    model.provenance = Provenance(notes=RELEASE.format(name=file.name, digest=digest))
     return model
 
 
