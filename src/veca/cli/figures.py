@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from veca.cli.flags import texts, whole_numbers
+from veca.cli.flags import read_flags, texts, whole_numbers
 from veca.data.images import ImageError
 from veca.data.listing import ImageEntry, free_stem, list_images, one_line, open_image
 from veca.probe.models import find_model
@@ -108,7 +108,7 @@ class Flags:
 
 def figures(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    flags = tyro.cli(Flags, prog="veca figures", description=DESCRIPTION, args=words)
+    flags = read_flags(Flags, words, prog="veca figures", description=DESCRIPTION)
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError(
             "veca figures needs matplotlib, which is not installed; run "
