@@ -1,6 +1,8 @@
 """Configurations and arguments: fields, named sizes, and the messages about invalid ones."""
 
 import dataclasses
+import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -216,9 +218,31 @@ def test_images_of_whole_numbers_are_refused_with_what_to_do() -> None:
 
 
 @pytest.mark.compiled  # without the shape hook, which would refuse these first
-def test_whole_numbers_of_other_libraries_are_taken() -> None:
-    assert check_budget(CONFIG, np.int64(8)) == 8  # type: ignore[arg-type]
-    assert len(MODEL.intermediates(IMAGES, [np.int32(1)])) == 1  # type: ignore[list-item]
+@pytest.mark.parametrize("number", [np.int64, np.array, torch.tensor])
+def test_numbers_of_other_libraries_are_taken(number: Callable[[float], Any]) -> None:
+    assert check_budget(CONFIG, number(8)) == 8
+    assert check_ffn(CONFIG, number(1)) == 512
+    assert len(MODEL.intermediates(IMAGES, [number(1)])) == 1
+    assert MODEL.attention_maps(IMAGES, number(1)).shape[2] == 64
+    given = BackboneConfig(layers=number(2), budgets=(number(4), number(8)))
+    assert given == BackboneConfig(layers=2, budgets=(4, 8))
+    json.dumps(dataclasses.asdict(given))
+
+
+@pytest.mark.compiled
+def test_shares_of_other_libraries_are_taken() -> None:
+    for share in (np.float32(0.5), np.float64(0.5), torch.tensor(0.5)):
+        assert check_ffn(CONFIG, share) == 256  # type: ignore[arg-type]
+        assert BackboneConfig(ffn_shares=(share, 1)) == BackboneConfig(ffn_shares=(0.5, 1.0))  # type: ignore[arg-type]
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("budget", [torch.tensor(16.0), torch.tensor([8, 16]), np.True_])
+def test_other_numbers_are_refused_with_what_is_allowed(budget: Any) -> None:
+    with pytest.raises(ValueError, match=r"budget=.* is outside 1\.\.64"):
+        check_budget(CONFIG, budget)
+    with pytest.raises(ValueError, match=r"ffn=.* is outside \(0, 1\]"):
+        check_ffn(CONFIG, torch.tensor([0.5, 1.0]))  # type: ignore[arg-type]
 
 
 @pytest.mark.compiled

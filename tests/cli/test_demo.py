@@ -56,11 +56,19 @@ def test_without_a_model_the_trained_one_of_the_package_is_shown(
         (["--budgets", "8,x"], "--budgets got '8,x'"),
         (["--budgets", "5"], "outside 1..4"),
         (["nowhere.jpg"], "nowhere.jpg"),
+        (["strip.png"], "strip.png of 1 x 70000 pixels would become"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    words: list[str], message: str, model_folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_is_one_sentence(  # noqa: PLR0917
+    words: list[str],
+    message: str,
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("L", (1, 70_000)).save("strip.png")
     assert main(["demo", "--model", str(model_folder), "--size", "32", *words]) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -358,8 +358,19 @@ def test_normalization_can_be_replaced() -> None:
 
 def test_a_long_strip_is_refused_before_it_fills_the_memory() -> None:
     strip = np.zeros((10, 10_000, 3), np.uint8)
-    with pytest.raises(veca.ImageError, match="would become 512000 x 512"):
+    words = "would become 512000 x 512, which is 1,024,000 patches, but at most 262,144 are allowed"
+    with pytest.raises(veca.ImageError, match=words):
         veca.preprocess(strip)
+    narrow = encoded(Image.new("L", (1, 330)), "PNG")  # 72 bytes would take 2.2 GB
+    with pytest.raises(veca.ImageError, match=r"1 x 330 pixels .* 337,920 patches"):
+        veca.prepare(narrow)
+    small = np.zeros((64, 64, 3), np.uint8)
+    side: Any = np.int64(64)
+    assert veca.prepare(small, side, max_patches=16).geometry.grid == (4, 4)
+    with pytest.raises(veca.ImageError, match=r"16 patches, but at most 15 .* a smaller size"):
+        veca.prepare(small, 64, max_patches=15)
+    with pytest.raises(veca.ImageError, match="at most 4,000 pixels"):
+        veca.prepare(np.zeros((10, 10, 3), np.uint8), 64, max_pixels=4000)
     assert veca.preprocess(strip, fit="pad").shape == (3, 16, 512)
     assert veca.preprocess(strip, fit="crop").shape == (3, 512, 512)
     lying = encoded(Image.fromarray(PHOTO), "PNG", exif=exif(6))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import veca
 from tests.data.pictures import encoded, small_model, write_pictures, write_shard
@@ -181,16 +182,15 @@ def test_unreadable_images_become_rows_with_a_reason(photos: Path, tmp_path: Pat
     assert "truncated" in found.errors[1]
 
 
-def test_too_many_patches_are_refused_before_they_take_memory(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embed_module, "MAX_PATCHES", 3)
-    inputs = list_images([photos])._replace(problems={1: "the tar file is damaged"})
+def test_too_many_patches_are_refused_before_they_take_memory(tmp_path: Path) -> None:
+    Image.new("L", (1, 70_000)).save(tmp_path / "1.png")
+    Image.new("L", (40, 40)).save(tmp_path / "2.png")
+    inputs = list_images([tmp_path])._replace(problems={1: "the tar file is damaged"})
     decoder = ImageDecoder(inputs, SMALL, patch_size=16)
     rows = decoder[np.arange(2)]
     errors = [None if isinstance(row, PreparedImage) else row.error for row in rows]
     assert errors[0] is not None
-    assert "pass a smaller size" in errors[0]
+    assert "patches, but at most 262,144 are allowed; pass a smaller size" in errors[0]
     assert errors[1] == "the tar file is damaged"
 
 

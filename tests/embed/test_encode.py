@@ -72,6 +72,25 @@ def test_sizes_that_never_fill_a_batch_do_not_wait_for_ever(
     assert batches == [1] * 10
 
 
+def test_large_pictures_do_not_wait_for_others(
+    model: veca.VECA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches, forward = list[int](), type(model).forward
+
+    def counted(self: veca.VECA, images: torch.Tensor, *settings: Any) -> veca.Features:
+        patches.append(images.shape[0] * images.shape[2] * images.shape[3] // 256)
+        return forward(self, images, *settings)
+
+    monkeypatch.setattr(type(model), "forward", counted)
+    sizes = [(2, 2), (1, 1), (2, 2), (1, 2), (2, 2), (2, 2)]
+    pictures = [np.zeros((16 * rows, 16 * columns, 3), np.uint8) for rows, columns in sizes]
+    found = veca.encode(model, pictures, size=None, max_patches=4)
+    assert [features.grid for features in found] == sizes
+    assert patches == [4, 4, 4, 4, 1, 2]
+    with pytest.raises(veca.ImageError, match=r"images\[0\]: .* 4 patches, but at most 3"):
+        veca.encode(model, pictures, size=None, max_patches=3)
+
+
 def test_features_carry_no_gradient_but_a_head_can_be_trained_on_them(
     model: veca.VECA, pictures: list[Any]
 ) -> None:

@@ -34,7 +34,7 @@ from tests.probe.fixtures import (
     scene,
 )
 from veca.data.augment import ViewConfig, center_view, training_view
-from veca.data.images import DataError, decode, image_from_array
+from veca.data.images import DataError, ImageError, decode, image_from_array
 from veca.data.listing import TableBuilder, members
 from veca.data.sets.dataset import Split
 from veca.probe import features
@@ -54,6 +54,7 @@ from veca.probe.features import (
     share_of_batch,
 )
 from veca.probe.models import FrozenFeatures, FrozenModel, ProbeError, find_model
+from veca.probe.protocols import Inference
 from veca.probe.rows import Setting
 from veca.probe.transforms import segmentation_crop
 from veca.runtime.distributed import Ranks
@@ -420,6 +421,14 @@ def test_maps_are_computed_once_for_each_variant(scenes: Split, ctx: RunContext)
     assert model.asked == {FEW: 6, ALL: 12}
     extract_patch_features(model, VARIANTS[:1], scenes, replace(WHOLE, short_side=40), ctx)
     assert model.asked == {FEW: 12, ALL: 12}
+
+
+@pytest.mark.parametrize("mode", ["whole", "slide"])
+def test_too_many_patches_are_refused_before_they_take_memory(mode: Inference) -> None:
+    inference = InferenceConfig(short_side=512, mode=mode, window_stride=341, stride=16)
+    assert inference.layout((1, 200)).scaled == (512, 102_400)
+    with pytest.raises(ImageError, match=r"1 x 330 pixels .* 337,920 patches, but at most 262,144"):
+        inference.layout((330, 1))
 
 
 def test_images_of_kitti_are_cropped_first() -> None:

@@ -32,6 +32,9 @@ from veca.runtime.timing import Effort, Quartiles, measure
 SAMPLES = ("chelsea.png", "astronaut.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")
 """Photographs that ship with scikit-image, so nothing is downloaded."""
 
+MAX_PATCHES = 2**16
+"""Of a photo: it is encoded at every budget, with maps of all cores, and drawn patch by patch."""
+
 EFFORT = Effort(rounds=5, seconds=1.0, most_seconds=8.0)
 
 
@@ -101,7 +104,8 @@ def run_demo(model: VECA, photos: Sequence[Path], budgets: Sequence[int], size: 
     budgets, seen = sorted({*budgets, model.config.cores}), []
     with torch.inference_mode():
         for photo in photos:
-            image = prepare(photo, size=size, patch_size=model.config.patch_size)
+            patch_size = model.config.patch_size
+            image = prepare(photo, size=size, patch_size=patch_size, max_patches=MAX_PATCHES)
             pixels, name = image.pixels.unsqueeze(0), photo.stem.replace("_", " ")
             seen.append(_Encoded(name, pixels, [model(pixels, budget) for budget in budgets]))
         basis = common_basis([item.patch_map[0] for one in seen for item in one.features])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -75,6 +75,7 @@ class BackboneConfig:
 
     def __post_init__(self) -> None:
         """Check all fields."""
+        use_plain_numbers(self)
         for name in ("budgets", "ffn_shares"):
             if not isinstance(getattr(self, name), tuple):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a tuple.")
@@ -187,6 +188,19 @@ class BackboneConfig:
     def hidden_units(self, share: float) -> int:
         """How many hidden units, counted from the first, a share uses."""
         return max(1, round(share * self.hidden))
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - numbers of any library
+    """A number of numpy or torch as one of Python's; whatever else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def use_plain_numbers(config: Any) -> None:  # noqa: ANN401 - any dataclass
+    """Make the numbers in the fields of a frozen dataclass plain, for comparisons and JSON."""
+    for item in fields(config):
+        value = getattr(config, item.name)
+        changed = tuple(map(plain, value)) if isinstance(value, tuple) else plain(value)
+        object.__setattr__(config, item.name, changed)
 
 
 def _check_count(name: str, value: object) -> None:

@@ -21,10 +21,9 @@ Shapes: B images, N patches, C active cores, M cores in the bank, T = C + N toke
 """
 
 import functools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, SupportsIndex, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -43,7 +42,7 @@ from veca.backbone.attention import (
     contribution_shares,
     split_cores,
 )
-from veca.backbone.config import SIZES, BackboneConfig
+from veca.backbone.config import SIZES, BackboneConfig, plain
 from veca.backbone.cores import CORE_STEPS, AnyCoreStep, CoreBank
 from veca.backbone.cost import Cost, cost
 from veca.backbone.timm_api import TimmMixin
@@ -584,14 +583,16 @@ def check_budget(config: BackboneConfig, budget: int | None) -> int:
 
 def check_ffn(config: BackboneConfig, share: float | None) -> int:
     """The number of hidden units that a share of the feed-forward layers uses."""
-    if share is None or share == 1:
+    share = plain(share)
+    valid = isinstance(share, int | float) and 0 < share <= 1
+    if share is None or (valid and share == 1):
         return config.hidden
     if config.ffn_shares == (1.0,):
         raise ValueError(
             f"ffn={share} needs a model with nested feed-forward layers; omit ffn, or build with "
             "ffn_shares=(0.25, 0.5, 1.0) and train the model."
         )
-    if not isinstance(share, int | float) or not 0 < share <= 1:
+    if not valid:
         raise ValueError(
             f"ffn={share} is outside (0, 1]; this model was built for the shares "
             f"{', '.join(map(str, config.ffn_shares))}."
@@ -632,10 +633,8 @@ def patch_grid(config: BackboneConfig, height: int, width: int) -> tuple[int, in
     return height // config.patch_size, width // config.patch_size
 
 
-def _integer(value: SupportsIndex) -> int | None:
+def _integer(value: object) -> int | None:
     """An integer of any library, or None; while compiling it may be a symbol, and stays one."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | SymInt):
-        return cast(int, value)
-    return operator.index(value) if hasattr(value, "__index__") else None
+    number = plain(value)
+    whole = isinstance(number, int | SymInt) and not isinstance(number, bool)
+    return cast(int, number) if whole else None

@@ -17,6 +17,7 @@ number and is one wide.
 """
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -25,7 +26,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
+from veca.backbone.config import plain
 from veca.data.images import MAX_PIXELS, DecodedImage, ImageError, Source, decode
+
+MAX_PATCHES = 262_144
+"""Most patches of an image, by default: a square of 8,192 pixels with patches of 16."""
 
 MEAN = (0.485, 0.456, 0.406)
 """Of red, green and blue in 0..1 over ImageNet, as for DINO models and ours."""
@@ -216,6 +221,7 @@ Fit = Literal["resize", "crop", "pad"]
 
 def fitted(original: tuple[int, int], size: int | None, fit: str, patch_size: int) -> Geometry:
     """Map an image of this height and width to patches."""
+    size, patch_size = plain(size), plain(patch_size)
     for name, value in {"size": 1 if size is None else size, "patch_size": patch_size}.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name}={value!r} is invalid: it must be an integer >= 1.")
@@ -237,14 +243,37 @@ def fitted(original: tuple[int, int], size: int | None, fit: str, patch_size: in
     return Geometry(*sides)
 
 
-def check_result(geometry: Geometry, max_pixels: int) -> None:
+def check_result(
+    geometry: Geometry,
+    max_pixels: int = MAX_PIXELS,
+    max_patches: int = MAX_PATCHES,
+    name: str = "a picture",
+) -> None:
     """Refuse too large results, such as a long strip scaled by its short side."""
-    height, width = geometry.height.length, geometry.width.length
-    if height * width > max_pixels:
+    height, width = geometry.height, geometry.width
+    shown = f"{name} of {width.original} x {height.original} pixels"
+    advice = "pass a smaller size, or fit='pad', which scales by the long side, or fit='crop'"
+    check_patches(shown, geometry.grid, height.patch_size, max_patches, advice)
+    if height.length * width.length > max_pixels:
         raise ImageError(
-            f"a picture of {geometry.width.original} x {geometry.height.original} pixels would "
-            f"become {width} x {height}, but at most {max_pixels:,} pixels are made; pass a "
-            "smaller size, or fit='pad', which scales by the long side, or fit='crop'."
+            f"{shown} would become {width.length} x {height.length}, but at most {max_pixels:,} "
+            f"pixels are made; {advice}."
+        )
+
+
+def check_patches(
+    shown: str,
+    grid: tuple[int, int],
+    patch_size: int,
+    max_patches: int = MAX_PATCHES,
+    advice: str = "use a smaller resolution",
+) -> None:
+    """Refuse more patches than memory may hold; `shown` is the image in the error."""
+    (rows, columns), count = grid, grid[0] * grid[1]
+    if count > max_patches:
+        raise ImageError(
+            f"{shown} would become {columns * patch_size} x {rows * patch_size}, which is "
+            f"{count:,} patches, but at most {max_patches:,} are allowed; {advice}."
         )
 
 
@@ -292,6 +321,7 @@ def prepare(  # noqa: PLR0913 - the public function with every choice
     patch_size: int = 16,
     normalization: Normalization = IMAGENET,
     max_pixels: int = MAX_PIXELS,
+    max_patches: int = MAX_PATCHES,
 ) -> Prepared:
     """Prepare one image for a backbone, with the geometry that maps back to its pixels.
 
@@ -306,13 +336,15 @@ def prepare(  # noqa: PLR0913 - the public function with every choice
         patch_size: Of the model, as in `model.config.patch_size`.
         normalization: Of the model; change it only for models of other authors.
         max_pixels: Larger images, before or after resizing, are refused before they use memory.
+        max_patches: Images that would have more patches are refused as well.
 
     Raises:
         ImageError: The image cannot be used.
     """
     decoded = decode(image, max_pixels)
     geometry = fitted(decoded.sides, size, fit, patch_size)
-    check_result(geometry, max_pixels)
+    name = os.fsdecode(image) if isinstance(image, str | os.PathLike) else "a picture"
+    check_result(geometry, max_pixels, max_patches, name)
     return Prepared(padded(resampled(decoded, geometry), geometry, normalization), geometry)
 
 
@@ -343,6 +375,7 @@ def preprocess(  # noqa: PLR0913 - as prepare
     patch_size: int = 16,
     normalization: Normalization = IMAGENET,
     max_pixels: int = MAX_PIXELS,
+    max_patches: int = MAX_PATCHES,
 ) -> Float[Tensor, "3 height width"]:
     """Prepare one image for a backbone; as `prepare`, without the geometry."""
     return prepare(
@@ -352,4 +385,5 @@ def preprocess(  # noqa: PLR0913 - as prepare
         patch_size=patch_size,
         normalization=normalization,
         max_pixels=max_pixels,
+        max_patches=max_patches,
     ).pixels

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from veca.backbone.config import use_plain_numbers
 from veca.backbone.model import VECA, check_ffn
 from veca.data.images import ImageError, decode
 from veca.data.listing import (
@@ -68,9 +69,6 @@ MAX_MAP_BYTES = 2**28
 MAX_WAITING_BYTES = 2**28
 """Decoded images that wait until their batch is full; beyond that, batches run as they are."""
 
-MAX_PATCHES = 2**16
-"""Patches of one image."""
-
 ModelSource = VECA | str | os.PathLike[str]
 """A model, or its name: a folder, .safetensors file, bundled name, hub name, or size."""
 
@@ -105,6 +103,7 @@ class EmbedConfig:
 
     def __post_init__(self) -> None:
         """Check what nothing else does."""
+        use_plain_numbers(self)
         if self.dtype not in get_args(StoredType):
             allowed = " or ".join(map(repr, get_args(StoredType)))
             raise CollectionError(f"dtype={self.dtype!r} is invalid; use {allowed}.")
@@ -179,7 +178,7 @@ def decode_image(image: ImageEntry, config: EmbedConfig, patch_size: int) -> Pre
     with open_image(image) as file:
         picture = decode(file)
         geometry = fitted(picture.sides, config.size, config.fit, patch_size)
-        check_result(geometry, MAX_PATCHES * patch_size**2)
+        check_result(geometry)
         with io.FileIO(file) if isinstance(file, str) else file as stream:
             stream.seek(0)
             digest = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from veca.backbone.model import VECA, Features
 from veca.data.images import ImageError, Source
-from veca.data.transforms import Fit, prepare
+from veca.data.transforms import MAX_PATCHES, Fit, prepare
 
 MAX_WAITING = 4
-"""Batches of prepared pictures that wait for others of their size; then the fullest one runs."""
+"""Batches of prepared pictures that wait for others of their size; then the largest one runs."""
 
 
 def encode(  # noqa: PLR0913 - what `prepare` and the model can be given
@@ -29,6 +29,7 @@ def encode(  # noqa: PLR0913 - what `prepare` and the model can be given
     budget: int | None = None,
     ffn: float | None = None,
     batch_size: int = 8,
+    max_patches: int = MAX_PATCHES,
 ) -> list[Features]:
     """Features of pictures of any kind and size, one `Features` with B = 1 for each, in order.
 
@@ -43,6 +44,7 @@ def encode(  # noqa: PLR0913 - what `prepare` and the model can be given
         budget: number of cores; by default that of the model.
         ffn: share of the hidden units.
         batch_size: pictures in a batch, at most.
+        max_patches: of a picture, as in `veca.prepare`; as many may wait for a batch.
 
     Raises:
         ImageError: a picture cannot be used; the message begins with its place in the list.
@@ -50,19 +52,25 @@ def encode(  # noqa: PLR0913 - what `prepare` and the model can be given
     _check(model, images, batch_size)
     found: dict[int, Features] = {}
     waiting: defaultdict[tuple[int, ...], dict[int, Tensor]] = defaultdict(dict)
-    training = model.training
+    training, patch_size = model.training, model.config.patch_size
     model.eval()
     try:
         for number, image in enumerate(images):
             try:
-                pixels = prepare(image, size, fit, patch_size=model.config.patch_size).pixels
+                pixels = prepare(
+                    image, size, fit, patch_size=patch_size, max_patches=max_patches
+                ).pixels
             except ImageError as error:
                 raise ImageError(f"images[{number}]: {error}") from error
-            waiting[pixels.shape][number] = pixels
-            fullest = max(waiting, key=lambda shape: len(waiting[shape]))
-            full = len(waiting[fullest]) == batch_size
-            if full or sum(map(len, waiting.values())) == MAX_WAITING * batch_size:
-                found |= _features(model, waiting.pop(fullest), budget, ffn)
+            shape: tuple[int, ...] = pixels.shape
+            waiting[shape][number] = pixels
+            areas = {sides: len(group) * sides[1] * sides[2] for sides, group in waiting.items()}
+            many = sum(map(len, waiting.values())) == MAX_WAITING * batch_size
+            if many or sum(areas.values()) > max_patches * patch_size**2:
+                shape = max(areas, key=areas.__getitem__)
+            elif len(waiting[shape]) < batch_size:
+                continue
+            found |= _features(model, waiting.pop(shape), budget, ffn)
         for group in waiting.values():
             found |= _features(model, group, budget, ffn)
     finally:

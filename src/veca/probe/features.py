@@ -23,6 +23,7 @@ from veca.data.images import DataError, DecodedImage, decode
 from veca.data.listing import one_line, open_image
 from veca.data.loader import sample_order
 from veca.data.sets.dataset import DepthRange, Split, Target
+from veca.data.transforms import check_patches
 from veca.probe.feature_cache import (
     RunContext,
     Variant,
@@ -443,8 +444,13 @@ class InferenceConfig:
     def layout(self, sides: Sides) -> WindowGrid:
         """The windows of an image of this size, after the crop."""
         if self.mode == "slide":
-            return slide(sides, self.short_side, self.short_side, self.window_stride)
-        return whole_image(sides, self.short_side, self.stride)
+            grid = slide(sides, self.short_side, self.short_side, self.window_stride)
+        else:
+            grid = whole_image(sides, self.short_side, self.stride)
+        rows, columns = (side // self.stride for side in grid.scaled)
+        shown = f"a picture of {sides[1]} x {sides[0]} pixels"
+        check_patches(shown, (rows, columns), self.stride)
+        return grid
 
     def crop(self, picture: DecodedImage) -> DecodedImage:
         """The part of an image that is shown."""
@@ -536,7 +542,7 @@ def _load_windows(
     picture = load_image(split, items[0])
     with prefix_errors(split.image(items[0]).name):
         picture = inference.crop(picture)
-    layout = inference.layout(picture.sides)
+        layout = inference.layout(picture.sides)
     return picture.sides, {
         flipped: cut_windows(picture, layout, flipped).numpy() for flipped in flips
     }
