@@ -16,7 +16,7 @@ from veca.backbone.model import VECA, Features
 from veca.data.transforms import IMAGENET
 from veca.distill.config import AdaptorKind, DistillConfig
 from veca.distill.run_folder import ADAPTORS_NAME
-from veca.distill.student import Adaptor, Student, build_student, fresh_backbone
+from veca.distill.student import Adaptor, Student, build_student
 from veca.runtime.tensors import DamagedFileError, save_tensors
 from veca.weights.format import WeightsError
 
@@ -223,7 +223,8 @@ def test_a_patch_embedding_that_does_not_fit_is_refused(
         build_student(config, [(12, 20)], [teacher])
     config = dataclasses.replace(config, copy_patch_embedding="auto")
     weight = build_student(config, [(12, 20)], [teacher]).backbone.patch_embedding.weight
-    assert torch.equal(weight, fresh_backbone(config).patch_embedding.weight)
+    without = build_student(config_of(backbone=backbone), [(12, 20)], [teacher]).backbone
+    assert torch.equal(weight, without.patch_embedding.weight)
 
 
 def test_a_start_brings_its_own_patch_embedding(tmp_path: Path) -> None:

@@ -321,13 +321,13 @@ def test_a_folded_patch_embedding_gives_the_same_tokens_from_imagenet_pixels(
     weight = torch.randn(5, 3, 4, 4, generator=draw, dtype=torch.float64)
     bias = torch.randn(5, generator=draw, dtype=torch.float64)
     wanted = F.conv2d(own.normalize(pixels), weight, bias, stride=4)
-    found = F.conv2d(IMAGENET.normalize(pixels), *for_imagenet(weight, bias, own), stride=4)
+    found = F.conv2d(IMAGENET.normalize(pixels), *for_imagenet((weight, bias), own), stride=4)
     torch.testing.assert_close(found, wanted)
 
 
 def test_a_folded_patch_embedding_keeps_its_dtype_and_has_no_gradient() -> None:
     weight = torch.randn(5, 3, 4, 4, requires_grad=True)
-    folded, bias = for_imagenet(weight, torch.zeros(5), IMAGENET)
+    folded, bias = for_imagenet((weight, torch.zeros(5)), IMAGENET)
     assert folded.dtype == bias.dtype == torch.float32
     assert not folded.requires_grad
     assert torch.equal(folded, weight)

@@ -32,6 +32,9 @@ MAX_MAP_SIZE = 2**25
 """Attention weights that may be materialized at once: 64 MB in bf16."""
 
 
+Tokens = Float[Tensor, "B T D"]
+
+
 class Layout(NamedTuple):
     """Which tokens are cores, and where all tokens are; the same for a whole layer."""
 
@@ -48,7 +51,7 @@ class Layout(NamedTuple):
 class Mixed(NamedTuple):
     """Tokens after a layer or its attention."""
 
-    tokens: Float[Tensor, "B T D"]
+    tokens: Tokens
     reads: Float[Tensor, "B C 2"] | None
     """Center of mass of each core's attention on patches; None without `patch_points`."""
 
@@ -94,21 +97,19 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.width, config.width)
         self.output = nn.Linear(config.width, config.width)
 
-    def split_heads(self, channels: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H K"]:
+    def split_heads(self, channels: Tokens) -> Float[Tensor, "B T H K"]:
         """Divide channels among the heads."""
         return channels.unflatten(2, (self.config.heads, self.config.head_width))
 
     def rotate_qk(
-        self, vectors: Float[Tensor, "B T D"], layout: Layout
+        self, vectors: Tokens, layout: Layout
     ) -> tuple[Float[Tensor, "B H C K"], Float[Tensor, "B H N K"]]:
         """Queries or keys of cores and of patches, each rotated by its position."""
         cores, patches = split_cores(self.split_heads(vectors), layout.budget, dim=1)
         patches = apply_rope(patches, layout.patch_rope)
         return apply_rope(cores, layout.core_rope).transpose(1, 2), patches.transpose(1, 2)
 
-    def core_weights(
-        self, tokens: Float[Tensor, "B T D"], layout: Layout
-    ) -> Float[Tensor, "B H C T"]:
+    def core_weights(self, tokens: Tokens, layout: Layout) -> Float[Tensor, "B H C T"]:
         """Attention weights of cores over all tokens; they sum to one over tokens."""
         cores = self.split_heads(self.query(tokens.narrow(1, 0, layout.budget)))
         keys = self.rotate_qk(self.key(tokens), layout)
@@ -131,7 +132,7 @@ class CorePeripheryAttention(Attention):
 
     form: Form = "auto"
 
-    def forward(self, tokens: Float[Tensor, "B T D"], layout: Layout) -> Mixed:
+    def forward(self, tokens: Tokens, layout: Layout) -> Mixed:
         """Mix tokens in the cheaper form."""
         form = self.folded if self.is_folded(layout.budget) else self.plain
         return form(tokens, layout)
@@ -146,9 +147,7 @@ class CorePeripheryAttention(Attention):
             return False
         return folds(self.config, budget) if self.form == "auto" else self.form == "folded"
 
-    def patch_weights(
-        self, tokens: Float[Tensor, "B T D"], layout: Layout
-    ) -> Float[Tensor, "B H N C"]:
+    def patch_weights(self, tokens: Tokens, layout: Layout) -> Float[Tensor, "B H N C"]:
         """Attention weights of patches over cores; they sum to one over cores."""
         patch_query = self.rotate_qk(self.query(tokens), layout)[1]
         core_key = self.split_heads(self.key(tokens.narrow(1, 0, layout.budget)))
@@ -156,7 +155,7 @@ class CorePeripheryAttention(Attention):
         scores = (patch_query * self.config.head_width**-0.5) @ core_key.transpose(-1, -2)
         return scores.softmax(dim=-1)
 
-    def plain(self, tokens: Float[Tensor, "B T D"], layout: Layout) -> Mixed:
+    def plain(self, tokens: Tokens, layout: Layout) -> Mixed:
         """The paper's form: project every token, then two ordinary attentions."""
         core_query, patch_query = self.rotate_qk(self.query(tokens), layout)
         core_key, patch_key = self.rotate_qk(self.key(tokens), layout)
@@ -171,7 +170,7 @@ class CorePeripheryAttention(Attention):
         mixed = torch.cat((cores, patches), dim=2).transpose(1, 2).flatten(2)
         return Mixed(self.output(mixed), reads)
 
-    def folded(self, tokens: Float[Tensor, "B T D"], layout: Layout) -> Mixed:
+    def folded(self, tokens: Tokens, layout: Layout) -> Mixed:
         """The same function without a value or output projection of any patch."""
         core_query, patch_query = self.rotate_qk(self.query(tokens), layout)
         core_key, patch_key = self.rotate_qk(self.key(tokens), layout)
@@ -215,7 +214,7 @@ class CorePeripheryAttention(Attention):
         return mixed, _centers(sums.narrow(3, 0, anchors.shape[1]))
 
     def _project_sums(
-        self, weights: Float[Tensor, "B H C T"], tokens: Float[Tensor, "B T D"]
+        self, weights: Float[Tensor, "B H C T"], tokens: Tokens
     ) -> Float[Tensor, "B C D"]:
         """What cores read: (A Z) W_v; the bias passes through, since the weights sum to one."""
         sums = (weights.flatten(1, 2) @ tokens).unflatten(1, weights.shape[1:3])  # (B, H, C, D)
@@ -236,7 +235,7 @@ class CorePeripheryAttention(Attention):
 class FullAttention(Attention):
     """The baseline: every token reads every token."""
 
-    def forward(self, tokens: Float[Tensor, "B T D"], layout: Layout) -> Mixed:
+    def forward(self, tokens: Tokens, layout: Layout) -> Mixed:
         """Mix tokens; the first `layout.budget` are prefix tokens, which have no position."""
         queries = torch.cat(self.rotate_qk(self.query(tokens), layout), dim=2)
         keys = torch.cat(self.rotate_qk(self.key(tokens), layout), dim=2)
@@ -246,7 +245,7 @@ class FullAttention(Attention):
 
 
 def contribution_shares(
-    attention: Attention, tokens: Float[Tensor, "B T D"], weights: Float[Tensor, "B H Q T"]
+    attention: Attention, tokens: Tokens, weights: Float[Tensor, "B H Q T"]
 ) -> Float[Tensor, "B Q T"]:
     """Norm-based maps (paper, A.9): each token's share in what a query reads; they sum to one.
 

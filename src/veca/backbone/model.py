@@ -39,6 +39,7 @@ from veca.backbone.attention import (
     FullAttention,
     Layout,
     Mixed,
+    Tokens,
     contribution_shares,
     split_cores,
 )
@@ -97,7 +98,7 @@ class LayerMaps(NamedTuple):
 class State(NamedTuple):
     """What passes from layer to layer."""
 
-    tokens: Float[Tensor, "B T D"]
+    tokens: Tokens
     core_state: Float[Tensor, "B C 2"]
     """Unbounded positions of the cores; tanh maps them into the image."""
     reads: Float[Tensor, "B C 2"] | None
@@ -354,7 +355,7 @@ class VECA(TimmMixin, nn.Module):
         shares = contribution_shares(attention, cores, weights)
         return shares.transpose(1, 2).unflatten(-1, state.grid)
 
-    def _read_tokens(self, step: Step) -> Float[Tensor, "B T D"]:
+    def _read_tokens(self, step: Step) -> Tokens:
         """The tokens that the attention of a layer reads."""
         block, state = self.block_of(step.layer), step.before
         return block.attention_norm(block.mix_locally(state.tokens, state.layout))
@@ -466,14 +467,14 @@ class Block(nn.Module):
         self.feedforward_norm = nn.LayerNorm(config.width)
         self.feedforward = FeedForward(config)
 
-    def forward(self, tokens: Float[Tensor, "B T D"], layout: Layout, units: int) -> Mixed:
+    def forward(self, tokens: Tokens, layout: Layout, units: int) -> Mixed:
         """One layer, with the first `units` hidden units of the FFN."""
         tokens = self.mix_locally(tokens, layout)
         mixed, reads = self.attention(self.attention_norm(tokens), layout)
         tokens = tokens + mixed
         return Mixed(tokens + self.feedforward(self.feedforward_norm(tokens), units), reads)
 
-    def mix_locally(self, tokens: Float[Tensor, "B T D"], layout: Layout) -> Float[Tensor, "B T D"]:
+    def mix_locally(self, tokens: Tokens, layout: Layout) -> Tokens:
         """Apply the local convolution, if the model has one."""
         return tokens if self.local_mixing is None else self.local_mixing(tokens, layout)
 
@@ -490,7 +491,7 @@ class LocalMixing(nn.Module):
         side = config.local_kernel
         self.weight = nn.Parameter(torch.empty(config.width, 1, side, side))
 
-    def forward(self, tokens: Float[Tensor, "B T D"], layout: Layout) -> Float[Tensor, "B T D"]:
+    def forward(self, tokens: Tokens, layout: Layout) -> Tokens:
         """Convolve patches, leave cores."""
         cores, patches = split_cores(tokens, layout.budget, dim=1)
         # Permuted, rows of tokens are a channels-last image already: nothing is copied.
@@ -524,7 +525,7 @@ class FeedForward(nn.Module):
         self.expand = nn.Linear(config.width, 2 * config.hidden)  # gates, then values
         self.contract = nn.Linear(config.hidden, config.width)
 
-    def forward(self, tokens: Float[Tensor, "B T D"], units: int) -> Float[Tensor, "B T D"]:
+    def forward(self, tokens: Tokens, units: int) -> Tokens:
         """Use the first `units` hidden units."""
         if units == self.hidden or {type(self.expand), type(self.contract)} != {nn.Linear}:
             return self._through_modules(tokens, units)
@@ -534,9 +535,7 @@ class FeedForward(nn.Module):
         columns = self.contract.weight.narrow(1, 0, units)
         return F.linear(F.silu(gates) * values, columns, self.contract.bias)
 
-    def _through_modules(
-        self, tokens: Float[Tensor, "B T D"], units: int
-    ) -> Float[Tensor, "B T D"]:
+    def _through_modules(self, tokens: Tokens, units: int) -> Tokens:
         """Call both layers as modules, which replaced ones (LoRA, quantized) need."""
         gates, values = self.expand(tokens).chunk(2, dim=-1)
         mixed = F.silu(gates) * values

@@ -76,13 +76,6 @@ class Student(nn.Module):
         return [Prediction(image, patches, features.patches) for image, patches in pairs]
 
 
-def fresh_backbone(config: DistillConfig) -> VECA:
-    """The backbone of a run from scratch, before its first step."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(config.seed, 0, "student"))
-        return VECA(config.student)
-
-
 def build_student(
     config: DistillConfig,
     widths: Sequence[tuple[int, int]],
@@ -95,8 +88,9 @@ def build_student(
 
     If `resuming`, all weights will come from a checkpoint and no initial ones are loaded.
     """
-    backbone = fresh_backbone(config)
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(config.seed, 0, "student"))
+        backbone = VECA(config.student)
         torch.manual_seed(seed_for(config.seed, 0, "adaptors"))
         adaptors = [
             Adaptor(config.student.width, image, patches, config.adaptor)

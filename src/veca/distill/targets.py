@@ -30,7 +30,7 @@ from veca.distill.losses import (
     relation_loss,
 )
 from veca.runtime.device import ResolvedPrecision
-from veca.teacher.teacher import Targets, Teacher
+from veca.teacher.teacher import Grid, Images, Targets, Teacher
 
 TEACHER_PIXELS = 256 * 256
 """Pixels of an image to which `teacher_batch` refers."""
@@ -45,8 +45,6 @@ ANGLES = 2001
 """Directions compared in each round of the search; a round narrows it a thousandfold."""
 
 ROUNDS = 4
-
-Grid = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class Margin:
         """Pixels that are reflected from the view."""
         return self.pixels - self.loaded
 
-    def ask(self, teacher: Teacher, images: UInt8[Tensor, "B 3 H W"], grid: Grid) -> Targets:
+    def ask(self, teacher: Teacher, images: Images, grid: Grid) -> Targets:
         """A teacher's features of views that contain the pixels to be loaded."""
         if not self.patches:
             return teacher(images, grid)
@@ -114,7 +112,7 @@ def find_margin(config: DistillConfig, teachers: Sequence[Teacher]) -> Margin:
     )
 
 
-def reflect(images: UInt8[Tensor, "B 3 H W"], margin: int) -> UInt8[Tensor, "B 3 height width"]:
+def reflect(images: Images, margin: int) -> UInt8[Tensor, "B 3 height width"]:
     """Pad images by reflection, `margin` pixels on each side."""
     if not margin:
         return images

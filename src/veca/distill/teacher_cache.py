@@ -349,9 +349,11 @@ class OutputStore(ShardStore):
     ) -> Generator[Targets, None, None]:
         """Live outputs of each batch of views; with a `unit`, progress is shown."""
         shown = unit is not None and self.context.show_progress and self.context.ranks.is_main
+        crops = (np.divmod(views, self.crops) for views in batched)
+        specs = (BatchSpec(0, 0, self.images[at], ids, self.resolution) for at, ids in crops)
         loaded = batches(
             self.index,
-            (self._spec(views) for views in batched),
+            specs,
             seed=self.config.cache.seed,
             config=self.config.views,
             num_workers=self.options.workers if num_workers is None else num_workers,
@@ -367,10 +369,6 @@ class OutputStore(ShardStore):
                 found = self._ask(batch.images, batch.task)
                 tracker.advance(len(batch.images))
                 yield found
-
-    def _spec(self, views: NDArray[np.int64]) -> BatchSpec:
-        places, crops = np.divmod(views, self.crops)
-        return BatchSpec(0, 0, self.images[places], crops, self.resolution)
 
     def _ask(self, images: Tensor, task: BatchSpec) -> Targets:
         """The teacher's outputs of a batch in single precision, all of them finite."""

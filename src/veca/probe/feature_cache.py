@@ -88,11 +88,7 @@ def cache_key(
 ) -> dict[str, Any]:
     """All that cached tensors depend on; paths and names of models do not count.
 
-    Args:
-        content: what is cached.
-        split: the images.
-        model: what computes the features; None for targets, which no model sees.
-        facts: how images are transformed, and the setting.
+    No model sees targets. `facts` are the setting and how images are transformed.
     """
     found = {"format": FORMAT, "content": content, "images": _image_facts(split), **facts}
     if split.targets and model is None:
@@ -121,13 +117,9 @@ def fill_cache(  # noqa: PLR0913, PLR0917
     Chunks are divided among the ranks, and a rank holds one chunk of each cache in memory. Groups
     do not depend on what is cached, so neither do the last bits of features.
 
-    Args:
-        model: sees the images.
-        caches: by `Variant`; None for targets, which no model sees.
-        group_size: items that are loaded and computed together.
-        load: loads items in a worker process, so a partial of a function of a module.
-        forward: the tensors to cache for loaded items at a variant.
-        ctx: of the run.
+    Caches are given by `Variant`, that of targets by None. `load` loads the items of a group in a
+    worker process, so it is a partial of a function of a module; `forward` returns the tensors to
+    cache for them at a variant.
     """
     variants, stores = list(caches), list(caches.values())
 

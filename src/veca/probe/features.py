@@ -186,17 +186,10 @@ def extract_image_features(  # noqa: PLR0913
 ) -> CachedFeatures:
     """One of `FEATURES` of every crop, in fp32.
 
-    What is not cached is computed now, all features for all settings in one pass.
-
-    Args:
-        model: the network.
-        settings: of the model.
-        split: the images.
-        ctx: of the run.
-        resolution: side of a crop, rounded down to the model's stride.
-        resize_ratio: short side of an image before its center crop, in sides of the crop.
-        num_crops: random crops of each image, half of them mirrored; 0 is the center crop.
-        feature: what is returned.
+    What is not cached is computed now, all features for all settings in one pass. `resolution` is
+    the side of a crop, rounded down to the model's stride; before a center crop the short side of
+    an image is `resize_ratio` times as long. Random crops are mirrored half of the time; without
+    any (`num_crops` is 0), the center crop is seen.
     """
     side, per_image = model.round_down_to_patch(resolution), max(1, num_crops)
     shown = {"side": side, "resize_ratio": float(resize_ratio), "crops": num_crops}
@@ -295,14 +288,8 @@ class TrainingCrops:
     ) -> None:
         """Compute what is not cached.
 
-        Args:
-            model: sees the crops.
-            settings: of the model.
-            split: the training images.
-            draw: draws a crop.
-            facts: all that crops depend on, as plain JSON.
-            num_crops: of each image; None draws new ones at every step.
-            ctx: of the run.
+        Crops depend on nothing but `facts`, plain JSON. `num_crops` are cached of each image; None
+        draws new ones at every step.
         """
         self._model, self._split, self._draw, self._ctx = model, split, draw, ctx
         self._variants = [Variant(setting) for setting in settings]

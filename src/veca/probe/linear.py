@@ -63,15 +63,9 @@ def train_linear_classifiers(  # noqa: PLR0913, PLR0917
 ) -> Fit:
     """Train a classifier for each learning rate, and choose one by the protocol's selection.
 
-    Args:
-        features: crop v of image i of N is row v * N + i; they stay on their device.
-        labels: of the N images; those without a class are left out.
-        num_classes: K.
-        protocol: learning rates, schedule, and selection.
-        seed: of initial weights, batches and held-out images.
-        val: features and labels to choose on; without it 'held-out' sets training images aside.
-        device: to train on.
-        advance: is called with 1 after each step.
+    Crop v of image i of N is row v * N + i of the features, which stay on their device. Images
+    without a class are left out. `val` has features and labels to choose on; without it 'held-out'
+    sets training images aside. `advance` is called with 1 after each step.
     """
     train = has_label(labels).cpu()
     if protocol.selection == "held-out" and val is None:

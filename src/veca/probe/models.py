@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -26,7 +26,7 @@ from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision, autocast
 from veca.runtime.timing import Effort, measure
 from veca.teacher.registry import PREFIX, TEACHERS, load_teacher
-from veca.teacher.teacher import Teacher, VecaTeacher
+from veca.teacher.teacher import Grid, Images, Teacher, VecaTeacher
 from veca.teacher.vit import ViTTeacher
 from veca.weights.card import is_trained
 from veca.weights.checkpoint import load_or_build
@@ -86,9 +86,7 @@ class FrozenModel:
     precision: ResolvedPrecision = "fp32"
     """Of the computation; features are returned in fp32."""
 
-    def forward(
-        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
-    ) -> FrozenFeatures:
+    def forward(self, images: Images, grid: Grid, setting: Setting) -> FrozenFeatures:
         """Features of images on the model's device, with `grid` rows and columns of patches."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward.")
 
@@ -107,7 +105,7 @@ class FrozenModel:
         return max(pixels // self.stride, 1) * self.stride
 
     @torch.no_grad()
-    def extract(self, images: UInt8[Tensor, "B 3 H W"], setting: Setting) -> FrozenFeatures:
+    def extract(self, images: Images, setting: Setting) -> FrozenFeatures:
         """Features of 8-bit images whose sides are multiples of the stride."""
         grid = self.grid_of((images.shape[2], images.shape[3]))
         with autocast(self.device, self.precision):
@@ -125,7 +123,7 @@ class FrozenModel:
             self.extract(image, setting)
         return counter.get_total_flops() / 1e9 or None
 
-    def grid_of(self, sides: tuple[int, int]) -> tuple[int, int]:
+    def grid_of(self, sides: tuple[int, int]) -> Grid:
         """Rows and columns of patches of an image of this height and width."""
         for side in sides:
             if side < 1 or side % self.stride:
@@ -214,9 +212,7 @@ class VecaModel(FrozenModel):
         )
         return tuple(dict.fromkeys(found))
 
-    def forward(
-        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
-    ) -> FrozenFeatures:
+    def forward(self, images: Images, grid: Grid, setting: Setting) -> FrozenFeatures:
         """The features at this number of cores and share of hidden units."""
         del grid
         features = self.model(IMAGENET.normalize(images), setting.budget, setting.ffn)
@@ -250,9 +246,7 @@ class TeacherModel(FrozenModel):
         )
         self.teacher = teacher.to(device)
 
-    def forward(
-        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
-    ) -> FrozenFeatures:
+    def forward(self, images: Images, grid: Grid, setting: Setting) -> FrozenFeatures:
         """The outputs of the teacher."""
         del setting
         outputs = self.teacher(images, grid)
@@ -281,9 +275,7 @@ class PixelModel(FrozenModel):
             default_resolution=256,
         )
 
-    def forward(
-        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], setting: Setting
-    ) -> FrozenFeatures:
+    def forward(self, images: Images, grid: Grid, setting: Setting) -> FrozenFeatures:
         """Mean colors."""
         del grid, setting
         pixels = IMAGENET.normalize(images)
@@ -295,10 +287,8 @@ class PixelModel(FrozenModel):
 def find_model(name: str, device: torch.device) -> FrozenModel:
     """Find a model by name.
 
-    Args:
-        name: a VECA (folder, file, bundled name, name on the hub, or a size, which means a fixed
-            untrained model), any teacher that `load_teacher` knows, or 'pixels'.
-        device: where it runs.
+    That is a VECA (folder, file, bundled name, name on the hub, or a size, which means a fixed
+    untrained model), any teacher that `load_teacher` knows, or 'pixels'.
     """
     exists = existing_path(name) is not None
     if not exists and name == PIXELS:

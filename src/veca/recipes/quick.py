@@ -21,21 +21,14 @@ from veca.recipes.patterns import draw_pattern
 from veca.runtime.device import seed_for
 from veca.runtime.distributed import is_main_process
 
+SKIMAGE = (
+    "astronaut.png", "brick.png", "chelsea.png", "coffee.png", "grass.png", "gravel.png",
+    "hubble_deep_field.jpg", "ihc.png", "moon.png", "motorcycle_left.png", "page.png", "retina.jpg",
+    "text.png",
+)  # fmt: skip
 TRAINING = (
     ("matplotlib", "mpl-data/sample_data/grace_hopper.jpg"),
-    ("skimage", "data/astronaut.png"),
-    ("skimage", "data/brick.png"),
-    ("skimage", "data/chelsea.png"),
-    ("skimage", "data/coffee.png"),
-    ("skimage", "data/grass.png"),
-    ("skimage", "data/gravel.png"),
-    ("skimage", "data/hubble_deep_field.jpg"),
-    ("skimage", "data/ihc.png"),
-    ("skimage", "data/moon.png"),
-    ("skimage", "data/motorcycle_left.png"),
-    ("skimage", "data/page.png"),
-    ("skimage", "data/retina.jpg"),
-    ("skimage", "data/text.png"),
+    *(("skimage", f"data/{name}") for name in SKIMAGE),
     ("sklearn", "datasets/images/china.jpg"),
 )
 """Photographs by package and path within it; drawings, charts and second views are left out."""

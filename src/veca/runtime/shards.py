@@ -59,16 +59,12 @@ class ShardStore:
         name: str = "",
         lazy: bool = False,
     ) -> None:
-        """Name the folder; nothing is read or written yet.
+        """Name the folder, below `root`; nothing is read or written yet.
 
-        Args:
-            root: the folder that holds this store beside others.
-            facts: plain JSON with everything the tensors depend on; equal facts, equal folder.
-            count: number of items.
-            chunk_size: items per file, all of which are in memory while it is written.
-            name: what people see before the hash in the name of the folder.
-            lazy: compare a chunk with its hash when it is first opened instead of in `fill`, which
-                then checks headers alone; for stores of which a run may read only a part.
+        `facts` are plain JSON with everything the tensors depend on: equal facts, equal folder, and
+        `name` is what people see before their hash. The items of a chunk are in memory while it is
+        written. A `lazy` store, of which a run may read only a part, compares a chunk with its hash
+        when it is first opened; others do so in `fill`.
         """
         dumps_strict(dict(facts), "facts")
         self.facts = {"facts": dict(facts), "count": count, "chunk_size": chunk_size}

@@ -25,7 +25,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from veca.data.transforms import Normalization
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError, cut, digest_of
+from veca.teacher.teacher import (
+    Grid,
+    Pixels,
+    StridedTeacher,
+    Targets,
+    TeacherError,
+    cut,
+    digest_of,
+)
 
 STRIDES = (8, 16, 32)
 """Of the available maps, in pixels."""
@@ -72,7 +80,7 @@ class FusedNetwork(nn.Module):
         self.classifier: nn.Linear = network._fc
         self.widths[max(STRIDES)] = self.classifier.in_features
 
-    def forward(self, pixels: Float[Tensor, "B 3 height width"]) -> Mapping[int, Tensor]:
+    def forward(self, pixels: Pixels) -> Mapping[int, Tensor]:
         """Maps (B, C, height / stride, width / stride) by stride; the last is after the head."""
         features = self.stem(pixels)
         maps = {}
@@ -193,13 +201,11 @@ class EfficientNetTeacher(StridedTeacher):
         self.factors = {stride: JOINED[stride] if len(strides) > 1 else 1.0 for stride in strides}
         self.digest = digest_of(package.state_dict(), self.identity())  # of the stored weights
 
-    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
+    def forward_features(self, pixels: Pixels) -> Targets:
         """Mean of the last map, and the chosen maps on the grid."""
         return self.forward_features_within(pixels, margin=0)
 
-    def forward_features_within(
-        self, pixels: Float[Tensor, "B 3 height width"], margin: int
-    ) -> Targets:
+    def forward_features_within(self, pixels: Pixels, margin: int) -> Targets:
         """As `forward_features`, inside a margin: maps are cropped."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         on_cpu = pixels.device.type == "cpu"
@@ -230,7 +236,7 @@ class EfficientNetTeacher(StridedTeacher):
         image = inner.mean(dim=(2, 3), dtype=torch.float32)
         return Targets(image, torch.cat(patches, dim=1).flatten(2).transpose(1, 2))
 
-    def _at(self, grid: tuple[int, int], features: Tensor, stride: int) -> Tensor:
+    def _at(self, grid: Grid, features: Tensor, stride: int) -> Tensor:
         """A map with one feature per patch, times its factor."""
         if stride > self.stride:
             features = F.interpolate(features, grid, mode="bilinear", align_corners=False)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError
+from veca.teacher.teacher import Pixels, StridedTeacher, Targets, TeacherError
 
 NAMELESS = "onnx::"
 """Prefix of names that an exporter made up."""
@@ -98,7 +98,7 @@ class ImgFocusTeacher(StridedTeacher):
             stride=network.patches.kernel_size[0],
         )
 
-    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
+    def forward_features(self, pixels: Pixels) -> Targets:
         """Class token, and patches."""
         tokens = self.network(pixels)
         return Targets(tokens[:, 0], tokens[:, 1:])
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
         )
         self.norm = _norm(weights, "backbone.layernorm.")
 
-    def forward(self, pixels: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B T D"]:
+    def forward(self, pixels: Pixels) -> Float[Tensor, "B T D"]:
         """Tokens after the last norm."""
         patches = self.patches(pixels)
         rows, columns = patches.shape[-2:]

@@ -39,6 +39,15 @@ class Targets(NamedTuple):
     """Row by row over the requested grid."""
 
 
+Images = UInt8[Tensor, "B 3 H W"]
+Pixels = Float[Tensor, "B 3 height width"]
+"""Floats, normalized for a network."""
+Grid = tuple[int, int]
+"""Rows and columns of patches."""
+Embedding = tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]]
+"""Weight and bias of a patch embedding."""
+
+
 class Teacher(nn.Module):
     """Base class of all teachers.
 
@@ -61,9 +70,7 @@ class Teacher(nn.Module):
     stride: int = 16
     """Pixels per patch, in height and in width."""
 
-    def forward(
-        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
-    ) -> Targets:
+    def forward(self, images: Images, grid: Grid, margin: int = 0) -> Targets:
         """Features of 8-bit views on `grid`, the rows and columns of the student's patches.
 
         Images may show `margin` patches more on each side than the student sees, as context. The
@@ -76,10 +83,8 @@ class Teacher(nn.Module):
         """Pixels that a margin must be a multiple of."""
         return self.stride
 
-    def patch_embedding(
-        self, patch_size: int
-    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
-        """Weight and bias of the patch embedding, to initialize a student with.
+    def patch_embedding(self, patch_size: int) -> Embedding | None:
+        """The patch embedding, to initialize a student with.
 
         They expect ImageNet's normalization, whatever the teacher's own is. None if the teacher has
         no patches of this size.
@@ -126,9 +131,7 @@ def digest_of(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
-def resized(
-    images: UInt8[Tensor, "B 3 H W"], size: tuple[int, int]
-) -> Float[Tensor, "B 3 height width"]:
+def resized(images: Images, size: tuple[int, int]) -> Pixels:
     """Resize to floats in 0..1; images of this size keep their pixels."""
     pixels = images.float()
     if pixels.shape[-2:] != size:
@@ -138,10 +141,9 @@ def resized(
     return pixels / 255
 
 
-def for_imagenet(
-    weight: Float[Tensor, "D 3 P P"], bias: Float[Tensor, " D"], own: Normalization
-) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]]:
-    """Fold the difference between `own` normalization and ImageNet's into weight and bias."""
+def for_imagenet(embedding: Embedding, own: Normalization) -> Embedding:
+    """Fold the difference between `own` normalization and ImageNet's into a patch embedding."""
+    weight, bias = embedding
     exact = weight.detach().double()
     own_mean, own_std, mean, std = (
         exact.new_tensor(color)[:, None, None]
@@ -181,9 +183,7 @@ class StridedTeacher(Teacher):
         self.requires_grad_(False).eval()
 
     @torch.no_grad()
-    def forward(
-        self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
-    ) -> Targets:
+    def forward(self, images: Images, grid: Grid, margin: int = 0) -> Targets:
         """Features of 8-bit views inside a margin; grid and margin in patches of the student."""
         rows, columns = grid
         if rows < 1 or columns < 1:
@@ -195,15 +195,10 @@ class StridedTeacher(Teacher):
             )
         size = ((rows + 2 * margin) * self.stride, (columns + 2 * margin) * self.stride)
         pixels = self.normalization.normalize(resized(images, size))
-        targets = (
-            self.forward_features_within(pixels, margin)
-            if margin
-            else self.forward_features(pixels)
-        )
-        expected = [
-            (len(images), self.image_width),
-            (len(images), rows * columns, self.patch_width),
-        ]
+        features = self.forward_features
+        targets = self.forward_features_within(pixels, margin) if margin else features(pixels)
+        count = len(images)
+        expected = [(count, self.image_width), (count, rows * columns, self.patch_width)]
         if (got := [tuple(part.shape) for part in targets]) != expected:
             raise TeacherError(
                 f"the teacher {self.name} returned image and patches of shape {got[0]} and "
@@ -212,13 +207,11 @@ class StridedTeacher(Teacher):
             )
         return Targets(targets.image.float(), targets.patches.float())
 
-    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
+    def forward_features(self, pixels: Pixels) -> Targets:
         """Features of normalized images of exactly the right size."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward_features.")
 
-    def forward_features_within(
-        self, pixels: Float[Tensor, "B 3 height width"], margin: int
-    ) -> Targets:
+    def forward_features_within(self, pixels: Pixels, margin: int) -> Targets:
         """Features of the patches inside a margin that the network sees too.
 
         The image feature describes the inner part only, so it takes a second forward pass.
@@ -228,7 +221,7 @@ class StridedTeacher(Teacher):
         inner = cut(patches.movedim(-1, 1), margin).flatten(2).transpose(1, 2)
         return Targets(self.forward_features(cut(pixels, margin * self.stride)).image, inner)
 
-    def grid_of(self, pixels: Float[Tensor, "B 3 height width"]) -> tuple[int, int]:
+    def grid_of(self, pixels: Pixels) -> Grid:
         """Rows and columns of patches of an image."""
         return pixels.shape[-2] // self.stride, pixels.shape[-1] // self.stride
 
@@ -236,16 +229,14 @@ class StridedTeacher(Teacher):
         """Weight (D, 3, P, P) and bias of the network's patch embedding, if it has one."""
         return None
 
-    def patch_embedding(
-        self, patch_size: int
-    ) -> tuple[Float[Tensor, "D 3 P P"], Float[Tensor, " D"]] | None:
+    def patch_embedding(self, patch_size: int) -> Embedding | None:
         """The network's own, adapted to ImageNet's normalization."""
         own = self.embedding_weights() if patch_size == self.stride else None
         if own is None:
             return None
         weight, bias = own
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        return for_imagenet(weight, bias, self.normalization)
+        return for_imagenet((weight, bias), self.normalization)
 
     def identity(self) -> dict[str, Any]:
         """Settings that determine the outputs besides the weights, as JSON."""
@@ -308,7 +299,7 @@ class FunctionTeacher(StridedTeacher):
         )
         self.digest = digest
 
-    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
+    def forward_features(self, pixels: Pixels) -> Targets:
         """Call the function."""
         return _targets(self.network(pixels), self.name)
 
@@ -357,7 +348,7 @@ class VecaTeacher(StridedTeacher):
         if digest is not None:
             self.digest = digest
 
-    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
+    def forward_features(self, pixels: Pixels) -> Targets:
         """Features at full budget."""
         features = self.network(pixels)
         return Targets(features.image, features.patches)

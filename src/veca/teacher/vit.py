@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from veca.data.transforms import IMAGENET, Normalization
-from veca.teacher.teacher import StridedTeacher, Targets, TeacherError
+from veca.teacher.teacher import Pixels, StridedTeacher, Targets, TeacherError
 
 
 def transformers_class(name: str) -> Any:  # noqa: ANN401 - the library is not typed for us
@@ -184,7 +183,7 @@ class ViTTeacher(StridedTeacher):
         )
         self.family = family
 
-    def forward_features(self, pixels: Float[Tensor, "B 3 height width"]) -> Targets:
+    def forward_features(self, pixels: Pixels) -> Targets:
         """Features of the model without its class tokens and registers among the patches."""
         return self.family.forward_features(self.network, pixels)
 
