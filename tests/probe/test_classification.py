@@ -30,10 +30,10 @@ from veca.probe.metrics import classification_metrics, mean_average_precision
 from veca.probe.protocols import (
     LOGISTIC,
     RESIZE_RATIO,
-    Evaluation,
     KnnProtocol,
     LinearProtocol,
     LogisticProtocol,
+    ProbeInputs,
     ProtocolError,
 )
 from veca.probe.rows import ProbeResult, Setting
@@ -76,10 +76,10 @@ def results(
     """The results of the task of a protocol."""
     given = (model or CellModel(), settings, data)
     if isinstance(protocol, KnnProtocol):
-        return evaluate_knn(Evaluation(*given, protocol, seeds, ctx, also))
+        return evaluate_knn(ProbeInputs(*given, protocol, seeds, ctx, also))
     if isinstance(protocol, LogisticProtocol):
-        return evaluate_logistic(Evaluation(*given, protocol, seeds, ctx, also))
-    return evaluate_linear(Evaluation(*given, protocol, seeds, ctx, also))
+        return evaluate_logistic(ProbeInputs(*given, protocol, seeds, ctx, also))
+    return evaluate_linear(ProbeInputs(*given, protocol, seeds, ctx, also))
 
 
 def evaluated(

@@ -52,7 +52,7 @@ from veca.probe.protocols import (
     SEGMENTATION_PAPER,
     DenseKnnProtocol,
     DenseProtocol,
-    Evaluation,
+    ProbeInputs,
     SegmentationProtocol,
 )
 from veca.probe.rows import ProbeResult, Setting
@@ -284,8 +284,8 @@ CHOICE = replace(
 def chosen(
     task: FavoriteTask, ctx: RunContext, seeds: Sequence[int] = (0,)
 ) -> dict[tuple[Setting, int], ProbeResult]:
-    asked = Evaluation(ColorModel(), (ALL,), task.data, task.protocol, seeds, ctx)
-    return by_setting(fit_and_evaluate(task, asked))
+    inputs = ProbeInputs(ColorModel(), (ALL,), task.data, task.protocol, seeds, ctx)
+    return by_setting(fit_and_evaluate(task, inputs))
 
 
 @pytest.mark.parametrize(
@@ -330,9 +330,9 @@ def test_without_a_selection_the_last_step_is_reported(
 
 
 def test_settings_do_not_change_each_other(data: LabeledDataset, ctx: RunContext) -> None:
-    asked = Evaluation(ColorModel(), (FEW, ALL, ALL), data, SMALL, (0,), ctx)
-    both = by_setting(evaluate_segmentation(asked))
-    alone = by_setting(evaluate_segmentation(replace(asked, settings=(ALL,))))
+    inputs = ProbeInputs(ColorModel(), (FEW, ALL, ALL), data, SMALL, (0,), ctx)
+    both = by_setting(evaluate_segmentation(inputs))
+    alone = by_setting(evaluate_segmentation(replace(inputs, settings=(ALL,))))
     assert set(both) == {(FEW, 0), (ALL, 0)}
     assert both[ALL, 0].metrics == alone[ALL, 0].metrics
 
@@ -354,10 +354,10 @@ def numbers_of(folder: Path, ranks: Ranks) -> list[float]:
     fields, slopes = farm(folder / "farm"), ramps(folder / "ramps")
     fresh = replace(SMALL, num_crops=None, steps=20, dropout=0.1)
     near = DenseKnnProtocol(name="near", resolution=32, k=3, max_patches=60)
-    (cached,) = evaluate_segmentation(Evaluation(model, (ALL,), fields, SMALL, (0,), ctx))
-    (drawn,) = evaluate_segmentation(Evaluation(model, (ALL,), fields, fresh, (0,), ctx))
-    (depth,) = evaluate_depth(Evaluation(model, (ALL,), slopes, SMALL_DEPTH, (0,), ctx))
-    (voted,) = evaluate_dense_knn(Evaluation(model, (ALL,), fields, near, (0,), ctx))
+    (cached,) = evaluate_segmentation(ProbeInputs(model, (ALL,), fields, SMALL, (0,), ctx))
+    (drawn,) = evaluate_segmentation(ProbeInputs(model, (ALL,), fields, fresh, (0,), ctx))
+    (depth,) = evaluate_depth(ProbeInputs(model, (ALL,), slopes, SMALL_DEPTH, (0,), ctx))
+    (voted,) = evaluate_dense_knn(ProbeInputs(model, (ALL,), fields, near, (0,), ctx))
     pixels = sum(float(cached.per_image[name].sum()) for name in ("intersections", "objects"))
     ious = [found.metrics["miou"] for found in (cached, drawn, voted)]
     return [pixels, *ious, depth.metrics["rmse"]]

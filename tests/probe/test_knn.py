@@ -40,7 +40,7 @@ from veca.probe.knn import (
 )
 from veca.probe.metrics import mean_ratio
 from veca.probe.models import FrozenFeatures
-from veca.probe.protocols import DenseKnnProtocol, Evaluation
+from veca.probe.protocols import DenseKnnProtocol, ProbeInputs
 from veca.probe.rows import ProbeResult, Setting
 
 KS = (10, 20, 100, 200)
@@ -318,8 +318,8 @@ def evaluated(
 ) -> dict[tuple[Setting, int], ProbeResult]:
     """Results of dense kNN at all settings."""
     protocol = replace(NEAR, **changes)
-    asked = Evaluation(ColorModel(), (FEW, ALL), data, protocol, seeds, ctx)
-    return by_setting(evaluate_dense_knn(asked))
+    inputs = ProbeInputs(ColorModel(), (FEW, ALL), data, protocol, seeds, ctx)
+    return by_setting(evaluate_dense_knn(inputs))
 
 
 def test_patches_of_similar_colors_have_the_same_class(tmp_path: Path, ctx: RunContext) -> None:

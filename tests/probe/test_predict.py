@@ -47,7 +47,7 @@ from veca.probe.predict import (
     predict_labels,
     save_mask,
 )
-from veca.probe.protocols import Evaluation
+from veca.probe.protocols import ProbeInputs
 from veca.probe.rows import ProbeResult, Row, Setting, row_from_json
 from veca.probe.run import Job
 from veca.runtime.tensors import TensorFile, save_tensors
@@ -133,7 +133,7 @@ def test_a_kitti_head_is_saved_and_used_with_the_crop_it_was_measured_with(tmp_p
     data = replace(data, depth=DepthRange(max_depth=80.0, kb_crop=True))
     quick = replace(SMALL_DEPTH, steps=2, batch=2)
     context = context_in(tmp_path / "features")
-    (result,) = evaluate_depth(Evaluation(ColorModel(), (ALL,), data, quick, (0,), context))
+    (result,) = evaluate_depth(ProbeInputs(ColorModel(), (ALL,), data, quick, (0,), context))
     head = pixel_head(task="depth", classes=(), facts=result.facts, tensors=result.tensors)
     save_head(head, tmp_path / "x.safetensors")
     head, image = load_head(tmp_path / "x.safetensors"), image_from_array(pixels)

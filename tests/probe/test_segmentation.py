@@ -35,7 +35,7 @@ from veca.probe.feature_cache import RunContext, Variant
 from veca.probe.features import DenseBatch, InferenceConfig, extract_windows, load_image
 from veca.probe.metrics import UNITS, mean_ratio, pixel_counts
 from veca.probe.models import FrozenFeatures
-from veca.probe.protocols import Evaluation
+from veca.probe.protocols import ProbeInputs
 from veca.probe.rows import ProbeResult
 from veca.probe.segmentation import SegmentationTask, evaluate_segmentation
 from veca.probe.sliding_window import merge_windows, whole_image
@@ -54,7 +54,9 @@ def ctx(tmp_path: Path) -> RunContext:
 def evaluated(data: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any) -> ProbeResult:
     """The result with all channels."""
     protocol = replace(SMALL, **changes)
-    (found,) = evaluate_segmentation(Evaluation(ColorModel(), (ALL,), data, protocol, (seed,), ctx))
+    (found,) = evaluate_segmentation(
+        ProbeInputs(ColorModel(), (ALL,), data, protocol, (seed,), ctx)
+    )
     return found
 
 
@@ -70,8 +72,8 @@ def test_colors_are_segmented_and_better_with_more_channels(
     change: dict[str, Any], data: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(SMALL, **change)
-    asked = Evaluation(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
-    found = by_setting(evaluate_segmentation(asked))
+    inputs = ProbeInputs(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
+    found = by_setting(evaluate_segmentation(inputs))
     few, every = found[FEW, 0], found[ALL, 0]
     assert every.metrics["miou"] > 75
     assert every.metrics["miou"] > few.metrics["miou"] + 5
@@ -201,8 +203,8 @@ def evaluated_depth(
 ) -> ProbeResult:
     """The result with all channels."""
     protocol = replace(SMALL_DEPTH, **changes)
-    asked = Evaluation(ColorModel(), (ALL,), slopes, protocol, (seed,), ctx)
-    (found,) = evaluate_depth(asked)
+    inputs = ProbeInputs(ColorModel(), (ALL,), slopes, protocol, (seed,), ctx)
+    (found,) = evaluate_depth(inputs)
     return found
 
 
@@ -220,8 +222,8 @@ def test_depth_is_predicted_from_colors(
     change: dict[str, Any], slopes: LabeledDataset, ctx: RunContext
 ) -> None:
     protocol = replace(SMALL_DEPTH, **change)
-    asked = Evaluation(ColorModel(), (FEW, ALL), slopes, protocol, (0,), ctx)
-    found = by_setting(evaluate_depth(asked))
+    inputs = ProbeInputs(ColorModel(), (FEW, ALL), slopes, protocol, (0,), ctx)
+    found = by_setting(evaluate_depth(inputs))
     assert set(found) == {(FEW, 0), (ALL, 0)}
     result = found[ALL, 0]
     assert set(result.metrics) == set(UNITS)

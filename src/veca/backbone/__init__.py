@@ -1,1 +1,1 @@
-"""The model. Imports torch and jaxtyping only; `model.py` shows the whole way of the data."""
+"""The model. Imports torch and jaxtyping only; `model.py` shows the whole forward pass."""

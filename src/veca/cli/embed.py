@@ -71,7 +71,7 @@ def _embed_job(  # noqa: PLR0913 - the flags of the command
     workers: int = 2,
     device: str = "auto",
 ) -> Callable[..., EmbedSummary]:
-    """What the flags ask for.
+    """Parse the flags.
 
     Args:
         paths: images, folders, .tar files, .txt or .lst lists, patterns in quotes
@@ -89,7 +89,7 @@ def _embed_job(  # noqa: PLR0913 - the flags of the command
 
 
 def _summary_lines(summary: EmbedSummary) -> list[str]:
-    """What a run did, in sentences."""
+    """Sentences on what a run did."""
     meta = summary.meta
     stored = (
         f"{summary.folder} has {summary.images:,} features of {meta.backbone['width']} channels "

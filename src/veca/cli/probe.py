@@ -258,7 +258,7 @@ def _quality(
 def _evaluator(
     flags: TaskFlags | SuiteFlags, command: str, jobs: Sequence[Job] = ()
 ) -> Iterator[Evaluator]:
-    """What runs jobs; these are checked before the folder of the report is created and locked."""
+    """An evaluator in a locked folder; `jobs` are checked before the folder is created."""
     run, out = flags.run, flags.out
     with init_distributed(run.device) as ranks, log_to_console(ranks.is_main):
         ctx = RunContext(

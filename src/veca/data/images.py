@@ -72,7 +72,7 @@ TRANSPOSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes an image of each EXIF orientation upright; any other number means upright."""
+"""Transposition that makes an image upright, by EXIF orientation; other values are upright."""
 
 SLACK = 1e-4
 """How far floats may leave 0..1 through rounding; they are clipped."""

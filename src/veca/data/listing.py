@@ -259,7 +259,7 @@ def free_stem(name: str, taken: set[str]) -> str:
 
 
 class ImageList(NamedTuple):
-    """What was found."""
+    """The images that were found."""
 
     table: ImageTable
 
@@ -429,7 +429,7 @@ class ImageIndex:
     """Hash of each image's name below the given path, the same wherever that lies (N)."""
 
     problems: tuple[str, ...] = ()
-    """What holds no images: damaged shards, folders that cannot be read."""
+    """Damaged shards, and folders that cannot be read."""
 
     def __len__(self) -> int:
         return len(self.rows)

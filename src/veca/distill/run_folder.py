@@ -92,7 +92,7 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What every part of a run needs: its folder, ranks and stop flag."""
+    """Context of a run: its folder, ranks and stop flag."""
 
     folder: RunFolder
     ranks: Ranks

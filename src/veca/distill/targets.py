@@ -80,7 +80,7 @@ class Margin:
         return teacher(reflect(images, self.reflected), grid, self.patches)
 
     def facts(self) -> dict[str, Any]:
-        """What cached outputs depend on; nothing without a margin."""
+        """Facts for the key of cached outputs; empty without a margin."""
         if not self.patches:
             return {}
         return {"margin": {"patches": self.patches, "surroundings": self.surroundings}}
@@ -238,7 +238,7 @@ class TargetSource(nn.Module):
         """Channels of each teacher's image and patch targets."""
         self.scalings = nn.ModuleList(TargetScaling(*widths, anchors) for widths in self.widths)
         self.margin = margin
-        """What teachers see around the student's view."""
+        """Border that teachers see around the student's view."""
         self._teacher_batch = teacher_batch
 
     @torch.no_grad()
@@ -339,7 +339,7 @@ class TeacherCache:
     lookups: Sequence[Mapping[int, Callable[[NDArray[np.int64], torch.device], Targets]]]
     """Reads the outputs of views, for each teacher and resolution."""
     precision: ResolvedPrecision
-    """What the teachers computed in."""
+    """Precision of the teachers."""
 
     def lookup(self, task: BatchSpec, device: torch.device) -> list[Targets]:
         """Each teacher's outputs for the views of a batch, in single precision."""

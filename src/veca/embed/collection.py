@@ -67,7 +67,7 @@ METADATA_KEY = "veca"
 DIGEST_KEY = "veca_sha256"
 NO_DIGEST = b"0" * 64
 DIGEST_MARK = DIGEST_KEY.encode() + b"\x18\x40"
-"""What precedes the digest in a Parquet footer: its key, a field header and the length 64."""
+"""Bytes before the digest in a Parquet footer: its key, a field header and the length 64."""
 
 MAX_FOOTER_BYTES = 1_000_000
 """Where the digest is looked for, from the end of a file."""
@@ -117,7 +117,7 @@ class ImageRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionMeta:
-    """What all features of a collection were computed with."""
+    """Model and settings of all features of a collection."""
 
     model: str | None
     """Name or path; None for a model that existed in memory only."""
@@ -263,7 +263,7 @@ def absolute_name(source: str, path: str) -> str:
 
 
 def relative_name(source: str, name: str, tar: str | None) -> str:
-    """What stands in the column `path`; the name in a tar file is not a path and stays as it is."""
+    """The value of the column `path`; a name in a tar file is not a path and stays as it is."""
     file = tar or name
     return f"{os.path.relpath(file, source)}{name[len(file) :]}".translate(TO_PRIVATE)
 
@@ -392,7 +392,7 @@ class CollectionWriter:
                 self._damaged[path] = found
 
     def damaged(self) -> list[str]:
-        """What is wrong with shards that are not overwritten yet."""
+        """Problems of shards that are not overwritten yet."""
         whole = {shard.path for shard in self.shards.values()}
         return [problem for path, problem in self._damaged.items() if path not in whole]
 

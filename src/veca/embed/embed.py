@@ -111,7 +111,7 @@ class EmbedConfig:
 
 @dataclass(kw_only=True)
 class EmbedSummary:
-    """What a run did, and what the collection is now."""
+    """Result of a run, and the state of the collection."""
 
     folder: Path
     meta: CollectionMeta

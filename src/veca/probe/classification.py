@@ -15,10 +15,10 @@ from veca.probe.linear import Fit, train_linear_classifiers
 from veca.probe.logistic import sweep_c
 from veca.probe.metrics import classification_metrics, correct, top1
 from veca.probe.protocols import (
-    Evaluation,
     KnnProtocol,
     LinearProtocol,
     LogisticProtocol,
+    ProbeInputs,
     training_split,
 )
 from veca.probe.rows import ProbeResult
@@ -36,30 +36,30 @@ PROGRESS_PAIRS = 2**28
 AnyProtocol = KnnProtocol | LogisticProtocol | LinearProtocol
 
 
-def evaluate_knn(asked: Evaluation[KnnProtocol]) -> Iterator[ProbeResult]:
+def evaluate_knn(inputs: ProbeInputs[KnnProtocol]) -> Iterator[ProbeResult]:
     """Classify test images by their nearest training images; deterministic, so one seed is run."""
-    data, protocol, fit_on = asked.data, asked.protocol, training_split(asked.data)
-    train, labels = features_of(asked, fit_on), labels_of(fit_on)
+    data, protocol, fit_on = inputs.data, inputs.protocol, training_split(inputs.data)
+    train, labels = features_of(inputs, fit_on), labels_of(fit_on)
     if min(protocol.ks) > len(labels):
         raise DataError(
             f"{data.name} has {len(labels)} training images, but {protocol.name} needs at least "
             f"{min(protocol.ks)} neighbors; use logistic instead."
         )
-    for tested in (data, *asked.also):
-        test, truth = features_of(asked, tested.test), labels_of(tested.test)
-        for setting in asked.settings:
+    for tested in (data, *inputs.also):
+        test, truth = features_of(inputs, tested.test), labels_of(tested.test)
+        for setting in inputs.settings:
             metrics, per_image = dict[str, float](), dict[str, Tensor]()
-            votes = _votes(asked, train[setting], labels, test[setting])
+            votes = _votes(inputs, train[setting], labels, test[setting])
             for k, scores in votes.items():
                 found = metrics_for(scores, truth, tested)
                 metrics |= {f"{name}_k{k}": found[name] for name in found if name != "top5"}
                 per_image[f"correct_k{k}"] = correct(scores, truth)
             neighbors = min(PREDICT_NEIGHBORS, max(votes))
             yield _result(
-                asked,
+                inputs,
                 tested,
                 setting=setting,
-                seed=asked.seeds[0],
+                seed=inputs.seeds[0],
                 metrics=metrics,
                 tensors=_saved_neighbors(train[setting], labels),
                 facts={"temperature": protocol.temperature, "neighbors": neighbors},
@@ -67,21 +67,21 @@ def evaluate_knn(asked: Evaluation[KnnProtocol]) -> Iterator[ProbeResult]:
             )
 
 
-def evaluate_logistic(asked: Evaluation[LogisticProtocol]) -> Iterator[ProbeResult]:
+def evaluate_logistic(inputs: ProbeInputs[LogisticProtocol]) -> Iterator[ProbeResult]:
     """Fit logistic regressions; the seed holds out images to choose C on."""
-    return _fitted(asked, sweep_c, asked.data.val, 0, len(asked.protocol.c_values), "fits")
+    return _fitted(inputs, sweep_c, inputs.data.val, 0, len(inputs.protocol.c_values), "fits")
 
 
-def evaluate_linear(asked: Evaluation[LinearProtocol]) -> Iterator[ProbeResult]:
+def evaluate_linear(inputs: ProbeInputs[LinearProtocol]) -> Iterator[ProbeResult]:
     """Train linear classifiers by SGD, one setting at a time."""
-    data, protocol = asked.data, asked.protocol
+    data, protocol = inputs.data, inputs.protocol
     val = {"held-out": data.val, "none": None}.get(protocol.selection, data.test)
-    fit = partial(train_linear_classifiers, device=asked.ctx.ranks.device)
-    return _fitted(asked, fit, val, protocol.num_crops, protocol.steps, "steps")
+    fit = partial(train_linear_classifiers, device=inputs.ctx.ranks.device)
+    return _fitted(inputs, fit, val, protocol.num_crops, protocol.steps, "steps")
 
 
 def _fitted(  # noqa: PLR0913, PLR0917
-    asked: Evaluation[LogisticProtocol | LinearProtocol],
+    inputs: ProbeInputs[LogisticProtocol | LinearProtocol],
     fit: Callable[..., Fit],
     val_split: Split | None,
     num_crops: int,
@@ -89,16 +89,16 @@ def _fitted(  # noqa: PLR0913, PLR0917
     unit: str,
 ) -> Iterator[ProbeResult]:
     """Fit a linear head for each seed and setting, and test it on every dataset."""
-    data, protocol, fit_on = asked.data, asked.protocol, training_split(asked.data)
-    train, labels = features_of(asked, fit_on, num_crops), labels_of(fit_on)
-    tests = [(tested, features_of(asked, tested.test)) for tested in (data, *asked.also)]
-    val = None if val_split is None else (features_of(asked, val_split), labels_of(val_split))
+    data, protocol, fit_on = inputs.data, inputs.protocol, training_split(inputs.data)
+    train, labels = features_of(inputs, fit_on, num_crops), labels_of(fit_on)
+    tests = [(tested, features_of(inputs, tested.test)) for tested in (data, *inputs.also)]
+    val = None if val_split is None else (features_of(inputs, val_split), labels_of(val_split))
     own_val = data.val if protocol.selection == "held-out" else None
     held_out = {} if own_val is None else {"held_out": len(own_val)}
-    total, shown = len(asked.settings) * num_fits, asked.ctx.show_progress
-    for seed in asked.seeds:
+    total, shown = len(inputs.settings) * num_fits, inputs.ctx.show_progress
+    for seed in inputs.seeds:
         with progress(total, unit, shown=shown) as tracker:
-            for setting in asked.settings:
+            for setting in inputs.settings:
                 found = fit(  # features are not held here, so that one setting's are in memory
                     train[setting],
                     labels,
@@ -113,7 +113,7 @@ def _fitted(  # noqa: PLR0913, PLR0917
                     truth = labels_of(tested.test)
                     scores = head.scores(test[setting]).cpu()
                     yield _result(
-                        asked,
+                        inputs,
                         tested,
                         setting=setting,
                         seed=seed,
@@ -126,22 +126,24 @@ def _fitted(  # noqa: PLR0913, PLR0917
                     )
 
 
-def features_of(asked: Evaluation[AnyProtocol], split: Split, num_crops: int = 0) -> CachedFeatures:
+def features_of(
+    inputs: ProbeInputs[AnyProtocol], split: Split, num_crops: int = 0
+) -> CachedFeatures:
     """Vectors of every image, or of random crops of it, by setting."""
     return extract_image_features(
-        asked.model,
-        asked.settings,
+        inputs.model,
+        inputs.settings,
         split,
-        asked.ctx,
-        resolution=asked.protocol.resolution or asked.model.default_resolution,
-        resize_ratio=asked.protocol.resize_ratio,
+        inputs.ctx,
+        resolution=inputs.protocol.resolution or inputs.model.default_resolution,
+        resize_ratio=inputs.protocol.resize_ratio,
         num_crops=num_crops,
-        feature=asked.protocol.feature,
+        feature=inputs.protocol.feature,
     )
 
 
 def _result(
-    asked: Evaluation[AnyProtocol],
+    inputs: ProbeInputs[AnyProtocol],
     tested: LabeledDataset,
     *,
     tensors: Mapping[str, Tensor],
@@ -150,11 +152,11 @@ def _result(
     **found: Any,  # noqa: ANN401 - further fields
 ) -> ProbeResult:
     """A result; heads are saved once, with the dataset that they were fitted on."""
-    protocol, train = asked.protocol, training_split(asked.data)
+    protocol, train = inputs.protocol, training_split(inputs.data)
     return ProbeResult(
         data=tested,
         counts={"train": len(train), "test": len(tested.test), **counts},
-        tensors=tensors if tested is asked.data else {},
+        tensors=tensors if tested is inputs.data else {},
         facts={"resize_ratio": protocol.resize_ratio, "feature": protocol.feature, **facts},
         **found,
     )
@@ -182,10 +184,10 @@ def metrics_for(scores: Tensor, labels: Tensor, data: LabeledDataset) -> dict[st
 
 
 def _votes(
-    asked: Evaluation[KnnProtocol], train: Tensor, labels: Tensor, test: Tensor
+    inputs: ProbeInputs[KnnProtocol], train: Tensor, labels: Tensor, test: Tensor
 ) -> dict[int, Tensor]:
     """Votes for all test images; each rank computes a part."""
-    ctx, num_classes = asked.ctx, len(asked.data.classes)
+    ctx, num_classes = inputs.ctx, len(inputs.data.classes)
     own = torch.arange(ctx.ranks.rank, len(test), ctx.ranks.world_size)
     shown = ctx.show_progress and len(own) * len(train) >= PROGRESS_PAIRS
     with progress(len(own), "images", shown=shown) as tracker:
@@ -194,8 +196,8 @@ def _votes(
             labels,
             test[own],
             num_classes,
-            ks=asked.protocol.ks,
-            temperature=asked.protocol.temperature,
+            ks=inputs.protocol.ks,
+            temperature=inputs.protocol.temperature,
             advance=tracker.advance,
         )
     whole = {}

@@ -36,7 +36,7 @@ from veca.probe.features import (
     extract_patch_features,
 )
 from veca.probe.models import FrozenFeatures, FrozenModel
-from veca.probe.protocols import DenseProtocol, Evaluation, train_val_split, training_split
+from veca.probe.protocols import DenseProtocol, ProbeInputs, train_val_split, training_split
 from veca.probe.rows import ProbeResult, Setting
 from veca.probe.sliding_window import Sides, WindowGrid, bilinear
 from veca.runtime.device import seed_for
@@ -93,7 +93,7 @@ class DenseScorer(ABC):
 
     @abstractmethod
     def target(self, split: Split, index: int, sides: Sides, device: torch.device) -> Any:  # noqa: ANN401
-        """What the predictions on an image are compared with; its size must be `sides`."""
+        """The target of an image; its size must be `sides`."""
 
     @abstractmethod
     def predict(self, head: Callable[..., Tensor], views: Sequence[View]) -> Tensor:
@@ -122,7 +122,7 @@ class DenseScorer(ABC):
 
 
 class DenseTask(DenseScorer):
-    """What segmentation and depth add to a linear head."""
+    """A dense task: crops and loss in addition to scores."""
 
     data: LabeledDataset
     protocol: DenseProtocol
@@ -145,10 +145,10 @@ class DenseTask(DenseScorer):
         """The loss of a training step."""
 
 
-def fit_and_evaluate(task: DenseTask, asked: Evaluation[DenseProtocol]) -> Iterator[ProbeResult]:
+def fit_and_evaluate(task: DenseTask, inputs: ProbeInputs[DenseProtocol]) -> Iterator[ProbeResult]:
     """Fit heads for every setting and seed on the same crops, choose one of each, evaluate it."""
-    model, data, protocol, ctx = asked.model, asked.data, task.protocol, asked.ctx
-    settings = list(dict.fromkeys(asked.settings))
+    model, data, protocol, ctx = inputs.model, inputs.data, task.protocol, inputs.ctx
+    settings = list(dict.fromkeys(inputs.settings))
     inference = inference_config(model, protocol, task.kb_crop)
     variants = [Variant(setting, flip) for setting in settings for flip in task.flips]
     train, (fit_on, val) = training_split(data), selection_split(data, protocol)
@@ -158,7 +158,7 @@ def fit_and_evaluate(task: DenseTask, asked: Evaluation[DenseProtocol]) -> Itera
     def features_of(split: Split) -> PatchFeatures:
         return extract_patch_features(model, variants, split, inference, ctx)
 
-    for seed in dict.fromkeys(asked.seeds):
+    for seed in dict.fromkeys(inputs.seeds):
         batches = crops.batches(fit_on, protocol.batch, seed, protocol.steps)
         heads = fit_heads(task, model, settings, batches, seed, ctx)
         if val is None:
@@ -464,7 +464,7 @@ def _linear(
 def _inputs(
     features: FrozenFeatures, protocol: DenseProtocol, part: slice, seed: int, step: int
 ) -> FrozenFeatures:
-    """What heads see of a batch, with dropped channels; these are the same for all settings."""
+    """The inputs of heads, with dropped channels, which are the same for all settings."""
     patches = features.patches.float()
     image = features.image.float()
     if not protocol.append_image_feature:

@@ -24,7 +24,7 @@ from veca.probe.dense import (
 from veca.probe.feature_cache import load_target
 from veca.probe.features import DenseBatch, DrawCrop, check_size, prefix_errors
 from veca.probe.metrics import PER_IMAGE, depth_metrics, eval_mask, image_errors
-from veca.probe.protocols import DepthProtocol, Evaluation
+from veca.probe.protocols import DepthProtocol, ProbeInputs
 from veca.probe.rows import ProbeResult
 from veca.probe.sliding_window import Sides, bilinear, merge_windows
 from veca.probe.transforms import crop_target, depth_crop, kitti_benchmark_crop
@@ -40,9 +40,9 @@ FLIPS = (False, True)
 """Predictions are averaged with those for the mirror image."""
 
 
-def evaluate_depth(asked: Evaluation[DepthProtocol]) -> Iterator[ProbeResult]:
+def evaluate_depth(inputs: ProbeInputs[DepthProtocol]) -> Iterator[ProbeResult]:
     """Fit and evaluate a head for every setting and seed."""
-    return fit_and_evaluate(DepthTask(asked.data, asked.protocol), asked)
+    return fit_and_evaluate(DepthTask(inputs.data, inputs.protocol), inputs)
 
 
 @dataclass(frozen=True, kw_only=True)

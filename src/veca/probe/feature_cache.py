@@ -48,7 +48,7 @@ Sample = TypeVar("Sample")
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What all tasks of a run share."""
+    """Settings of a run, the same for all of its tasks."""
 
     cache: Path
     """Folder of the feature caches."""

@@ -33,7 +33,7 @@ from veca.probe.features import (
 )
 from veca.probe.metrics import Labels
 from veca.probe.models import FrozenFeatures
-from veca.probe.protocols import DenseKnnProtocol, Evaluation, training_split
+from veca.probe.protocols import DenseKnnProtocol, ProbeInputs, training_split
 from veca.probe.rows import ProbeResult
 from veca.probe.segmentation import MaskScorer
 from veca.runtime.device import seed_for
@@ -168,16 +168,16 @@ class MemoryBank:
         return (weights * self.shares[rows]).sum(1) / weights.sum(1)
 
 
-def evaluate_dense_knn(asked: Evaluation[DenseKnnProtocol]) -> Iterator[ProbeResult]:
+def evaluate_dense_knn(inputs: ProbeInputs[DenseKnnProtocol]) -> Iterator[ProbeResult]:
     """Label test patches by training patches, for each setting and seed, which draws the bank."""
-    model, data, protocol, ctx = asked.model, asked.data, asked.protocol, asked.ctx
+    model, data, protocol, ctx = inputs.model, inputs.data, inputs.protocol, inputs.ctx
     train, scorer = training_split(data), MaskScorer(data)
     inference = InferenceConfig(
         short_side=model.round_down_to_patch(protocol.resolution), stride=model.stride
     )
-    variants = [Variant(setting) for setting in dict.fromkeys(asked.settings)]
+    variants = [Variant(setting) for setting in dict.fromkeys(inputs.settings)]
     test = extract_patch_features(model, variants, data.test, inference, ctx)
-    for seed in dict.fromkeys(asked.seeds):
+    for seed in dict.fromkeys(inputs.seeds):
         split = _subsampled(train, protocol.max_images, seed)
         features = extract_patch_features(model, variants, split, inference, ctx)
         for variant in variants:

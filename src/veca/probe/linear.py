@@ -69,9 +69,9 @@ def train_linear_classifiers(  # noqa: PLR0913, PLR0917
     """
     train = has_label(labels).cpu()
     if protocol.selection == "held-out" and val is None:
-        kept, held_out = train_val_split(len(train), protocol.held_out_share, seed)
+        fit_on, held_out = train_val_split(len(train), protocol.held_out_share, seed)
         val = _all_crops(features, labels, train[held_out], max(1, protocol.num_crops))
-        train = train[kept]
+        train = train[fit_on]
     device, rates = device or features.device, protocol.learning_rates
     layers = initial_layers(features.shape[1], num_classes, protocol, seed).to(device)
     optimizer = torch.optim.SGD(

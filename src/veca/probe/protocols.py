@@ -42,7 +42,7 @@ CHOSEN_ON = {
     "test-best-step": "the reported part",
     "held-out": "held-out pictures",
 }
-"""What reports say about a selection; absent if nothing is chosen."""
+"""The images of a selection as reports name them; absent if nothing is chosen."""
 
 
 class ProtocolError(VecaError, ValueError):
@@ -51,7 +51,7 @@ class ProtocolError(VecaError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """What all protocols share."""
+    """Fields of all protocols."""
 
     features: ClassVar[tuple[str, ...]] = ("image", "image+patch-mean", "patch-mean")
     """Allowed values of `feature`: what a head sees of an image, or of each patch."""
@@ -323,7 +323,7 @@ PAPER_DENSE: Mapping[str, Any] = {
     "selection": "test-best-step",
     "num_validations": 10,
 }
-"""What segmentation and depth share in the paper."""
+"""Values that segmentation and depth share in the paper."""
 
 SEGMENTATION_PAPER = SegmentationProtocol(**PAPER_DENSE, steps=20_000, inference="slide")
 """The VECA paper, appendix A.5: image feature appended to each patch, AdamW 0.01, decay 1e-4,
@@ -444,8 +444,8 @@ Protocol_co = TypeVar("Protocol_co", bound=Protocol, covariant=True)
 
 
 @dataclass(frozen=True)
-class Evaluation(Generic[Protocol_co]):
-    """What a task is to evaluate: one model at some settings, on one dataset, by one protocol."""
+class ProbeInputs(Generic[Protocol_co]):
+    """Inputs of a task: one model at some settings, one dataset, one protocol."""
 
     model: FrozenModel
     settings: Sequence[Setting]

@@ -67,7 +67,7 @@ class Quality:
     """All measurements of one model."""
 
     model: str
-    """As it was asked for."""
+    """The name that was given."""
     weights_sha256: str
     date: str
     """When the file was written, such as 2026-05-12."""

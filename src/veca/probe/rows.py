@@ -56,7 +56,7 @@ PRIMARY_METRICS = ("map_k20", "top1_k20", "map", "top1", "miou", "rmse")
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a task found for one setting and seed of a model on one test split.
+    """The result of a task for one setting and seed of a model on one test split.
 
     `counts` and `chosen` are those of its rows.
     """
@@ -88,7 +88,7 @@ class Row:
 
     task: Task
     model: str
-    """As it was asked for."""
+    """The name that was given."""
     data: str
     budget: int | None = None
     """Cores; None for a model without this choice."""
@@ -278,7 +278,7 @@ class Section:
 
     @property
     def title(self) -> str:
-        """What the table is about."""
+        """Title of the table."""
         row = self.row
         found = f"{row.task} on {row.data}, protocol {row.protocol}, feature {row.feature}"
         return f"{found} (PARTIAL)" if row.partial else found

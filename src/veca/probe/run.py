@@ -21,21 +21,21 @@ from veca.probe.feature_cache import RunContext
 from veca.probe.heads import save_examples, save_result
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenModel, ProbeError, find_model, time_models
-from veca.probe.protocols import Evaluation, Protocol, adapt, find_protocol, training_split
+from veca.probe.protocols import ProbeInputs, Protocol, adapt, find_protocol, training_split
 from veca.probe.rows import ProbeResult, Role, Row, Setting, Task, Unit
 from veca.runtime import VERSION
 from veca.runtime.logging import logger
 
 
 class TaskSpec(NamedTuple):
-    """What a task needs."""
+    """A task: its code, the labels it needs, and its default protocols."""
 
     module: str
     """Imported when the task runs."""
     function: str
-    """Called with an `Evaluation`."""
+    """Called with `ProbeInputs`."""
     kind: Kind
-    """What a dataset must be labeled with."""
+    """Required labels of the dataset."""
     published: str
     """Default protocol for published datasets."""
     own: str
@@ -162,8 +162,10 @@ class Evaluator:
         spec, rows = TASK_SPECS[job.task], list[Row]()
         evaluate = getattr(import_module(f"veca.probe.{spec.module}"), spec.function)
         shown: dict[str, list[tuple[ProbeResult, Row]]] = {}
-        asked = Evaluation(probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, also)
-        for result in evaluate(asked):
+        inputs = ProbeInputs(
+            probe.model, probe.settings, data, probe.protocol, seeds, self.ctx, also
+        )
+        for result in evaluate(inputs):
             found = self._rows(job, probe, data, result)
             if found and self.ctx.ranks.is_main:
                 path = save_result(result, found[0], job.feature, self.out)
@@ -234,12 +236,12 @@ class Evaluator:
         """The models of a job with their protocols."""
         if job.resolution is not None and job.resolution < 1:
             raise ProbeError(f"resolution is {job.resolution}; it must be >= 1.")
-        asked: list[tuple[Role, str]] = [("model", job.model)]
-        asked += [] if job.teacher is None else [("teacher", job.teacher)]
-        asked += [("baseline", name) for name in job.baseline]
+        models: list[tuple[Role, str]] = [("model", job.model)]
+        models += [] if job.teacher is None else [("teacher", job.teacher)]
+        models += [("baseline", name) for name in job.baseline]
         named = job.protocol or default_protocol(job.task, job.data)
         protocol, found = find_protocol(job.task, named, data), []
-        for role, name in asked:
+        for role, name in models:
             model = self._model(name)
             settings = model.settings(job.budgets, job.ffn)
             adapted = adapt(protocol, model, job.resolution, job.feature)
@@ -302,7 +304,7 @@ class Evaluator:
 def with_costs(rows: Sequence[Row], probes: Sequence[Probe], rounds: int) -> list[Row]:
     """Rows with milliseconds and GFLOPs of one image through the backbone.
 
-    Models that were asked for at one resolution are timed in turns; 0 rounds leave times out.
+    Models at one resolution are timed in turns; 0 rounds leave times out.
     """
     costs: dict[tuple[str, Setting], dict[str, Any]] = {}
     for resolution in dict.fromkeys(probe.protocol.resolution or 0 for probe in probes):

@@ -32,7 +32,7 @@ from veca.probe.metrics import (
     segmentation_metrics,
     size_recalls,
 )
-from veca.probe.protocols import Evaluation, SegmentationProtocol
+from veca.probe.protocols import ProbeInputs, SegmentationProtocol
 from veca.probe.rows import ProbeResult
 from veca.probe.sliding_window import Sides, argmax_pixels
 from veca.probe.transforms import segmentation_crop
@@ -42,9 +42,9 @@ MAX_LOGITS = 1 << 26
 """Logits of pixels that are in memory at once; the images of a batch follow one another."""
 
 
-def evaluate_segmentation(asked: Evaluation[SegmentationProtocol]) -> Iterator[ProbeResult]:
+def evaluate_segmentation(inputs: ProbeInputs[SegmentationProtocol]) -> Iterator[ProbeResult]:
     """Fit and evaluate a head for every setting and seed."""
-    return fit_and_evaluate(SegmentationTask(asked.data, asked.protocol), asked)
+    return fit_and_evaluate(SegmentationTask(inputs.data, inputs.protocol), inputs)
 
 
 class MaskTarget(NamedTuple):

@@ -127,7 +127,7 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - whatev
 
 
 class Outcome(NamedTuple):
-    """What happened to the jobs of a suite."""
+    """Jobs of a suite by what became of them."""
 
     ran: list[Job]
     skipped: list[Job]

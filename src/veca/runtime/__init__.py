@@ -1,4 +1,4 @@
-"""What every other package stands on: files, ranks, devices, logging, signals."""
+"""The basis of all other packages: files, ranks, devices, logging, signals."""
 
 VERSION = "0.1.0"
 """The version of this package, as in `pyproject.toml` (a test compares them). A constant, because

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""What schedulers send, and what Ctrl-C sends."""
+"""Signals of schedulers and of Ctrl-C."""
 
 ECHO_SECONDS = 1.0
 """A signal that follows another within this time is the same request: Slurm and systemd signal

@@ -277,7 +277,7 @@ def tensor_pieces(
 
 
 def bytes_of(tensor: Tensor | NDArray[Any]) -> memoryview:
-    """The numbers of a tensor as they stand in the file, without a copy where it lies in memory."""
+    """The bytes of a tensor as in the file, without a copy if it is contiguous on the CPU."""
     if isinstance(tensor, Tensor):
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         return flat.view(torch.uint8).numpy().data

@@ -67,7 +67,7 @@ class Timing(NamedTuple):
     """Milliseconds; the i-th sample of every case is of the i-th round. None if memory ran out."""
 
     note: str = ""
-    """What could not be measured as requested."""
+    """How it differs from the requested measurement."""
 
     @property
     def milliseconds(self) -> Quartiles:

@@ -59,7 +59,7 @@ class Layout:
     """Names of another library and their counterparts in transformers."""
 
     kind: str
-    """What its models are called in errors."""
+    """Name of its models in errors."""
 
     model: str
     """Class of transformers."""

@@ -1,4 +1,4 @@
-"""What a run logs: metrics.jsonl, speed.jsonl, a progress line, and TensorBoard if installed.
+"""The logs of a run: metrics.jsonl, speed.jsonl, a progress line, and TensorBoard if installed.
 
 A full disk does not end a run at a row of its log: rows wait in memory until there is room, and no
 checkpoint is saved before they are on disk.

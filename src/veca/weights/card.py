@@ -1,4 +1,4 @@
-"""Where weights come from, what a stored model is, and the model card that shows both."""
+"""Provenance of weights, facts about a stored model, and the model card with both."""
 
 import json
 import re

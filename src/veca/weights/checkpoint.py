@@ -186,7 +186,7 @@ def load_with_hash(
     device: torch.device | str | None = None,
     revision: str | None = None,
 ) -> tuple[VECA, str]:
-    """What `load` loads, and its hash: that of the file, in the file's own precision."""
+    """The model that `load` loads, and its hash: that of the file, in the file's own precision."""
     _check_dtype(dtype)
     target = _usable_device(device)
     info, tensors = _read(source, revision)

@@ -145,7 +145,7 @@ class LabeledDataset:
     """The published split to choose settings on, if there is one."""
 
     test: Split
-    """What numbers are reported on."""
+    """The split that numbers are reported on."""
 
     uses_head_of: str | None = None
     """The dataset whose heads are evaluated here, such as 'imagenet-1k'."""
@@ -159,10 +159,10 @@ class LabeledDataset:
     depth: DepthRange | None = None
 
     missing: tuple[str, ...] = ()
-    """What differs from the published dataset; not empty means partial."""
+    """Differences from the published dataset; if there are any, it is partial."""
 
     facts: dict[str, Any] = field(default_factory=dict)
-    """What else a report should say, such as which of several lists was used."""
+    """More for the report, such as which of several lists was used."""
 
     def splits(self) -> list[Split]:
         """The splits that exist."""
