@@ -44,7 +44,9 @@ def save(folder: Path, one: Row, name: str = "a", **changes: Any) -> Path:
 def test_a_page_has_the_tables_of_the_report_with_intervals_and_charts(tmp_path: Path) -> None:
     text = page_of([*knn_rows(), *depth_rows()], tmp_path, plot_time)
     assert "<h1>Frozen features: 2 evaluations</h1>" in text
-    assert "<h2>knn on pets, protocol dinov2, feature image</h2>" in text
+    anchor = "knn-on-pets-protocol-dinov2-feature-image"
+    assert f'<h2 id="{anchor}">knn on pets, protocol dinov2, feature image</h2>' in text
+    assert f'<a href="#{anchor}">' in text
     for words in ("<td>60.00 ± 1.00</td>", "<th>of efficientnet-lite2 (teacher)</th>", "x1.226"):
         assert words in text
     assert text.count('src="data:image/svg+xml;base64,') == 1  # depth was not timed
@@ -91,7 +93,7 @@ def test_maps_stand_side_by_side_with_their_legend(tmp_path: Path) -> None:
     assert text.count("data:image/jpeg;base64,") == 3
     assert '<i style="background:#408000"></i>cow' in text
     path.write_bytes(path.read_bytes()[:-1])  # damaged: the tables are shown without it
-    assert "<h2>segmentation on pets" in page_of([one], tmp_path)
+    assert ">segmentation on pets" in page_of([one], tmp_path)
 
 
 def test_pictures_of_other_results_are_not_shown(tmp_path: Path) -> None:

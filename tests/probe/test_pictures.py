@@ -122,8 +122,10 @@ def test_depth_has_one_scale_and_a_map_of_the_errors(tmp_path: Path) -> None:
     tensors, facts = examples_of([of_depth(data, [1.1, 1.0, float("nan"), 1.4])])
     assert [item["name"] for item in facts["items"]] == [data.test.keys[at] for at in (1, 0, 3)]
     best, _, worst = facts["items"]
-    assert best["title"].startswith("best: RMSE 0.00 m; ")
-    assert best["captions"][:3] == ["image", "truth", "predicted, 8 cores"]
+    assert best["title"] == "best: RMSE 0.00 m"
+    shown = np.unique(data.test.target(1))[1:]  # the first one is 0, which is unknown
+    scale = f"truth, {shown[0]:.1f} (light) to {shown[-1]:.1f} m"
+    assert best["captions"][:3] == ["image", scale, "predicted, 8 cores"]
     assert worst["captions"][3].startswith("error, 0 (dark) to ")
     known = np.s_[8:, 8:]  # the corner is unknown, and gray in what needs the truth
     truth, predicted, error = (pixels(tensors[f"0/{at}"]) for at in (1, 2, 3))

@@ -141,7 +141,7 @@ def plot_time(section: Section) -> bytes | None:
     leading = [item for item in section.means if item.row.metric == section.metrics[0]]
     if len(_costs(leading)) < max(2, len(leading)):
         return None
-    figure = Figure(figsize=(7.4, 3.9), layout="constrained")
+    figure = Figure(figsize=(6.2, 3.4), layout="constrained")
     figure.patch.set_alpha(0)
     axes = figure.subplots()
     axes.patch.set_alpha(0)

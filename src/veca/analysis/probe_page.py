@@ -81,8 +81,12 @@ def write_page(folder: Path, chart: Chart | None = None) -> Path:
     parts = [f"<h1>Frozen features: {text(title)}</h1>", f"<p>{LEAD}</p>", *_summary(rows)]
     if chart is None:
         parts.append(f'<p class="quiet">{text(NO_CHARTS)}</p>')
-    pictures = _Pictures(folder, chart)
-    parts += [_html(block, pictures) for block in report_blocks(rows, compared)]
+    pictures, blocks = _Pictures(folder, chart), list(report_blocks(rows, compared))
+    if len(about) > 1:
+        titles = [block.text for block in blocks if isinstance(block, Heading)]
+        links = (f'<li><a href="#{_anchor(title)}">{text(title)}</a></li>' for title in titles)
+        parts.append(f"<ul>{''.join(links)}</ul>")
+    parts += [_html(block, pictures) for block in blocks]
     parts += pictures.left_out()
     write_atomic(folder / PAGE_NAME, [document(f"veca probe: {title}", "\n".join(parts))])
     return folder / PAGE_NAME
@@ -104,7 +108,7 @@ def _html(block: Block, pictures: Callable[[Section], str]) -> str:
         case Section():
             return pictures(block)
         case Heading():
-            return f"<h2>{text(block.text)}</h2>"
+            return f'<h2 id="{_anchor(block.text)}">{text(block.text)}</h2>'
         case Table():
             found = block.without_empty()
             titles, *lines = ([*map(text, line)] for line in (found.titles, *found.lines))
@@ -117,6 +121,11 @@ def _html(block: Block, pictures: Callable[[Section], str]) -> str:
         case str():
             words = "<br>".join(map(text, block.splitlines()))
             return '<p class="quiet">' + re.sub("`(.+?)`", r"<code>\1</code>", words) + "</p>"
+
+
+def _anchor(title: str) -> str:
+    """Where a link to a part leads."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "part"
 
 
 class _Pictures:

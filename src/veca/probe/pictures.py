@@ -143,7 +143,8 @@ def _depths(results: Sequence[ProbeResult]) -> Iterator[Example]:
         known = (truth > facts.min_depth) & (truth < facts.max_depth)
         found = dict(_predicted(results, index))
         limits = float(truth[known].min()), float(truth[known].max())
-        drawn = [("truth", depth_image(truth, limits, known))]
+        scale = f"truth, {limits[0]:.1f} (light) to {limits[1]:.1f} m"
+        drawn = [(scale, depth_image(truth, limits, known))]
         drawn += [(name, depth_image(one.numpy(), limits)) for name, one in found.items()]
         wrong = np.abs(list(found.values())[-1].numpy() - truth)
         most = float(np.quantile(wrong[known], 0.98))
@@ -151,7 +152,7 @@ def _depths(results: Sequence[ProbeResult]) -> Iterator[Example]:
         drawn.append((caption, _colored(wrong / max(most, 1e-6), known)))
         picture = _reduced(image, MAP)
         yield Example(
-            f"{place}: RMSE {errors[index]:.2f} m; {limits[0]:.1f} (light) to {limits[1]:.1f} m",
+            f"{place}: RMSE {errors[index]:.2f} m",
             data.test.keys[index],
             [("image", picture), *((name, one.resize(picture.size)) for name, one in drawn)],
         )
