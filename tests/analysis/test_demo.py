@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import veca
-from tests.analysis.html_tags import check_page
+from tests.analysis.test_page import check_page
 from veca.analysis.demo import (
     SAMPLES,
     BudgetRow,

@@ -1,8 +1,35 @@
 """Pages for a browser."""
 
+import re
+from html.parser import HTMLParser
+
 from PIL import Image
 
 from veca.analysis.page import document, picture_url, table, text
+
+
+class _Tags(HTMLParser):
+    """Checks that tags nest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in {"meta", "img", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_page(text: str) -> None:
+    """A page is whole, and refers to nothing outside."""
+    tags = _Tags()
+    tags.feed(text)
+    assert not tags.open
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", text)
+    assert not re.search(r"url\((?!data:)", text)
 
 
 def test_a_page_fetches_nothing_runs_nothing_and_suits_light_and_dark() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.analysis.html_tags import check_page
+from tests.analysis.test_page import check_page
 from tests.probe.fixtures import depth_rows, knn_rows, row
 from veca.analysis import probe_page
 from veca.analysis.figures import plot_time

@@ -3,8 +3,10 @@
 import logging
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 
 from veca.runtime.device import ran_out_of_memory
 from veca.runtime.timing import (
@@ -140,7 +142,20 @@ def test_cases_run_without_gradients() -> None:
 
 def test_the_speedup_is_taken_round_by_round() -> None:
     ours, rival = Timing((1.0, 10.0, 2.0)), Timing((2.0, 20.0, 5.0, 1000.0))
-    assert speedup(ours, rival) == pytest.approx((2.0, 2.0, 2.25))
+    assert speedup(ours, rival)[:3] == pytest.approx((2.0, 2.0, 2.25))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 7, 8, 30])
+def test_a_speedup_is_clear_where_a_t_test_of_its_logarithms_says_so(rounds: int) -> None:
+    draw = np.random.default_rng(rounds)
+    clear = list[bool]()
+    for mean in np.linspace(0, 0.4, 30):
+        logs = draw.normal(mean, 0.1, rounds)
+        found = speedup(Timing((1.0,) * rounds), Timing(tuple(np.exp(logs))))
+        assert found.clear == (rounds > 1 and ttest_1samp(logs, 0).pvalue < 0.01)
+        clear.append(found.clear)
+    assert any(clear) or rounds < 3
+    assert not clear[0]
 
 
 def test_one_number_is_its_own_quartiles() -> None:

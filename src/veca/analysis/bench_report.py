@@ -15,13 +15,19 @@ from rich.text import Text
 from veca.analysis.benchmark import REFERENCES, Report, Row
 from veca.runtime import VERSION
 from veca.runtime.files import make_folder, write_atomic
-from veca.runtime.timing import Quartiles
+from veca.runtime.timing import Quartiles, Speedup
 
 SCHEMA = 3
 """Version of bench.json; rises when a field changes its meaning."""
 
 MIN_GROWTH_SIDE = 512
 """Growth is fitted from this side on, if possible: fixed costs flatten the curve below it."""
+
+MIN_GROWTH_POINTS = 3
+"""Resolutions of a fit: two would fit any exponent."""
+
+WIDE_GROWTH = 0.2
+"""Width of an interval from which on an exponent is not stated."""
 
 BUSY = 0.25
 """Load per core before the run above which times are not to be trusted."""
@@ -32,8 +38,8 @@ LEGEND = (
     "ms: median per image. MB: peak of one call above the loaded model. attention: its share of "
     "the FLOPs, projections included. x baseline, x plain, x whole: times as fast as full "
     "attention, as VECA unfolded, as VECA with the most cores and all hidden units, each in the "
-    "same precision; x fp32: as the same case in fp32 (medians over rounds). <1: slower; ~1: no "
-    "clear difference, 1 lies between the quartiles."
+    "same precision; x fp32: as the same case in fp32 (medians over rounds). <1: slower; ~1: these "
+    "rounds show no difference (t-test of logarithms, 1 %)."
 )
 UNTRAINED = "The weights are untrained: time, memory and FLOPs do not depend on them."
 
@@ -43,43 +49,63 @@ class Growth(NamedTuple):
 
     name: str
     exponent: float
+    low: float
+    high: float
+    """Bounds if every time lies anywhere between its quartiles."""
     resolutions: tuple[int, ...]
     """Resolutions of the fit."""
 
 
 def growths(rows: Sequence[Row]) -> list[Growth]:
-    """Growth of every case that ran at two resolutions or more, by least squares of logarithms."""
+    """Growth of every case that ran at enough resolutions, by least squares of logarithms."""
     found = []
     for name in dict.fromkeys(row.case.name for row in rows):
         own = [row for row in rows if row.case.name == name and row.ms]
         large = [row for row in own if row.resolution >= MIN_GROWTH_SIDE]
-        fitted = large if len(large) > 1 else own
-        if len(fitted) > 1:
-            line = statistics.linear_regression(
-                [math.log(row.patches) for row in fitted],
-                [math.log(row.ms.median) for row in fitted if row.ms],
-            )
-            found.append(Growth(name, line.slope, tuple(row.resolution for row in fitted)))
+        fitted = large if len(large) >= MIN_GROWTH_POINTS else own
+        if len(fitted) >= MIN_GROWTH_POINTS:
+            sizes = [math.log(row.patches) for row in fitted]
+            times = [[math.log(value) for value in row.ms] for row in fitted if row.ms]
+            mean = statistics.fmean(sizes)
+            total = sum((size - mean) ** 2 for size in sizes)
+            # The slope is a sum of the logarithms with these weights.
+            weights = [(size - mean) / total for size in sizes]
+            terms = [
+                sorted(weight * value for value in values)
+                for weight, values in zip(weights, times, strict=True)
+            ]
+            low, exponent, high = (sum(term[at] for term in terms) for at in range(3))
+            resolutions = tuple(row.resolution for row in fitted)
+            found.append(Growth(name, exponent, low, high, resolutions))
     return found
 
 
 def notes(report: Report) -> list[str]:
     """Warnings, exponents of growth, and cases that were not measured as requested."""
-    found, load = [], report.load[0]
+    found, load, growth = [], report.load[0], growths(report.rows)
     if load is not None and load > BUSY * report.machine.cores:
         found.append(
             f"The machine was busy when the run began (load average {load}), so the times are "
-            "noisy; repeat the run on an idle machine."
+            "noisy, and those of different resolutions cannot be compared; repeat the run on an "
+            "idle machine."
         )
-    growth = growths(report.rows)
+        growth = []  # other resolutions were measured at other times, under other load
     for span in dict.fromkeys(item.resolutions for item in growth):
+        same = [item for item in growth if item.resolutions == span]
         texts = [
-            f"{item.exponent:.2f} ({item.name})" for item in growth if item.resolutions == span
+            f"{item.exponent:.2f} [{item.low:.2f}, {item.high:.2f}] ({item.name})"
+            for item in same
+            if item.high - item.low <= WIDE_GROWTH
         ]
-        found.append(
-            f"From {span[0]} to {span[-1]} px, time grows with the number of patches to the power "
-            f"of {', '.join(texts)}."
-        )
+        where = f"From {span[0]} to {span[-1]} px, "
+        if texts:
+            found.append(
+                f"{where}time grows with the number of patches to the power of {', '.join(texts)}; "
+                "in brackets what the quartiles of the times allow."
+            )
+        noisy = [item.name for item in same if item.high - item.low > WIDE_GROWTH]
+        if noisy:
+            found.append(f"{where}the times are too noisy for the growth of {', '.join(noisy)}.")
     found += [
         f"{row.resolution} px, {row.case.name}: {row.note}." for row in report.rows if row.note
     ]
@@ -199,10 +225,11 @@ def plot(report: Report) -> bytes:
             points = [(row.resolution, row.ms) for row in rows if row.ms]
             times.append(figures.Curve(rows[0].case.name, *look, points))
         if key[0] != "baseline":
-            points = [(row.resolution, ratio) for row in rows if (ratio := row.speedup["baseline"])]
+            ratios = [(row.resolution, row.speedup["baseline"]) for row in rows]
+            points = [(side, Quartiles(*found[:3])) for side, found in ratios if found]
             speedups.append(figures.Curve(rows[0].case.name, *look, points))
     title = f"veca {config.model}: batch {config.batch}, {first}, untrained weights"
-    footnote = f"{report.machine}. {report.started[:10]}. Shaded: quartiles over rounds."
+    footnote = f"{report.machine}. {report.started[:10]}. Bars: quartiles over rounds."
     return figures.plot_benchmark(times, speedups, title, footnote)
 
 
@@ -232,9 +259,9 @@ def _number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _ratio(speedup: Quartiles | None) -> str:
-    """A ratio, marked unless the middle half of the rounds is faster."""
+def _ratio(speedup: Speedup | None) -> str:
+    """A ratio, marked unless the case is clearly faster."""
     if speedup is None:
         return "-"
-    mark = " <1" if speedup.high < 1 else " ~1" if speedup.low <= 1 else ""
+    mark = " ~1" if not speedup.clear else " <1" if speedup.median < 1 else ""
     return f"{speedup.median:.2f}{mark}"

@@ -39,6 +39,7 @@ from veca.runtime.timing import (
     OUT_OF_MEMORY,
     Effort,
     Quartiles,
+    Speedup,
     Timing,
     measure,
     quartiles,
@@ -280,7 +281,7 @@ class Row(NamedTuple):
     folded: bool
     """Whether attention is computed in the folded form."""
 
-    speedup: Mapping[Reference, Quartiles | None]
+    speedup: Mapping[Reference, Speedup | None]
     """Times as fast as a reference, over rounds; None if there is no such case."""
 
     note: str
@@ -312,7 +313,7 @@ def reference_case(case: Case, reference: Reference, among: Sequence[Case]) -> C
     return wanted if wanted != case and wanted in among else None
 
 
-def speedups(case: Case, timings: Mapping[Case, Timing]) -> dict[Reference, Quartiles | None]:
+def speedups(case: Case, timings: Mapping[Case, Timing]) -> dict[Reference, Speedup | None]:
     """How a case compares with its references, among the cases that ran."""
     others = {name: reference_case(case, name, list(timings)) for name in REFERENCES}
     return {

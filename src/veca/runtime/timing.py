@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float64
 
 from veca.runtime.device import ran_out_of_memory
 
@@ -58,6 +59,23 @@ class Quartiles(NamedTuple):
     low: float
     median: float
     high: float
+
+
+class Speedup(NamedTuple):
+    """Quartiles over rounds of how many times faster a case is than another one."""
+
+    low: float
+    median: float
+    high: float
+    clear: bool
+    """Whether the rounds show that it is faster or slower at all."""
+
+
+STUDENT_T = (
+    (29, 2.76), (19, 2.86), (14, 2.98), (9, 3.25), (7, 3.50), (6, 3.71), (5, 4.03), (4, 4.60),
+    (3, 5.84), (2, 9.92), (1, 63.66),
+)  # fmt: skip
+"""Degrees of freedom, and the 99.5 % quantile of Student's distribution from these on."""
 
 
 class Timing(NamedTuple):
@@ -159,7 +177,17 @@ def quartiles(numbers: Sequence[float]) -> Quartiles:
     return Quartiles(low, median, high)
 
 
-def speedup(timing: Timing, rival: Timing) -> Quartiles:
+def speedup(timing: Timing, rival: Timing) -> Speedup:
     """How many times faster a case is than its rival, over the rounds that both took part in."""
     pairs = zip(timing.samples, rival.samples, strict=False)
-    return quartiles([other / own for own, other in pairs])
+    ratios = np.array([other / own for own, other in pairs])
+    return Speedup(*quartiles(ratios.tolist()), _differs_from_one(ratios))
+
+
+def _differs_from_one(ratios: Float64[np.ndarray, " rounds"]) -> bool:
+    """Whether a t-test of their logarithms says so at a level of 1 %; a single one never does."""
+    if len(ratios) < 2:
+        return False
+    logs, freedom = np.log(ratios), len(ratios) - 1
+    limit = next(value for least, value in STUDENT_T if freedom >= least)
+    return bool(abs(logs.mean()) > limit * logs.std(ddof=1) / np.sqrt(len(ratios)))
