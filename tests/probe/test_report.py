@@ -29,6 +29,7 @@ from veca.probe.report import (
     published_rows,
     read_report,
     report_markdown,
+    report_tables,
     section_table,
     write_report,
 )
@@ -43,6 +44,9 @@ from veca.probe.rows import (
     sections,
 )
 from veca.runtime import VERSION
+
+HOSTILE = "<b>x</b>\n\n# y | [a](b)\x1b\udce9"
+"""What the name of a folder may be."""
 
 WANTED = {
     "task", "model", "data", "budget", "resolution", "metric", "value", "seed", "weights", "split",
@@ -276,6 +280,23 @@ def test_a_model_alone_needs_no_reference_and_no_primary_metric() -> None:
     rows = [row(), row(budget=64, metric="top1_k10")]
     assert len(table(rows)) == 2
     assert re.search(r"\| runs/tiny \| +64 \|", report_markdown(rows))
+
+
+def test_names_of_folders_are_text_in_a_report(tmp_path: Path) -> None:
+    rows = [*knn_rows(), *(row(task="segmentation", metric=m) for m in ("miou", f"iou/{HOSTILE}"))]
+    names: dict[str, Any] = {
+        "model": HOSTILE,
+        "data": HOSTILE,
+        "command": f"veca probe '{HOSTILE}'",
+    }
+    write_report([replace(one, **names) for one in rows], tmp_path)
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert "&lt;b>x&lt;/b> # y" in text
+    marks = re.findall(r"^# .*|<|\]\(", text.partition("```")[0], re.MULTILINE)
+    assert marks == ["# Probes"]
+    shown = [*text.split("\n"), *report_tables(read_report(tmp_path)).split("\n")]
+    assert all(line.isprintable() for line in shown)
+    assert read_report(tmp_path)[0].data == HOSTILE
 
 
 def test_a_report_is_a_list_of_rows_and_a_second_run_replaces_its_own(tmp_path: Path) -> None:

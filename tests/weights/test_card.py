@@ -54,12 +54,17 @@ def test_unknown_licences_and_teachers_are_only_in_the_text(tmp_path: Path) -> N
 
 def test_hostile_text_stays_inside_its_field(tmp_path: Path) -> None:
     hostile = 'x"\n---\nlicense: gpl\n---\n<script>'
-    card = card_of(tmp_path, Provenance(licence=hostile, data=hostile, notes="a\nb"))
+    stated = Provenance(
+        licence=hostile, data=hostile, notes="a\nb", command="b\udce9", recipe="[x](y)\x1b"
+    )
+    card = card_of(tmp_path, stated)
     assert data_of(card)["license"] == hostile
     assert data_of(card)["library_name"] == "veca"
     assert "\n---" not in card.text
     assert "<script>" not in card.text
     assert "* Notes: a b" in card.text
+    assert "* Command: b?\n" in card.text
+    assert "* Recipe: [x]\\(y)?\n" in card.text
 
 
 def test_the_card_holds_the_whole_provenance(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
+from veca.runtime.files import printable
+
 Value = TypeVar("Value", int, float)
 Read = TypeVar("Read")
 
@@ -109,13 +111,13 @@ def texts(flag: str, text: str) -> tuple[str, ...]:
 
 
 def command_line(name: str, words: Sequence[str], given: Mapping[str, str] = os.environ) -> str:
-    """The command as typed, with torchrun and its number of processes where there are several."""
+    """The command as typed, on one line, with torchrun if it runs several processes."""
     own = ["veca", name, *words]
     try:
         count, here = int(given.get("WORLD_SIZE", "1")), int(given.get("LOCAL_WORLD_SIZE", "1"))
     except ValueError:  # not torchrun's; `init_distributed` reports it
-        return shlex.join(own)
-    if count < 2:
-        return shlex.join(own)
-    machines = ["--nnodes", str(count // here)] if count > here else []
-    return shlex.join(["torchrun", *machines, "--nproc-per-node", str(here), "-m", "--", *own])
+        count = here = 1
+    if count > 1:
+        machines = ["--nnodes", str(count // here)] if count > here else []
+        own = ["torchrun", *machines, "--nproc-per-node", str(here), "-m", "--", *own]
+    return printable(shlex.join(own))

@@ -25,7 +25,7 @@ from veca.probe.rows import (
     row_from_json,
     sections,
 )
-from veca.runtime.files import dumps_strict, make_folder, write_atomic
+from veca.runtime.files import dumps_strict, in_markdown, make_folder, printable, write_atomic
 
 JSON_NAME = "report.json"
 PLOT_NAME = "report.png"
@@ -223,21 +223,22 @@ def _markdown(block: Heading | Table | Items | Code | str) -> Iterator[str]:
     """The lines of a block."""
     match block:
         case Heading():
-            yield f"## {block.text}"
+            yield f"## {in_markdown(block.text)}"
         case Table():
             yield from markdown_table(block)
         case Items():
-            yield from (f"- {text}" for text in block.texts)
+            yield from (f"- {in_markdown(text)}" for text in block.texts)
         case Code():
-            yield from ("```bash", *block.lines, "```")
+            yield from ("```bash", *map(printable, block.lines), "```")
         case str():
-            yield block
+            yield in_markdown(block)
 
 
 def report_tables(rows: Sequence[Row]) -> str:
     """The tables alone, for a terminal."""
     parts = [
-        [section.title, "", *markdown_table(section_table(section))] for section in sections(rows)
+        [printable(section.title), "", *markdown_table(section_table(section))]
+        for section in sections(rows)
     ]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -245,9 +246,9 @@ def report_tables(rows: Sequence[Row]) -> str:
 def markdown_table(table: Table) -> Iterator[str]:
     """A table that lines up in a terminal too."""
     table = table.without_empty()
-    # Names of models may be any path; they must not end a cell or a line.
+    # Names of models may be any path; they must not end a cell.
     cells = [
-        [" ".join(cell.split()).replace("|", "\\|") for cell in line]
+        [in_markdown(cell).replace("|", "\\|") for cell in line]
         for line in (table.titles, *table.lines)
     ]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]

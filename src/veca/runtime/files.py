@@ -179,3 +179,8 @@ def printable(text: str) -> str:
         letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else "?"
         for letter in text
     )
+
+
+def in_markdown(text: str) -> str:
+    """Text on one line of Markdown, with tags and links of its own as text."""
+    return printable(" ".join(text.split())).replace("<", "&lt;").replace("](", "]\\(")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.cost import cost_rows, parameters
-from veca.runtime.files import printable
+from veca.runtime.files import in_markdown, printable
 from veca.weights.format import WeightsError, is_hub_id, listed
 
 NOT_RECORDED = "not recorded"
@@ -220,7 +220,7 @@ def model_card(info: ModelInfo, results: str | None = None, name: str | None = N
     origin = {"licence": NOT_RECORDED} | provenance.known()
     return CARD.format(
         front_matter="\n".join(_front_matter(provenance)),
-        title=_one_line(title),
+        title=in_markdown(title),
         summary=summary,
         status=info.training_status,
         config=config,
@@ -239,7 +239,7 @@ def model_card(info: ModelInfo, results: str | None = None, name: str | None = N
         ),
         results="" if results is None else f"## Results\n\n{results.strip()}\n\n",
         origin="\n".join(
-            f"* {ORIGIN.get(key, key.capitalize())}: {_one_line(str(value))}"
+            f"* {ORIGIN.get(key, key.capitalize())}: {in_markdown(str(value))}"
             for key, value in origin.items()
         ),
     )
@@ -263,8 +263,3 @@ def _front_matter(provenance: Provenance) -> Iterator[str]:
     yield "tags:"
     yield from (f"- {tag}" for tag in ("veca", "vision-backbone", "elastic", "dense-features"))
     yield "---"
-
-
-def _one_line(text: str) -> str:
-    """Text without line breaks and tags."""
-    return " ".join(text.split()).replace("<", "&lt;")
