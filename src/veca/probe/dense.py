@@ -378,7 +378,10 @@ def fit_heads(  # noqa: PLR0913, PLR0917
                 normalized = norms[setting](_inputs(features, protocol, batch.part, seed, step))
                 for rate in protocol.learning_rates:
                     backward(partial(_outputs, heads[setting, rate], normalized))
-            _sum_gradients(heads.values(), ranks)
+            parameters = [one for head in heads.values() for one in head.parameters()]
+            gradients = [one.grad for one in parameters if one.grad is not None]
+            # Over all ranks, in one message.
+            vector_to_parameters(ranks.all_reduce(parameters_to_vector(gradients)), gradients)
             for group, head in zip(optimizer.param_groups, heads.values(), strict=True):
                 if protocol.clip is not None:
                     clip_grad_norm_(head.parameters(), protocol.clip)
@@ -490,13 +493,6 @@ def drop_channels(
 def _outputs(head: nn.Module, features: FrozenFeatures, images: slice) -> Tensor:
     found: Tensor = head(FrozenFeatures(features.image[images], features.patches[images]))
     return found
-
-
-def _sum_gradients(heads: Iterable[nn.Module], ranks: Ranks) -> None:
-    """Gradients over all ranks, in one message."""
-    parameters = [parameter for head in heads for parameter in head.parameters()]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    vector_to_parameters(ranks.all_reduce(parameters_to_vector(gradients)), gradients)
 
 
 def _half_cosine(done: float) -> float:

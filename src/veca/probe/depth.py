@@ -97,10 +97,11 @@ class DepthTask(DenseTask):
     """Crops, loss and scores of depth; `errors` has a row of `image_errors` for each image."""
 
     flips = FLIPS
+    protocol: DepthProtocol
 
     def __init__(self, data: LabeledDataset, protocol: DepthProtocol) -> None:
         self._range = data.depth or DepthRange()
-        self.data, self.protocol, self._depth_protocol = data, protocol, protocol
+        self.data, self.protocol = data, protocol
         self.outputs, self.kb_crop = protocol.bins, self._range.kb_crop
         self.bins = DepthBins(
             min_depth=self._range.min_depth,
@@ -113,7 +114,7 @@ class DepthTask(DenseTask):
 
     def transform(self, short_side: int, multiple: int) -> tuple[DrawCrop, dict[str, Any]]:
         """Parts of images at the scale of test images."""
-        augment = self._depth_protocol.augment
+        augment = self.protocol.augment
         draw = partial(
             depth_crop,
             short_side=short_side,
@@ -137,7 +138,7 @@ class DepthTask(DenseTask):
         targets = pixels.targets
         valid = (targets > self.bins.min_depth) & (targets < self.bins.max_depth)
         goal = (targets[valid] + LOG_SHIFT).log()
-        protocol = self._depth_protocol
+        protocol = self.protocol
         warmup = step < protocol.warmup_iters
 
         def backward(predict: Predict) -> None:

@@ -178,7 +178,12 @@ def evaluate_dense_knn(inputs: ProbeInputs[DenseKnnProtocol]) -> Iterator[ProbeR
     variants = [Variant(setting) for setting in dict.fromkeys(inputs.settings)]
     test = extract_patch_features(model, variants, data.test, inference, ctx)
     for seed in dict.fromkeys(inputs.seeds):
-        split = _subsampled(train, protocol.max_images, seed)
+        split = train
+        if len(train) > protocol.max_images:
+            generator = torch.Generator().manual_seed(seed_for(seed, 0, "patch bank pictures"))
+            chosen = torch.randperm(len(train), generator=generator)[: protocol.max_images]
+            rows = chosen.sort().values.numpy().astype(np.int64)
+            split = train.subset(rows, f"{train.name}, drawn by seed {seed}")
         features = extract_patch_features(model, variants, split, inference, ctx)
         for variant in variants:
             bank = build_memory_bank(
@@ -284,12 +289,3 @@ def _labeled_patches(
 def _unit_patches(features: FrozenFeatures) -> Float[Tensor, "cells D"]:
     """Normalized patch features of one whole image."""
     return F.normalize(features.patches[0].flatten(1).T, dim=1)
-
-
-def _subsampled(train: Split, max_images: int, seed: int) -> Split:
-    """The training images of a bank."""
-    if len(train) <= max_images:
-        return train
-    generator = torch.Generator().manual_seed(seed_for(seed, 0, "patch bank pictures"))
-    rows = torch.randperm(len(train), generator=generator)[:max_images].sort().values
-    return train.subset(rows.numpy().astype(np.int64), f"{train.name}, drawn by seed {seed}")

@@ -70,7 +70,10 @@ def train_linear_classifiers(  # noqa: PLR0913, PLR0917
     train = has_label(labels).cpu()
     if protocol.selection == "held-out" and val is None:
         fit_on, held_out = train_val_split(len(train), protocol.held_out_share, seed)
-        val = _all_crops(features, labels, train[held_out], max(1, protocol.num_crops))
+        num_crops, images = max(1, protocol.num_crops), train[held_out]
+        rows = (torch.arange(num_crops)[:, None] * len(labels) + images).flatten()
+        truth = labels[images.to(labels.device)].repeat(num_crops, *[1] * (labels.ndim - 1))
+        val = features[rows.to(features.device)], truth  # all crops of these images
         train = train[fit_on]
     device, rates = device or features.device, protocol.learning_rates
     layers = initial_layers(features.shape[1], num_classes, protocol, seed).to(device)
@@ -149,12 +152,3 @@ def _batches(
         batch, order = order[: protocol.batch], order[protocol.batch :]
         crop, crops = crops[: protocol.batch], crops[protocol.batch :]
         yield batch, crop * count + batch
-
-
-def _all_crops(
-    features: Tensor, labels: Tensor, images: Tensor, num_crops: int
-) -> tuple[Tensor, Tensor]:
-    """Features and labels of all crops of some images."""
-    rows = (torch.arange(num_crops)[:, None] * len(labels) + images).flatten()
-    truth = labels[images.to(labels.device)].repeat(num_crops, *[1] * (labels.ndim - 1))
-    return features[rows.to(features.device)], truth

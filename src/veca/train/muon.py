@@ -187,9 +187,7 @@ def _normalize_rows(
 
 def _by_shape(matrices: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Group matrices with a gradient by shape, in groups of bounded size."""
-    found: dict[tuple[torch.Size, torch.dtype, torch.device], list[nn.Parameter]] = defaultdict(
-        list
-    )
+    found = defaultdict[tuple[torch.Size, torch.dtype, torch.device], list[nn.Parameter]](list)
     for matrix in matrices:
         if matrix.grad is not None:
             found[matrix.shape, matrix.dtype, matrix.device].append(matrix)

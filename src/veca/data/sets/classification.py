@@ -116,8 +116,8 @@ def fgvc_aircraft(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     the lowest 20 pixels, a line with the photographer's name; evaluations generally do not, nor
     does this one.
     """
-    counts = {"train": 3_334, "val": 3_333, "test": 3_333}
-    lists = {part: f"data/images_variant_{part}.txt" for part in counts}
+    counts = {"classes": 100, "train": 3_334, "val": 3_333, "test": 3_333}
+    lists = {part: f"data/images_variant_{part}.txt" for part in ("train", "val", "test")}
     needed = ("data/images", "data/variants.txt", *lists.values())
     root = checks.find(folder, needed, ("fgvc-aircraft-2013b",))
     classes = list(lines(root / "data/variants.txt"))
@@ -125,14 +125,9 @@ def fgvc_aircraft(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     for part, listed in lists.items():
         named = ((f"data/images/{image}.jpg", class_) for image, class_ in rows(root / listed, 2))
         images[part] = numbered(named, classes, root / listed)
+    facts = {"classes_are": "variants", "banner": "kept"}
     return labeled_dataset(
-        root,
-        images,
-        checks,
-        {"classes": 100, **counts},
-        classes=classes,
-        per_class=True,
-        facts={"classes_are": "variants", "banner": "kept"},
+        root, images, checks, counts, classes=classes, per_class=True, facts=facts
     )
 
 
@@ -183,13 +178,10 @@ def places365(folder: Path, checks: DatasetChecks) -> LabeledDataset:
             for path, label in rows(root / listed, 2)
         )
         splits.append(build_split(part, root, images, checks))
-    return checks.dataset(
-        "classes",
-        splits,
-        {"classes": 365, "train": 1_803_460, "val": 36_500, "val/class": 100},
-        classes=[names[number].strip("/").partition("/")[2] for number in range(len(names))],
-        facts={"pictures": found[0][0]},
-    )
+    counts = {"classes": 365, "train": 1_803_460, "val": 36_500, "val/class": 100}
+    classes = [names[number].strip("/").partition("/")[2] for number in range(len(names))]
+    facts = {"pictures": found[0][0]}
+    return checks.dataset("classes", splits, counts, classes=classes, facts=facts)
 
 
 def sun397(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -283,14 +275,10 @@ def caltech_101(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     names = [name.removeprefix(f"{top}{os.sep}") for name in whole.keys]
     by_class = np.argsort(np.asarray(whole.labels), kind="stable")
     in_train = drawn_by_hash(whole, names, lambda count: 30)[by_class]
-    return checks.dataset(
-        "classes",
-        [whole.subset(by_class[in_train], "train"), whole.subset(by_class[~in_train], "test")],
-        {"classes": 102, "train": 3_060, "test": 6_084},
-        classes=classes,
-        per_class=True,
-        facts={"split": "30 images of each class by hash of their names, the rest to test on"},
-    )
+    splits = [whole.subset(by_class[in_train], "train"), whole.subset(by_class[~in_train], "test")]
+    counts = {"classes": 102, "train": 3_060, "test": 6_084}
+    facts = {"split": "30 images of each class by hash of their names, the rest to test on"}
+    return checks.dataset("classes", splits, counts, classes=classes, per_class=True, facts=facts)
 
 
 CLASSES = class_names("voc")[1:]

@@ -4,7 +4,7 @@ Their lists have lines `image depth focal-length`; the depth is `None` if there 
 begin with a slash that means the folder of the dataset.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -17,8 +17,6 @@ from veca.data.sets.dataset import (
     rows,
 )
 from veca.data.sets.segmentation import read_depth
-
-MILLIMETERS = partial(read_depth, per_metre=1000)
 
 NYU_RANGE = DepthRange(max_depth=10.0, crop="eigen-nyu", nyu_crop=True)
 
@@ -51,16 +49,8 @@ def nyu_v2(folder: Path, checks: DatasetChecks) -> LabeledDataset:
         for image, depth in _read_list(folder, NYU_LISTS[part], checks)[0]:
             places = NYU_PLACES[part]
             found.append((_locate(folder, places, image), _locate(folder, places, depth)))
-    return paired_dataset(
-        "depth",
-        folder,
-        MILLIMETERS,
-        pairs,
-        checks,
-        counts={"train": 24_231, "test": 654},
-        depth=NYU_RANGE,
-        facts={"train_list": "24,231 images of the raw sequences (nyu_train.txt)"},
-    )
+    train_list = "24,231 images of the raw sequences (nyu_train.txt)"
+    return _nyu(folder, pairs, checks, 24_231, train_list)
 
 
 def nyu_v2_labeled(folder: Path, checks: DatasetChecks) -> LabeledDataset:
@@ -77,15 +67,21 @@ def nyu_v2_labeled(folder: Path, checks: DatasetChecks) -> LabeledDataset:
             scene, _, name = image.rpartition("/")
             number = name.removeprefix("rgb_").removesuffix(".jpg")
             found.append((image, f"{scene}/sync_depth_{number}.png"))
+    return _nyu(home, pairs, checks, 795, "795 labeled images (splits.mat)")
+
+
+def _nyu(
+    folder: Path,
+    pairs: Mapping[str, list[tuple[str, str]]],
+    checks: DatasetChecks,
+    train: int,
+    train_list: str,
+) -> LabeledDataset:
+    """Either version of NYU Depth v2."""
+    counts, facts = {"train": train, "test": 654}, {"train_list": train_list}
+    read = partial(read_depth, per_metre=1000)
     return paired_dataset(
-        "depth",
-        home,
-        MILLIMETERS,
-        pairs,
-        checks,
-        counts={"train": 795, "test": 654},
-        depth=NYU_RANGE,
-        facts={"train_list": "795 labeled images (splits.mat)"},
+        "depth", folder, read, pairs, checks, counts=counts, depth=NYU_RANGE, facts=facts
     )
 
 
@@ -114,15 +110,11 @@ def kitti(folder: Path, checks: DatasetChecks) -> LabeledDataset:
             (locate(KITTI_IMAGES, image), locate(KITTI_DEPTH, depth)) for image, depth in listed
         ]
     checks.expect("test images without depth", without["test"], 45)
+    counts, read = {"train": 23_158, "test": 652}, partial(read_depth, per_metre=256)
+    depth = DepthRange(max_depth=80.0, crop="garg-kitti", kb_crop=True)
+    facts = {"split": "Eigen", "test_pictures_without_depth": without["test"]}
     return paired_dataset(
-        "depth",
-        folder,
-        partial(read_depth, per_metre=256),
-        pairs,
-        checks,
-        counts={"train": 23_158, "test": 652},
-        depth=DepthRange(max_depth=80.0, crop="garg-kitti", kb_crop=True),
-        facts={"split": "Eigen", "test_pictures_without_depth": without["test"]},
+        "depth", folder, read, pairs, checks, counts=counts, depth=depth, facts=facts
     )
 
 

@@ -135,11 +135,12 @@ def read_class_folders(
 
     def images() -> Iterator[tuple[ImageEntry, int]]:
         for name, entry in images_below(top, checks):
-            class_ = _class_of(name)
-            if class_ is None:
-                loose.append(name)
+            class_, slash, _ = name.partition(os.sep)
+            shard, tar, _ = class_.partition(f"{SHARDS[0]}{MEMBER_MARK}")
+            if slash or tar:
+                yield entry, names.setdefault(shard, len(names))
             else:
-                yield entry, names.setdefault(class_, len(names))
+                loose.append(name)
 
     split = build_split(top.name, folder, images(), checks)
     if loose:
@@ -179,15 +180,6 @@ def has_folders(folder: Path) -> bool:
     return folder.is_dir() and any(
         path.is_dir() and not path.name.startswith(".") for path in folder.iterdir()
     )
-
-
-def _class_of(name: str) -> str | None:
-    """The class of an image, by its name below the folder of its split."""
-    shard = f"{SHARDS[0]}{MEMBER_MARK}"
-    top, below, _ = name.partition(os.sep)
-    if shard in top:
-        return top.partition(shard)[0]
-    return top if below else None
 
 
 CLASSES, SCORED = "classes.txt", "scored.txt"
