@@ -99,7 +99,7 @@ def test_the_usage_example_runs(fields: dict[str, Any], tmp_path: Path) -> None:
     found = re.search(r"```python\n(.*?)```", card_of(tmp_path, **fields).text, re.DOTALL)
     assert found is not None
     lines = found[1].replace("THIS_MODEL", str(tmp_path))
-    assert sum(map(bool, lines.splitlines())) == 5
+    assert sum(map(bool, lines.splitlines())) == 6
     exec(lines)
 
 

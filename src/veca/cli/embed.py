@@ -1,7 +1,6 @@
 """`veca embed` and `veca search`: features of many images, and similarity search among them."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from veca.cli.flags import command_line, read_flags
+from veca.cli.flags import command_line, from_here, read_flags
 from veca.embed.collection import Collection
 from veca.embed.contact_sheet import contact_sheet, write_sheet
 from veca.embed.embed import EmbedConfig, EmbedSummary, embed_images
@@ -169,8 +168,6 @@ def _search(  # noqa: PLR0913 - the flags of the command
             f"warning: {collection.missing} shards are missing; repeat the veca embed command to "
             "complete the collection"
         )
-    here = os.path.join(os.path.abspath("."), "")  # noqa: PTH100, PTH118
     for match in matches:
-        path = printable(match.image.path.removeprefix(here))
-        print(f"{match.rank:>4}  {match.similarity:.4f}  {path}")
+        print(f"{match.rank:>4}  {match.similarity:.4f}  {from_here(match.image.path)}")
     print(f"Contact sheet: {out}")

@@ -41,6 +41,10 @@ Draw = Callable[[str | bytes], Any]
 """From an image to a figure of matplotlib, which is an extra."""
 
 
+COMMON = ("model", "images", "out", "only", "point", "teacher", "report", "budgets", "size")
+"""Flags that --help shows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """The flags of the command."""
@@ -108,7 +112,7 @@ class Flags:
 
 def figures(words: Sequence[str]) -> None:
     """Run the command on the words after its name."""
-    flags = read_flags(Flags, words, prog="veca figures", description=DESCRIPTION)
+    flags = read_flags(Flags, words, prog="veca figures", description=DESCRIPTION, common=COMMON)
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError(
             "veca figures needs matplotlib, which is not installed; run "

@@ -84,6 +84,12 @@ def _optional_rule(
     )
 
 
+def from_here(path: str) -> str:
+    """A path on one line of a terminal, without the current folder."""
+    here = os.path.join(os.path.abspath("."), "")  # noqa: PTH100, PTH118
+    return printable(path.removeprefix(here))
+
+
 def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
     """Whole numbers, rising, each once."""
     return _values(flag, text, int, "whole numbers with commas, such as 8,16,64")

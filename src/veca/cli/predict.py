@@ -9,7 +9,7 @@ import numpy as np
 import tyro
 from PIL import Image
 
-from veca.cli.flags import read_flags
+from veca.cli.flags import from_here, read_flags
 from veca.data.images import DecodedImage, ImageError, decode
 from veca.data.listing import ImageEntry, free_stem, list_images, one_line, open_image
 from veca.probe.heads import DENSE_TASKS, HEADS_FOLDER, HeadError, SavedHead, load_head
@@ -100,7 +100,7 @@ def _predict(  # noqa: PLR0913 - the flags of the command
         except ImageError as error:
             result = {"error": one_line(error)}
         failed |= "error" in result
-        line = printable(f"{name}: {_text(result)}")
+        line = f"{from_here(name)}: {printable(_text(result))}"
         print(json.dumps({"image": name, **result}) if as_json else line)
     if failed:
         raise SystemExit(1)

@@ -184,7 +184,8 @@ import torch, veca
 
 model = veca.load({name}){hint}
 images = torch.randn(1, {config.in_channels}, {side}, {side})  # normalized images
-features = model(images{budget})
+with torch.inference_mode():
+    features = model(images{budget})
 features.image, features.patch_map  # of the whole image, and patch by patch
 ```
 
