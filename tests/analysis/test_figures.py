@@ -194,11 +194,12 @@ def test_quality_against_time_has_a_place_for_every_model_that_was_timed() -> No
 
 def test_names_are_drawn_as_they_are_and_never_as_formulas_or_markup() -> None:
     name = r"<b>$\frac{$"
-    rows = [row(budget=budget, model=name, data=name, gflops=budget) for budget in (8, 64)]
+    folder = f"{name}b\udce9"  # with a byte that is not UTF-8
+    rows = [row(budget=budget, model=name, data=folder, gflops=budget) for budget in (8, 64)]
     assert plot_quality(rows) is not None
     text = (plot_time(sections(rows)[0]) or b"").decode()
     assert "&lt;b&gt;$\\frac{$" in text
-    assert plot_training([], name).startswith(b"\x89PNG")
+    assert plot_training([], folder).startswith(b"\x89PNG")
 
 
 def test_budgets_stand_in_their_order_whichever_was_measured_first() -> None:

@@ -181,6 +181,19 @@ def test_tensorboard_shows_every_row_and_no_step_of_a_resumed_run_twice(tmp_path
     assert found["validation/loss/ffn_0.5/8_cores"][-1] == (6, 2.0)
 
 
+def test_a_folder_that_tensorboard_cannot_name_has_the_other_logs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("tensorboard", reason="needs the package tensorboard")
+    folder = tmp_path / "b\udce9"
+    folder.mkdir()
+    logger = MetricLogger(folder, Meter(), total=1, shown=False)
+    logger.log({"kind": "train", "step": 0})
+    logger.close()
+    assert (folder / "metrics.jsonl").stat().st_size
+    assert "TensorBoard files cannot be written" in caplog.text
+
+
 def test_a_run_continues_without_tensorboard_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from veca.probe.quality import KEYS, read_quality
 from veca.probe.report import read_rows
 from veca.probe.rows import ModelKey, ReportError, Row, Section, SeedMean, sections
+from veca.runtime.files import printable
 from veca.runtime.timing import Quartiles
 
 # Okabe and Ito's colors, which color-blind readers can tell apart.
@@ -319,7 +320,7 @@ def _draw_quality(axes: Axes, section: Section, leading: Sequence[SeedMean]) -> 
     axes.set(xlabel="budget: active cores", ylabel=_quality_label(row))
     axes.set_xscale("log", base=2)
     partial = " (PARTIAL)" if row.partial else ""
-    title = f"{row.task} on {row.data}{partial}\n{row.protocol}, feature {row.feature}"
+    title = f"{row.task} on {printable(row.data)}{partial}\n{row.protocol}, feature {row.feature}"
     axes.set_title(title, loc="left", fontsize=11, color=BLACK)
     axes.margins(y=0.12)
     for look, points in _series(section, leading):

@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from veca.runtime.files import printable
+
 SMOOTHED_POINTS = 200
 """Training losses are averaged into about this many points."""
 
@@ -27,7 +29,7 @@ def plot_training(rows: Sequence[Row], title: str) -> bytes:
     """
     room = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1)
     figure = Figure(figsize=(14.0, 5.4), dpi=110, layout=room)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold")
+    figure.suptitle(printable(title), x=0.012, ha="left", fontsize=14, fontweight="bold")
     training, validation = figure.subplots(1, 2)
     _plot_training_loss(training, [row for row in rows if row["kind"] == "train"])
     _plot_validation_loss(validation, [row for row in rows if row["kind"] == "validation"])

@@ -252,7 +252,11 @@ def _tensorboard(folder: Path, step: int) -> Any:  # noqa: ANN401 - a type that 
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
     except ImportError:
         return None
-    return SummaryWriter(str(folder), purge_step=step)
+    try:
+        return SummaryWriter(str(folder), purge_step=step)
+    except (OSError, UnicodeEncodeError) as error:  # it takes only names in UTF-8
+        logger.warning("TensorBoard files cannot be written (%s); continuing.", error)
+        return None
 
 
 def scalars(row: Row) -> dict[str, float]:
