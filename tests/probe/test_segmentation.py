@@ -33,7 +33,7 @@ from veca.probe.dense import DenseHead
 from veca.probe.depth import DepthBins, DepthTask, evaluate_depth, predict_depth_map
 from veca.probe.feature_cache import RunContext, Variant
 from veca.probe.features import DenseBatch, InferenceConfig, extract_windows, load_image
-from veca.probe.metrics import UNITS, mean_ratio, pixel_counts
+from veca.probe.metrics import PER_IMAGE, mean_ratio, pixel_counts
 from veca.probe.models import FrozenFeatures
 from veca.probe.protocols import ProbeInputs
 from veca.probe.rows import ProbeResult
@@ -226,7 +226,7 @@ def test_depth_is_predicted_from_colors(
     found = by_setting(evaluate_depth(inputs))
     assert set(found) == {(FEW, 0), (ALL, 0)}
     result = found[ALL, 0]
-    assert set(result.metrics) == set(UNITS)
+    assert set(result.metrics) == {*PER_IMAGE, "rmse_pooled"}
     assert result.metrics["rmse"] < 0.6 * constant_error(slopes)
     assert result.metrics["delta1"] > 75
     assert result.counts == {"train": 8, "test": 4, "without_depth": 0}

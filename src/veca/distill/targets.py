@@ -6,7 +6,7 @@ learned anything about images.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +25,7 @@ from veca.distill.losses import (
     LossConfig,
     Prediction,
     anchor_kl,
+    auxiliary_losses,
     class_kl,
     distillation_losses,
     relation_loss,
@@ -269,31 +270,31 @@ class TargetSource(nn.Module):
         self, predictions: Sequence[Prediction], targets: Sequence[Targets], config: LossConfig
     ) -> Float[Tensor, "teachers parts"]:
         """All parts of the loss (columns of `part_names`) against each teacher."""
-        pairs = enumerate(zip(predictions, targets, strict=True))
-        return torch.stack([
-            torch.stack([
-                *distillation_losses(pred.image, pred.patches, target),
-                *self._auxiliary(teacher, pred, target, config),
-            ])
-            for teacher, (pred, target) in pairs
-        ])  # fmt: skip
+        rows, names = [], auxiliary_losses(config)
+        for teacher, (pred, target) in enumerate(zip(predictions, targets, strict=True)):
+            losses = distillation_losses(pred.image, pred.patches, target)
+            found = self._auxiliary(teacher, pred, target, config)
+            rows.append(torch.stack([*losses, *(found[name] for name in names)]))
+        return torch.stack(rows)
 
     def _auxiliary(
         self, teacher: int, pred: Prediction, target: Targets, config: LossConfig
-    ) -> Iterator[Float[Tensor, ""]]:
-        """The auxiliary losses that are switched on, in the order of `auxiliary_losses`."""
+    ) -> dict[str, Float[Tensor, ""]]:
+        """The auxiliary losses that are switched on, by name."""
+        found = {}
         if config.classes > 0:
+            found["classes"] = pred.image.new_zeros((), dtype=torch.float32)
             scores = self.classes(teacher, pred.image)
             target_scores = self.classes(teacher, target.image)
-            if scores is None or target_scores is None:  # another teacher has the classifier
-                yield pred.image.new_zeros((), dtype=torch.float32)
-            else:
-                yield class_kl(scores, target_scores, config.temperature)
+            if scores is not None and target_scores is not None:  # else another teacher has them
+                found["classes"] = class_kl(scores, target_scores, config.temperature)
         if config.relations > 0:
-            yield relation_loss(pred.student_patches, target.patches)
+            found["relations"] = relation_loss(pred.student_patches, target.patches)
         anchors = self.scaling(teacher).anchors
         if config.anchors > 0 and anchors is not None:
-            yield anchor_kl(pred.image, target.image, anchors, config.anchor_temperature)
+            temperature = config.anchor_temperature
+            found["anchors"] = anchor_kl(pred.image, target.image, anchors, temperature)
+        return found
 
     def classes(self, teacher: int, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
         """A teacher's class scores of scaled image features; None if it has no classifier."""

@@ -176,7 +176,7 @@ class DepthTask(DenseTask):
         return {"errors": errors[None]}
 
     def metrics(self, scores: Scores) -> dict[str, float]:
-        """By the names of `metrics.UNITS`."""
+        """Means over images, and the RMSE over all pixels."""
         return depth_metrics(scores["errors"])
 
     def selection_metric(self, scores: Scores) -> float:

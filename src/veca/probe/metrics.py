@@ -279,21 +279,14 @@ NYU_SIDES = (480, 640)
 GARG_CROP = (0.40810811, 0.99189189, 0.03594771, 0.96405229)
 """First and last row and column of Garg's crop of KITTI, as shares of height and width."""
 
-UNITS: Mapping[str, str] = {
-    "rmse": "m",
-    "rmse_pooled": "m",
-    "abs_rel": "",
-    "sq_rel": "m",
-    "log10": "",
-    "rmse_log": "",
-    "silog": "",
-    "delta1": "%",
-    "delta2": "%",
-    "delta3": "%",
-}
-"""Depth metrics and their units; 'silog' is 100 times the standard deviation of the log error."""
+UNITS: Mapping[str, str] = {"rmse": "m", "rmse_pooled": "m", "abs_rel": "", "sq_rel": "m",
+                            "log10": "", "rmse_log": "", "silog": ""}  # fmt: skip
+"""Units of metrics that are not percentages. A percentage is better when it is higher, any other
+number when it is lower."""
 
-PER_IMAGE = tuple(name for name in UNITS if name != "rmse_pooled")
+PER_IMAGE = ("rmse", "abs_rel", "sq_rel", "log10", "rmse_log", "silog", "delta1", "delta2",
+             "delta3")  # fmt: skip
+"""Depth errors of each image; 'silog' is 100 times the standard deviation of the log error."""
 
 
 def eval_mask(
