@@ -5,7 +5,7 @@ PYTHON ?= python3.11 python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed,docs
+DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed,explore,docs
 AT_ONCE := -n auto --maxprocesses 8 --dist worksteal
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 

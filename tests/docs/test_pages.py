@@ -25,8 +25,10 @@ from PIL import Image
 from torch.distributed.run import get_args_parser
 
 import veca
+from tests.explore.conftest import small_explorer
 from tests.rules import ROOT
 from veca.cli.main import main
+from veca.explore.server import create_app
 
 MOST_WORDS_OF_GUIDES = 10_500
 MOST_LINES_OF_README = 120
@@ -109,6 +111,9 @@ def check_command(words: Sequence[str]) -> None:
             assert set(extras) <= set(project["optional-dependencies"]), package
         case [".", ".venv/bin/activate"]:
             pass
+        case ["curl", *_, address]:
+            path = address.partition("8765")[2].partition("?")[0].replace("PICTURE", "{picture}")
+            assert path in create_app(small_explorer()).openapi()["paths"], path
         case _:
             raise AssertionError(f"the test does not know how to check: {shlex.join(words)}")
 

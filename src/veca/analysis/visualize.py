@@ -7,7 +7,7 @@ pixel of a result is one patch. `Geometry.to_image` and `to_pixels` go on to the
 that are to be compared (budgets, layers, resolutions, photos) share one basis, so a color means the
 same in all. The maps of all cores of a layer are such a map too: C values for each patch.
 
-`cosine_map`: how similar every patch is to one patch or to the image feature.
+`cosine_map`, `similarity_colors`: how similar every patch is to one patch or to the image feature.
 
 `regions`, `heat`, `distinct_cores`, `paths_svg`: which core reads where, and how cores move. A core
 keeps its color at every budget: hue follows the direction of its starting point from the center, so
@@ -114,6 +114,19 @@ def cosine_map(
     return similarity.float().unflatten(0, tuple(patch_map.shape[1:]))
 
 
+VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+"""Five colors of matplotlib's `viridis`, which color-blind readers can tell apart."""
+
+
+def similarity_colors(cosine: Float[Tensor, "rows columns"]) -> UInt8[Tensor, "rows columns 3"]:
+    """A cosine map in colors, from dark at 0 or below to light at 1."""
+    place = cosine.clamp(0, 1).unsqueeze(-1) * (len(VIRIDIS) - 1)
+    anchors = torch.tensor(VIRIDIS, dtype=cosine.dtype)
+    low = place.floor().long().clamp(max=len(VIRIDIS) - 2).squeeze(-1)
+    mixed = torch.lerp(anchors[low], anchors[low + 1], place - low.unsqueeze(-1))
+    return mixed.round().to(torch.uint8)
+
+
 def core_segments(
     patch_maps: Float[Tensor, "C rows columns"],
 ) -> Int64[Tensor, "rows columns"]:
@@ -184,6 +197,15 @@ def core_colors(starts: Float[Tensor, "C 2"]) -> UInt8[Tensor, "C 3"]:
     return (torch.tensor(colors) * 255).round().to(torch.uint8)
 
 
+def strongest_cores(
+    core_maps: Float[Tensor, "C rows columns"],
+) -> tuple[Float[Tensor, "rows columns"], Int64[Tensor, "rows columns"]]:
+    """How much above its own mean the core reads each patch that reads it most, and which it is."""
+    relative = core_maps / core_maps.mean(dim=(1, 2), keepdim=True).clamp(min=1e-12)
+    strength, winner = relative.max(dim=0)
+    return strength, winner
+
+
 def regions(
     core_maps: Float[Tensor, "C rows columns"], colors: UInt8[Tensor, "C 3"]
 ) -> UInt8[Tensor, "rows columns 4"]:
@@ -192,8 +214,7 @@ def regions(
     Maps are first scaled to a mean of one over the image, so that a core which reads patches at
     all, rather than other cores, does not win everywhere.
     """
-    relative = core_maps / core_maps.mean(dim=(1, 2), keepdim=True).clamp(min=1e-12)
-    strength, winner = relative.max(dim=0)
+    strength, winner = strongest_cores(core_maps)
     low, high = strength.min(), strength.quantile(0.98)
     opacity = ((strength - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
     alpha = (255 * STRONGEST * (0.35 + 0.65 * opacity)).round().to(torch.uint8)

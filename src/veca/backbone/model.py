@@ -298,7 +298,7 @@ class VECA(TimmMixin, nn.Module):
         ffn: float | None = None,
     ) -> Float[Tensor, "B C rows columns"]:
         """The share of each patch in what each core of a layer reads (paper, A.9)."""
-        return self._core_shares(self._checked_trace(images, [layer], budget, ffn)[0])
+        return self.core_shares(self._checked_trace(images, [layer], budget, ffn)[0])
 
     @in_precision
     def patch_maps(
@@ -312,7 +312,7 @@ class VECA(TimmMixin, nn.Module):
 
         Norm-based like `core_maps`, which look the other way.
         """
-        return self._patch_shares(self._checked_trace(images, [layer], budget, ffn)[0])
+        return self.patch_shares(self._checked_trace(images, [layer], budget, ffn)[0])
 
     @in_precision
     def layer_maps(
@@ -327,22 +327,22 @@ class VECA(TimmMixin, nn.Module):
         return [
             LayerMaps(
                 self.read_out(step.after),
-                self._core_shares(step),
-                self._patch_shares(step),
+                self.core_shares(step),
+                self.patch_shares(step),
             )
             for step in steps
         ]
 
-    def _core_shares(self, step: Step) -> Float[Tensor, "B C rows columns"]:
-        """`core_maps` of a layer that has run."""
+    def core_shares(self, step: Step) -> Float[Tensor, "B C rows columns"]:
+        """`core_maps` of a layer that `trace` has run."""
         state, tokens = step.before, self._read_tokens(step)
         attention = self.block_of(step.layer).attention
         weights = attention.core_weights(tokens, state.layout)
         shares = contribution_shares(attention, tokens, weights)
         return split_cores(shares, state.budget, dim=-1)[1].unflatten(-1, state.grid)
 
-    def _patch_shares(self, step: Step) -> Float[Tensor, "B C rows columns"]:
-        """`patch_maps` of a layer that has run."""
+    def patch_shares(self, step: Step) -> Float[Tensor, "B C rows columns"]:
+        """`patch_maps` of a layer that `trace` has run."""
         state, tokens = step.before, self._read_tokens(step)
         attention = self.block_of(step.layer).attention
         if not isinstance(attention, CorePeripheryAttention):

@@ -146,6 +146,16 @@ class DecodedImage:
         planes = [torch.from_numpy(np.array(band)) for band in self.bands]
         return torch.stack(planes * (3 // len(planes)))
 
+    def thumbnail(self, side: int) -> Image.Image:
+        """An 8-bit picture whose long side has this many pixels."""
+        height, width = self.sides
+        scale = side / max(height, width)
+        sides = max(1, round(height * scale)), max(1, round(width * scale))
+        pixels = self.resampled(sides, (0.0, 0.0, float(width), float(height))).pixels()
+        if pixels.is_floating_point():
+            pixels = (pixels * 255).round().byte()
+        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
 
 def decode(
     source: object, max_pixels: int = MAX_PIXELS, min_side: int | None = None

@@ -80,14 +80,8 @@ def _tile(source: ImageEntry) -> Image.Image:
         words = "unreadable" if exists(source) else "missing"
         ImageDraw.Draw(tile).text((TILE / 2, TILE / 2), words, PALE_INK, _font(15), anchor="mm")
         return tile
-    height, width = picture.sides
-    scale = TILE / max(height, width)
-    sides = max(1, round(height * scale)), max(1, round(width * scale))
-    pixels = picture.resampled(sides, (0.0, 0.0, float(width), float(height))).pixels()
-    if pixels.is_floating_point():
-        pixels = (pixels * 255).round().byte()
     tile = Image.new("RGB", (TILE, TILE), TILE_COLOR)
-    thumbnail = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    thumbnail = picture.thumbnail(TILE)
     tile.paste(thumbnail, ((TILE - thumbnail.width) // 2, (TILE - thumbnail.height) // 2))
     return tile
 

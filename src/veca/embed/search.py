@@ -65,7 +65,7 @@ def query_vector(
     source = ImageEntry(path, UNKNOWN, None, UNKNOWN)
     if not os.path.lexists(path) and split_member(os.fspath(image)):
         source = list_images([image]).table[0]
-    embedder = _embedder(collection, model, device)
+    embedder = collection_embedder(collection, model, device)
     decoded = decode_image(source, embedder.config, embedder.model.config.patch_size)
     return Query(source, np.asarray(embedder([decoded])[0].feature))
 
@@ -118,7 +118,7 @@ def _cosines(
     return cosines
 
 
-def _embedder(collection: Collection, model: ModelSource | None, device: str) -> Embedder:
+def collection_embedder(collection: Collection, model: ModelSource | None, device: str) -> Embedder:
     """The model of the collection, with the settings of the collection."""
     meta = collection.meta
     source = meta.model if model is None else model

@@ -1,0 +1,1 @@
+"""The page of `veca explore` and its JSON API; nothing is imported here."""
