@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_play
 from tests.data.pictures import encoded, saved_model, write_pictures
 from tests.explore.conftest import served
 from veca.embed.embed import EmbedConfig, embed_images
+from veca.explore import server
 from veca.explore.neighbors import Neighbors
 from veca.explore.session import Explorer
 from veca.weights.checkpoint import load_or_build
@@ -51,7 +52,8 @@ def address(tmp_path_factory: pytest.TempPathFactory, photos: list[Path]) -> Ite
     embed_images([photos[0].parent], str(model), folder / "embedded", config, num_workers=0,
                  device="cpu")  # fmt: skip
     explorer = Explorer(load_or_build("veca-tiny"), Neighbors(folder / "embedded"))
-    with served(explorer) as port:
+    with pytest.MonkeyPatch.context() as patch, served(explorer) as port:
+        patch.setattr(server, "MAX_UPLOAD", 1_000_000)
         yield f"http://127.0.0.1:{port}/"
 
 
@@ -246,8 +248,8 @@ def test_a_good_file_opens_and_a_bad_one_is_explained(visit: Open) -> None:
     slider(page, "budget").press("End")
     settled(page)
     assert seen(page) != good
-    page.set_input_files("#file", {**file, "buffer": b"\0" * 20_000_001})
-    expect(page.locator("#problem")).to_contain_text("at most 20 MB are accepted")
+    page.set_input_files("#file", {**file, "buffer": b"\0" * 1_000_001})
+    expect(page.locator("#problem")).to_contain_text("at most 1 MB are accepted")
     page.locator("#samples button").first.click()
     expect(page.locator("#problem")).to_be_hidden()
 
