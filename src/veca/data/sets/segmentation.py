@@ -131,15 +131,15 @@ def read_mask(path: str, label_map: LabelMap) -> NDArray[np.uint8]:
         raise ImageError(f"{path}: {error}") from error
 
 
-def read_depth(path: str, per_metre: int) -> NDArray[np.float32]:
-    """Read meters from a 16-bit PNG file with `per_metre` steps; 0 stays 0, unknown."""
+def read_depth(path: str, per_meter: int) -> NDArray[np.float32]:
+    """Read meters from a 16-bit PNG file with `per_meter` steps; 0 stays 0, unknown."""
     mode, numbers = _png(path)
     if mode != "I;16":
         raise ImageError(
             f"{path} has the mode {mode}, but depth needs one channel of 16 bits; use the "
             "published files, not images of them."
         )
-    return numbers.astype(np.float32) / np.float32(per_metre)
+    return numbers.astype(np.float32) / np.float32(per_meter)
 
 
 def _png(path: str) -> tuple[str, NDArray[Any]]:
