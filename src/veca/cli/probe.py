@@ -122,11 +122,11 @@ class TaskFlags:
     resolution: Number = None
     """pixels of a view, or of the short side; the default depends on model and protocol"""
     resolutions: Numbers = None
-    """several of them"""
+    """several resolutions"""
     seed: Number = None
     """of all random draws; by default 0"""
     seeds: Numbers = None
-    """several of them: the report shows mean and standard deviation"""
+    """several seeds, such as 0,1,2: the report shows mean and standard deviation"""
     protocol: Name = None
     """by default dinov3 (knn and logistic: dinov2), for your own folders its small form"""
     feature: Name = None

@@ -94,7 +94,7 @@ def test_a_class_without_training_images_is_refused(tmp_path: Path) -> None:
 
 def test_images_outside_of_class_folders_make_a_dataset_partial(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/2.jpg", "val/a/3.jpg")
-    assert "train: 1 images are not in a class folder" in complaint(tmp_path)
+    assert "train: 1 images are not in a class folder, such as 2.jpg" in complaint(tmp_path)
     assert labels(read_set(str(tmp_path), allow_partial=True).train) == {"train/a/1.jpg": 0}
 
 

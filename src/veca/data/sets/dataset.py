@@ -289,7 +289,7 @@ class DatasetChecks:
     def _error(self, advice: str) -> DatasetError:
         """All problems in one message."""
         problems = "".join(f"\n- {problem}" for problem in self._problems)
-        return DatasetError(f"{self.name} is not as published; {advice}:{problems}")
+        return DatasetError(f"{self.name} is not as expected; {advice}:{problems}")
 
 
 def build_split(

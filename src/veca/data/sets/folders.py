@@ -144,7 +144,10 @@ def read_class_folders(
 
     split = build_split(top.name, folder, images(), checks)
     if loose:
-        checks.report(f"{top.name}: {len(loose):,} images are not in a class folder")
+        checks.report(
+            f"{top.name}: {len(loose):,} images are not in a class folder, such as {loose[0]}; "
+            "move or remove them"
+        )
     classes = sorted(names) if classes is None else classes
     unknown = sorted(set(names).difference(classes))
     if unknown:
