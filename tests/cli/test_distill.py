@@ -301,6 +301,7 @@ def test_the_exit_code_says_how_a_run_ended(
     assert main(["distill", "tiny", "--out", "runs/x"]) == code
     printed = capsys.readouterr().out
     assert ("Finished at step 1,234: best/ and last/ in x" in printed) == (code == 0)
+    assert Path("x", "curves.png").is_file()  # also of a run that goes on later
 
 
 def test_only_the_first_process_says_that_it_is_finished(
@@ -360,7 +361,9 @@ def test_a_small_run_from_the_words_to_the_model(
     assert main(["distill", "tiny", *words]) == 0
     printed = capsys.readouterr()
     assert "Finished at step 2" in printed.out
-    assert "Peak memory after the first step" in printed.err
+    plan, estimate = printed.err.index("veca distill tiny: "), printed.err.index(" to go")
+    assert plan < estimate < printed.err.index("Step 2 of 2: validation loss")
+    assert "  images    11 for training, 1 for validation\n" in printed.err
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(rows(out, "train")) == 2
     assert veca.load(out / "last").config.budgets == (2, 4)

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import logging
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -434,8 +435,18 @@ def test_a_run_validates_saves_and_publishes_in_this_order(
         ("finished", 7),
     ]  # fmt: skip
     messages = [record.message for record in caplog.records]
-    assert messages[0] == "Validation before step 0 at 32 px: 2 cores 2.9000, 4 cores 3.1000"
-    assert messages[1].startswith("Peak memory after the first step: ")
+    assert messages[0].splitlines() == [
+        "Step 0 of 7: validation loss 3.0000",
+        "  cores           2       4",
+        "  32 px      2.9000  3.1000",
+    ]
+    assert re.fullmatch(
+        r"[0-9.]+ images/s \([0-9]+% waiting for images\), .* GB .*; about .* to go.*", messages[1]
+    )
+    assert messages[2].startswith(
+        "Step 4 of 7: validation loss 2.0000 (-1.0000), the best so far; "
+    )
+    assert re.search(r"training loss [0-9.]+ over 4 steps\n", messages[2])
 
 
 def test_only_a_lower_finite_mean_is_published_as_the_best(

@@ -22,9 +22,9 @@ from veca.train.metrics import (
     Meter,
     MetricLogger,
     describe_step,
-    describe_validation,
     read_metrics,
     scalars,
+    validation_table,
 )
 
 CPU = torch.device("cpu")
@@ -95,17 +95,18 @@ def test_progress_is_one_line_on_a_terminal_and_a_message_in_a_log(
     caplog.set_level(logging.INFO, "veca")
     terminal = io.StringIO()
     for file in (terminal, None):
-        console = Console(file=file or io.StringIO(), force_terminal=bool(file), width=200)
+        console = Console(file=file or io.StringIO(), force_terminal=bool(file), width=80)
         monkeypatch.setattr(module, "CONSOLE", console)
         logger = logger_of(tmp_path)
         logger.step(step_row(0), 4)
         logger.step(step_row(1, loss=None, skipped=True), 4)  # a moment later
         logger.close()
-    expected = "step 1 of 100, loss 0.5000 (patch cosine 0.2500), 2 cores, ffn 1, 32 px"
-    assert expected in terminal.getvalue()
+    assert "step 1 of 100, loss 0.5000, 0.0 images/s " in terminal.getvalue()
     assert [record.message[:14] for record in caplog.records] == [
         "Step 1 was ski", "step 1 of 100,", "Step 1 was ski",
     ]  # fmt: skip
+    expected = "step 1 of 100, loss 0.5000 (patch cosine 0.2500), 2 cores, ffn 1, 32 px"
+    assert expected in caplog.text
     assert describe_step(step_row(1, loss=None)).startswith("skipped, 2 cores")
 
 
@@ -144,16 +145,23 @@ def test_rows_wait_in_order_while_the_disk_is_full(
     assert "A log could not be written completely ([Errno 28] No space left" in caplog.text
 
 
-def test_validations_are_described_by_budget_and_share() -> None:
+def test_a_validation_is_a_table_of_budgets_and_of_shares() -> None:
+    losses = {(2, 1.0): 0.71239, (4, 1.0): None, (4, 0.25): 0.5}
     found: list[dict[str, Any]] = [
-        {"budget": 2, "ffn": 1.0, "loss": 0.71239},
-        {"budget": 4, "ffn": 1.0, "loss": None},
-        {"budget": 4, "ffn": 0.25, "loss": 0.5},
-        {"budget": None, "ffn": 1, "loss": 0.9},
+        {"budget": budget, "ffn": ffn, "resolution": size, "loss": loss and loss + size / 1000}
+        for size in (64, 128)
+        for (budget, ffn), loss in losses.items()
     ]
-    assert describe_validation(found) == (
-        "2 cores 0.7124, 4 cores NaN, 4 cores at FFN 0.25 0.5000, full attention 0.9000"
-    )
+    assert list(validation_table(found)) == [
+        "  cores           2       4",
+        "  64 px      0.7764     NaN",
+        "  128 px     0.8404     NaN",
+        "  FFN share    0.25",
+        "  64 px      0.5640",
+        "  128 px     0.6280",
+    ]
+    full = [{"budget": None, "ffn": 1.0, "resolution": 64, "loss": 0.9}]
+    assert list(validation_table(full)) == ["  cores         all", "  64 px      0.9000"]
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:

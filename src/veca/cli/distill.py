@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -91,6 +92,9 @@ def distill(words: Sequence[str]) -> None:
             print(f"veca: {error}", file=sys.stderr)
             raise SystemExit(NOT_FINITE) from error
         if result.signal is not None:
+            if is_main_process():
+                with suppress(OSError):  # no log yet, or no room
+                    _draw_curves(flags, result)
             raise SystemExit(exit_code(result.signal))
         if is_main_process():
             _report(flags, result)
@@ -179,24 +183,31 @@ def _report(flags: Flags, result: TrainResult) -> None:
     if flags.cache_only:
         print("The teacher outputs are cached; run without --cache-only to train with them.")
         return
-    rows = read_metrics(RunFolder(result.folder).metrics)
     if flags.config.recipe == "quick":
         from veca.recipes.quick import compare_with_constant  # noqa: PLC0415 - as above
 
+        rows = read_metrics(RunFolder(result.folder).metrics)
         print("\n".join(compare_with_constant(rows)))
-    try:
-        # Here, since matplotlib is an extra.
-        from veca.analysis.training_curves import plot_training  # noqa: PLC0415
-    except ImportError:
+    curves = ", curves.png shows the losses"
+    if not _draw_curves(flags, result):
         curves = "; no curves.png, which needs matplotlib (`pip install 'veca[figures]'`)"
-    else:
-        image = plot_training(rows, f"{result.folder.name}: {flags.config.recipe}")
-        write_atomic(result.folder / "curves.png", [image])
-        curves = ", curves.png shows the losses"
     print(
         f"Finished at step {result.step:,}: best/ and last/ in {result.folder} are models for "
         f"veca.load{curves}."
     )
+
+
+def _draw_curves(flags: Flags, result: TrainResult) -> bool:
+    """Write curves.png, if matplotlib is installed."""
+    try:
+        # Here, since matplotlib is an extra.
+        from veca.analysis.training_curves import plot_training  # noqa: PLC0415
+    except ImportError:
+        return False
+    rows = read_metrics(RunFolder(result.folder).metrics)
+    image = plot_training(rows, f"{result.folder.name}: {flags.config.recipe}")
+    write_atomic(result.folder / "curves.png", [image])
+    return True
 
 
 REGISTRY = tyro.constructors.ConstructorRegistry()

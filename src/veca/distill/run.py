@@ -81,6 +81,7 @@ def distill(  # noqa: PLR0913 - the entry point
                     config, options, run, checkpoint, teachers=teachers,
                     cache_teacher=cache_teacher, command=command, initialize=initialize,
                 )  # fmt: skip
+                trainer.log_plan()
                 with closing(trainer.metrics):
                     if checkpoint is None:
                         trainer.fit_targets()

@@ -39,7 +39,7 @@ from veca.distill.targets import TargetSource, TeacherCache, find_margin
 from veca.distill.validation import Validator, eval_points
 from veca.runtime import VERSION, VecaError
 from veca.runtime.device import autocast, peak_memory, ran_out_of_memory, seed_for
-from veca.runtime.logging import logger
+from veca.runtime.logging import duration, logger
 from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets, Teacher
 from veca.train.checkpoint import (
@@ -48,7 +48,7 @@ from veca.train.checkpoint import (
     CheckpointManager,
     refuse_non_finite,
 )
-from veca.train.metrics import Meter, MetricLogger, describe_validation
+from veca.train.metrics import SPEED_EVERY, Meter, MetricLogger, Speed, validation_table
 from veca.train.optimizers import Optimizers, clip_gradients, gradient_norm
 from veca.train.parallel import (
     EMA,
@@ -135,6 +135,8 @@ class Trainer:
         )  # fmt: skip
         self.checkpoints = CheckpointManager(self.folder.checkpoints)
         self._failed_saves = 0
+        self._losses = list[float]()  # of the steps since the last validation
+        self._last_mean: float | None = None
         if checkpoint is not None:
             self.load_state_dict(checkpoint)
         else:
@@ -169,11 +171,11 @@ class Trainer:
                     if state.step % self.config.validate_every == 0:
                         self.validate()
                     row, stopping = self.train_step(feed)
-                    self.metrics.step(row, self.config.batch)
+                    speed = self.metrics.step(row, self.config.batch)
+                    self._losses += [] if row["loss"] is None else [row["loss"]]
                     self._check_skips()
-                    if state.step == first + 1:
-                        gigabytes = peak_memory(self.ranks.device) / 1e9
-                        logger.info("Peak memory after the first step: %.2f GB.", gigabytes)
+                    if state.step == first + max(1, min(SPEED_EVERY, (self.length - first) // 2)):
+                        self._log_estimate(speed)
                     if stopping:
                         raise StoppedError
                     if state.step % self.options.save_every == 0 and state.step < self.length:
@@ -257,6 +259,51 @@ class Trainer:
             self.state.consecutive_skips += 1
         self.optimizers.zero_grad()
 
+    def log_plan(self) -> None:
+        """Log what is trained, on what and for how long."""
+        config, images, student = self.config, self.images, self.config.student
+        millions = sum(one.numel() for one in self.student.backbone.parameters()) / 1e6
+        cores = f"{student.budgets[0]} to {student.budgets[-1]} cores"
+        kind = "full attention" if student.attention == "full" else cores
+        count, sizes = len(images.training), ", ".join(map(str, config.sizes))
+        begun = f", from step {self.state.step:,} on" if self.state.step else ""
+        ranks = self.ranks.world_size
+        lines = (
+            f"veca distill {config.recipe}: {millions:.1f} M parameters with {kind}, taught by "
+            f"{', '.join(teacher.name for teacher in self.teachers)}",
+            f"  images    {count:,} for training, {len(images.validation):,} for validation",
+            f"  plan      {self.length:,} steps{begun} of {config.batch} images at {sizes} px, "
+            f"{self.length * config.batch / count:,.1f} passes over the images",
+            f"  progress  validation every {config.validate_every:,} steps, checkpoint every "
+            f"{self.options.save_every:,}",
+            f"  machine   {self.ranks.device}, {self.precision}, processes: {ranks}",
+            f"  folder    {self.folder.path}",
+        )
+        logger.info("%s", "\n".join(lines))
+
+    def _log_estimate(self, speed: Speed) -> None:
+        """Log how long the rest will take, by the speed of the first steps."""
+        images = (self.length - self.state.step) * self.config.batch
+        if speed.images_per_second > 0:
+            logger.info(
+                "%s images/s (%.0f%% waiting for images), %.2f GB of memory at most; about %s to go, "
+                "besides validation.",
+                f"{speed.images_per_second:,.1f}", 100 * speed.data_wait, peak_memory(self.ranks.device) / 1e9,
+                duration(images / speed.images_per_second),
+            )  # fmt: skip
+
+    def _log_validation(self, rows: Sequence[Mapping[str, Any]], mean: float) -> None:
+        """Log the training loss since the last validation, and a table of this one."""
+        before, best = self._last_mean, self.state.best_loss
+        text = f"Step {self.state.step:,} of {self.length:,}: validation loss {mean:.4f}"
+        text += "" if before is None else f" ({mean - before:+.4f})"
+        text += ", the best so far" if best is not None and mean < best else ""
+        if self._losses:
+            trained = sum(self._losses) / len(self._losses)
+            text += f"; training loss {trained:.4f} over {len(self._losses):,} steps"
+        logger.info("%s", "\n".join((text, *validation_table(rows))))
+        self._last_mean, self._losses = mean, []
+
     def _check_skips(self) -> None:
         """End a run that does not recover."""
         skips = self.state.consecutive_skips
@@ -276,14 +323,12 @@ class Trainer:
             rows = [{"kind": "validation", "step": step, **row} for row in rows]
             for row in rows:
                 self.metrics.log(row)
-            for size in self.config.sizes:
-                text = describe_validation([row for row in rows if row["resolution"] == size])
-                logger.info("Validation before step %s at %d px: %s", f"{step:,}", size, text)
             losses = [row["loss"] for row in rows]
+            mean = math.nan if None in losses else sum(losses) / len(losses)
+            self._log_validation(rows, mean)
             if None in losses:
                 logger.warning("The validation loss is not finite; best/ stays as it is.")
                 return
-            mean = sum(losses) / len(losses)
             if state.best_loss is None or mean < state.best_loss:
                 state.best_loss, state.best_step = mean, step
                 weights = self.published()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from veca.runtime.device import peak_memory
 from veca.runtime.files import JsonlWriter, read_jsonl
@@ -115,8 +116,8 @@ class MetricLogger:
                 self._board = None
                 logger.warning("TensorBoard files cannot be written (%s); continuing.", error)
 
-    def step(self, row: Row, images: int) -> None:
-        """Log a training step of so many images, and show it."""
+    def step(self, row: Row, images: int) -> Speed:
+        """Log a training step of so many images, show it, and return the speed."""
         speed = self._meter.step(images)
         self.log(row)
         if self._line is not None:
@@ -125,6 +126,7 @@ class MetricLogger:
             self._files["speed"].write({"step": row["step"], **speed._asdict()})
         if row.get("skipped"):
             logger.warning("Step %s was skipped: its loss or gradient is not finite.", row["step"])
+        return speed
 
     def sync(self) -> None:
         """Bring all rows to the disk, or raise an OSError."""
@@ -186,7 +188,8 @@ class _ProgressLine:
     """
 
     def __init__(self, total: int, done: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn())
+        text = TextColumn("{task.description}", table_column=Column(no_wrap=True))
+        columns = (text, BarColumn(16), TimeRemainingColumn())
         # stdout may lead elsewhere.
         self._bar = Progress(*columns, console=CONSOLE, auto_refresh=False, redirect_stdout=False)
         self._task = self._bar.add_task("", total=total, completed=done)
@@ -204,15 +207,16 @@ class _ProgressLine:
         if now - self._shown_at < pause and done < total:
             return
         self._shown_at = now
-        text = (
-            f"step {done:,} of {total:,.0f}, {describe_step(row)}, "
-            f"{speed.images_per_second:,.1f} images/s, {speed.data_wait:.0%} waiting, "
-            f"{speed.memory_mb:,.0f} MB"
-        )
-        if self._terminal:
+        place, rate = f"step {done:,} of {total:,.0f}", f"{speed.images_per_second:,.1f} images/s"
+        if self._terminal:  # a line of 80 characters; metrics.jsonl has the rest
+            loss = "skipped" if row.get("loss") is None else f"loss {row['loss']:.4f}"
+            text = f"{place}, {loss}, {rate}"
             self._bar.update(self._task, description=text, refresh=True)
         else:
-            logger.info("%s", text)
+            logger.info(
+                "%s, %s, %s, %.0f%% waiting, %s MB",
+                place, describe_step(row), rate, 100 * speed.data_wait, f"{speed.memory_mb:,.0f}",
+            )  # fmt: skip
 
     def close(self) -> None:
         """Leave the line as it is."""
@@ -235,14 +239,22 @@ def describe_step(row: Row) -> str:
     return ", ".join((text, *texts))
 
 
-def describe_validation(rows: Sequence[Row]) -> str:
-    """Such as '8 cores 0.8120, 64 cores 0.7124, 64 cores at FFN 0.5 0.7300'."""
-    texts = []
-    for row in rows:
-        name = "full attention" if row["budget"] is None else f"{row['budget']} cores"
-        name += "" if row["ffn"] == 1 else f" at FFN {row['ffn']:g}"
-        texts.append(f"{name} " + ("NaN" if row["loss"] is None else f"{row['loss']:.4f}"))
-    return ", ".join(texts)
+def validation_table(rows: Sequence[Row]) -> Iterator[str]:
+    """The losses of a validation: a line for each resolution, a column for each budget or share."""
+    sizes = sorted({row["resolution"] for row in rows})
+    for title, key, own in (
+        ("cores", "budget", [row for row in rows if row["ffn"] == 1]),
+        ("FFN share", "ffn", [row for row in rows if row["ffn"] != 1]),
+    ):
+        columns = list(dict.fromkeys(row[key] for row in own))
+        if columns:
+            names = ("all" if column is None else f"{column:g}" for column in columns)
+            yield f"  {title:<9}{''.join(f'{name:>8}' for name in names)}"
+            losses = {(row["resolution"], row[key]): row["loss"] for row in own}
+            for size in sizes:
+                found = (losses.get((size, column)) for column in columns)
+                cells = ("NaN" if loss is None else f"{loss:.4f}" for loss in found)
+                yield f"  {f'{size} px':<9}{''.join(f'{cell:>8}' for cell in cells)}"
 
 
 def _tensorboard(folder: Path, step: int) -> Any:  # noqa: ANN401 - a type that may be absent
