@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from veca.probe.quality import KEYS, read_quality
 from veca.probe.report import read_rows
 from veca.probe.rows import ModelKey, ReportError, Row, Section, SeedMean, sections
 from veca.runtime.files import printable
@@ -170,6 +169,9 @@ def trade_off(report: Path) -> Figure:
         return _bench_figure(content, str(report))
     if isinstance(content, list):
         return _trade_off(read_rows(report), report)
+    # Here, since the report of a probe does not need it.
+    from veca.probe.quality import KEYS, read_quality  # noqa: PLC0415
+
     quality, rows = read_quality(report), list[Row]()
     for item in quality.rows:
         measured = {name: getattr(item, name) for name in KEYS}

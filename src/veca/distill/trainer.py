@@ -38,7 +38,7 @@ from veca.distill.student import Initialize, build_student
 from veca.distill.targets import TargetSource, TeacherCache, find_margin
 from veca.distill.validation import Validator, eval_points
 from veca.runtime import VERSION, VecaError
-from veca.runtime.device import autocast, peak_memory, ran_out_of_memory, seed_for
+from veca.runtime.device import autocast, ran_out_of_memory, seed_for
 from veca.runtime.logging import duration, logger
 from veca.runtime.signals import StoppedError
 from veca.teacher.teacher import Targets, Teacher
@@ -135,8 +135,7 @@ class Trainer:
         )  # fmt: skip
         self.checkpoints = CheckpointManager(self.folder.checkpoints)
         self._failed_saves = 0
-        self._losses = list[float]()  # of the steps since the last validation
-        self._last_mean: float | None = None
+        self._last_mean, self._losses = math.nan, list[float]()  # of the last validation, and since
         if checkpoint is not None:
             self.load_state_dict(checkpoint)
         else:
@@ -285,18 +284,19 @@ class Trainer:
         """Log how long the rest will take, by the speed of the first steps."""
         images = (self.length - self.state.step) * self.config.batch
         if speed.images_per_second > 0:
+            rest = duration(images / speed.images_per_second)
             logger.info(
-                "%s images/s (%.0f%% waiting for images), %.2f GB of memory at most; about %s to go, "
+                "%s images/s (%.0f%% waiting for images), %.2f GB of memory; about %s to go, "
                 "besides validation.",
-                f"{speed.images_per_second:,.1f}", 100 * speed.data_wait, peak_memory(self.ranks.device) / 1e9,
-                duration(images / speed.images_per_second),
+                f"{speed.images_per_second:,.1f}", 100 * speed.data_wait, speed.memory_mb / 1e3,
+                rest,
             )  # fmt: skip
 
     def _log_validation(self, rows: Sequence[Mapping[str, Any]], mean: float) -> None:
         """Log the training loss since the last validation, and a table of this one."""
         before, best = self._last_mean, self.state.best_loss
         text = f"Step {self.state.step:,} of {self.length:,}: validation loss {mean:.4f}"
-        text += "" if before is None else f" ({mean - before:+.4f})"
+        text += f" ({mean - before:+.4f})" if math.isfinite(mean - before) else ""
         text += ", the best so far" if best is not None and mean < best else ""
         if self._losses:
             trained = sum(self._losses) / len(self._losses)
