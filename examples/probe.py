@@ -1,6 +1,6 @@
 """How good are frozen features for your classes? kNN and logistic regression, at three budgets.
 
-    python examples/probe.py photos --model runs/mine/best      photos/{train,val}/CLASS/*.jpg
+    python examples/probe.py photos --model runs/mine/best      photos/CLASS/*.jpg
 
 Without a folder, the classes are scikit-image's sample photos: fitted on crops of each photo's left
 two thirds, tested on crops of its right two thirds.

@@ -563,6 +563,7 @@ def test_json_and_markdown_are_written_and_the_plot_where_matplotlib_is_installe
     assert [file.name for file in files] == names[: 2 + matplotlib]
     assert json.loads(files[0].read_text())["model"] == "made-up"
     assert files[1].read_text().startswith("# Benchmark of made-up")
+    assert ("No plot: it needs matplotlib" in files[1].read_text()) == (not matplotlib)
 
 
 def test_the_plot_is_a_picture_with_something_on_it() -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from veca.analysis.benchmark import REFERENCES, Report, Row
-from veca.runtime import VERSION
+from veca.runtime import NO_PLOT, VERSION
 from veca.runtime.files import make_folder, write_atomic
 from veca.runtime.timing import Quartiles, Speedup
 
@@ -187,7 +187,7 @@ def write(report: Report, folder: Path) -> list[Path]:
     make_folder(folder)
     files = {
         "bench.json": (json.dumps(as_json(report), indent=1) + "\n").encode(),
-        "bench.md": as_markdown(report).encode(),
+        "bench.md": (as_markdown(report) + ("" if can_draw() else f"\n{NO_PLOT}\n")).encode(),
     }
     if can_draw():
         files["bench.png"] = plot(report)

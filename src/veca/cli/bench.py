@@ -12,6 +12,7 @@ from veca.analysis.bench_report import LEGEND, UNTRAINED, notes, tables, write
 from veca.analysis.benchmark import BenchConfig, run_bench
 from veca.backbone.config import SIZES, BackboneConfig
 from veca.cli.flags import command_line, numbers, read_flags, texts, whole_numbers
+from veca.runtime import NO_PLOT
 from veca.runtime.device import Precision
 from veca.runtime.logging import log_to_console
 from veca.runtime.timing import Effort
@@ -134,7 +135,7 @@ def bench(words: Sequence[str]) -> None:
         files = write(report, out)
         print(f"\nWritten: {', '.join(map(str, files))}")
         if files[-1].suffix != ".png":
-            print("No plot: it needs matplotlib (`pip install 'veca[figures]'`).")
+            print(NO_PLOT)
 
 
 def _backbone(name: str) -> tuple[BackboneConfig, str | None]:

@@ -14,9 +14,10 @@ import tyro
 from veca.cli.flags import command_line, numbers, read_flags, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.feature_cache import RunContext
-from veca.probe.report import NO_PLOT, Draw, report_tables, write_report
+from veca.probe.report import Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Section, Task
 from veca.probe.run import Evaluator, Job
+from veca.runtime import NO_PLOT
 from veca.runtime.device import Precision, resolve_precision
 from veca.runtime.distributed import init_distributed
 from veca.runtime.logging import log_to_console

@@ -25,6 +25,7 @@ from veca.probe.rows import (
     row_from_json,
     sections,
 )
+from veca.runtime import NO_PLOT
 from veca.runtime.files import dumps_strict, in_markdown, make_folder, printable, write_atomic
 
 JSON_NAME = "report.json"
@@ -49,8 +50,6 @@ LEGEND = (
     "backbone; GFLOPs of the same; both without the head. patches/core: patches for each active "
     "core. ffn: share of the hidden units, - for all."
 )
-
-NO_PLOT = "No plot: it needs matplotlib (`pip install 'veca[figures]'`)."
 
 Draw = Callable[[Sequence[Row]], bytes | None]
 """A plot of rows as the bytes of a PNG file; None if there is nothing to draw."""
