@@ -545,6 +545,12 @@ def test_markdown_has_circumstances_tables_and_growth() -> None:
     assert len(lengths) == 1
 
 
+def test_the_name_of_a_model_is_text_in_markdown() -> None:
+    made = report()
+    named = replace(made, config=replace(made.config, model="<b>\udce9"))
+    assert as_markdown(named).startswith("# Benchmark of &lt;b>?\n")
+
+
 def test_a_busy_machine_is_reported_first() -> None:
     busy = notes(replace(report(), load=(1.5, 2.0)))
     assert "was busy when the run began (load average 1.5)" in busy[0]

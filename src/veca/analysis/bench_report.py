@@ -14,7 +14,7 @@ from rich.text import Text
 
 from veca.analysis.benchmark import REFERENCES, Report, Row
 from veca.runtime import NO_PLOT, VERSION
-from veca.runtime.files import make_folder, write_atomic
+from veca.runtime.files import in_markdown, make_folder, write_atomic
 from veca.runtime.timing import Quartiles, Speedup
 
 SCHEMA = 3
@@ -159,10 +159,11 @@ def as_markdown(report: Report) -> str:
     """All of the report for people."""
     config, effort = report.config, report.config.effort
     source = f", configuration of {config.weights_sha256}" if config.weights_sha256 else ""
+    name = in_markdown(config.model)
     lines = [
-        f"# Benchmark of {config.model}",
+        f"# Benchmark of {name}",
         "",
-        f"- Model: {config.model}{source}. {UNTRAINED}",
+        f"- Model: {name}{source}. {UNTRAINED}",
         f"- Machine: {report.machine}.",
         f"- Protocol: {' and '.join(config.resolved)}, batch {config.batch}, inference mode, seed "
         f"{config.seed}; all cases in turns within one process, 1 warm-up, at least "

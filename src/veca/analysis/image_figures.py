@@ -52,7 +52,7 @@ from veca.analysis.visualize import (
 )
 from veca.backbone.model import VECA, LayerMaps
 from veca.data.images import Source, decode
-from veca.data.transforms import Geometry, fitted, prepare, resampled
+from veca.data.transforms import Geometry, check_result, fitted, prepare, resampled
 from veca.probe.models import FrozenModel, resolution_for
 from veca.runtime import VecaError
 
@@ -383,6 +383,7 @@ def _dense(model: VECA | FrozenModel, image: Source, size: int, budget: int | No
         return _Dense(found.image[0].float().cpu(), found.patch_map[0].float().cpu(), geometry)
     decoded = decode(image)
     geometry = fitted(decoded.sides, resolution_for(size, model.stride), "resize", model.stride)
+    check_result(geometry)
     pixels = resampled(decoded, geometry)
     if pixels.is_floating_point():
         pixels = (255 * pixels).round().byte()
