@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed,explore,docs
 AT_ONCE := -n auto --maxprocesses 8 --dist worksteal
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
+WITH_SHAPES := $(addprefix tests/,analysis backbone convert data distill embed probe teacher train)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -29,11 +30,13 @@ bench: $(DEV) ## VECA beside full attention, as in docs/results: about 40 minute
 docs: $(VENV)/.ready-docs ## The site: build/docs/index.html
 	$(BIN)/sphinx-build -W --keep-going -q -E -a -d build/doctrees docs build/docs
 
-# One thread for each of the processes that test.
+# One thread for each of the processes that test. Coverage and shape checks at once would double the
+# time of either, so that each has a run of its own.
 test: export OMP_NUM_THREADS = 1
-test: check ## Check, then test: with shapes checked, then what torch compiles
-	$(BIN)/pytest $(AT_ONCE) $(SHAPES) -m "not compiled and not slow" --cov
-	$(BIN)/pytest $(AT_ONCE) -m "compiled and not slow"
+test: check ## Check, then test: everything with coverage, then tensors with their shapes checked
+	$(BIN)/pytest $(AT_ONCE) -m "not slow" --cov
+	$(BIN)/pytest $(AT_ONCE) $(SHAPES) -m "not compiled and not slow and not workers" \
+	    $(WITH_SHAPES) --ignore tests/distill/test_run.py
 
 check: $(DEV) ## Lint, formatting, types, layers, spelling
 	$(BIN)/ruff check

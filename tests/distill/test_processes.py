@@ -1,5 +1,6 @@
 """Runs as processes: killed, asked to stop, started several at once by torchrun."""
 
+import importlib
 import json
 import os
 import random
@@ -62,9 +63,15 @@ def launch(words: Sequence[str], ranks: int = 1) -> "subprocess.Popen[str]":
 
 
 class Forked:
-    """The same command in forks of this process, of which none has to import torch again."""
+    """The same command in forks of this process, of which none has to import libraries again."""
 
     def __init__(self, words: Sequence[str], ranks: int = 1) -> None:
+        for library in (
+            "torch._dynamo",
+            "torch.utils.tensorboard",
+            "veca.analysis.training_curves",
+        ):
+            importlib.import_module(library)  # most of the time of a short run
         self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until it has ended
         self.returncode: int | None = None
         port = free_port()
@@ -250,7 +257,7 @@ def test_a_killed_run_ends_with_the_log_and_weights_of_one_that_was_not(
     def start(out: Path, *flags: str) -> Run:
         return Forked(words_of(images, out, *flags))
 
-    compared(start, tmp_path, steps=120, kills=2)
+    compared(start, tmp_path, steps=60, kills=2)
     assert rows(tmp_path / "killed", "resume")  # a kill before the first save begins anew
 
 
@@ -278,7 +285,7 @@ def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_proces
 @pytest.mark.parametrize(
     ("flags", "both", "steps"),
     [
-        ((), ("--backbone.local-kernel", "3", "--backbone.core-motion", "attention"), 50),
+        ((), ("--backbone.local-kernel", "3", "--backbone.core-motion", "attention"), 20),
         (("--shard",), ("--loss.relations", "1", "--loss.anchors", "1", "--still-cores"), 10),
     ],
     ids=["copied", "sharded"],
@@ -286,7 +293,7 @@ def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_proces
 def test_two_workers_learn_what_one_worker_learns_with_the_whole_batch(
     images: Path, tmp_path: Path, flags: tuple[str, ...], both: tuple[str, ...], steps: int
 ) -> None:
-    common = ("--steps", f"{steps}", "--validate-every", "25", "--save-every", "25",
+    common = ("--steps", f"{steps}", "--validate-every", "10", "--save-every", "10",
               "--workers", "0", *both)  # fmt: skip
     finish(Forked(words_of(images, tmp_path / "one", *common)))
     finish(Forked(words_of(images, tmp_path / "two", *common, *flags), ranks=2))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # optimizers import it, and every rank would
 
 from veca.runtime.distributed import Ranks, init_distributed
 
