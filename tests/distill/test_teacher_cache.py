@@ -35,7 +35,6 @@ from veca.distill.targets import TeacherCache, find_margin
 from veca.distill.teacher_cache import (
     HEADROOM,
     MAX_HALF,
-    CacheError,
     OutputStore,
     int8_scales,
     open_teacher_cache,
@@ -275,11 +274,11 @@ def test_every_teacher_answers_at_every_resolution_whatever_else_is_asked(
 def test_nothing_can_be_cached_of_no_views_or_of_a_teacher_without_digest(
     index: ImageIndex, tmp_path: Path
 ) -> None:
-    with pytest.raises(CacheError, match=r"crops=0 caches nothing; use 1 or more"):
+    with pytest.raises(RunError, match=r"crops=0 caches nothing; use 1 or more"):
         opened(tmp_path / "cache", index, cache=dataclasses.replace(HALF, crops=0))
     teacher = CellTeacher()
     teacher.__dict__["digest"] = None
-    with pytest.raises(CacheError, match="the teacher cells has no digest"):
+    with pytest.raises(RunError, match="the teacher cells has no digest"):
         opened(tmp_path / "cache", index, [teacher])
 
 
@@ -288,7 +287,7 @@ def test_a_teacher_that_gives_no_numbers_is_refused_with_the_image(
 ) -> None:
     teacher = CellTeacher()
     teacher.get_buffer("weight").fill_(torch.inf)
-    with pytest.raises(CacheError, match=r"cells returns values .* not finite .*0000.png; remove"):
+    with pytest.raises(RunError, match=r"cells returns values .* not finite .*0000.png; remove"):
         opened(tmp_path / "cache", index, [teacher])
 
 
@@ -447,7 +446,7 @@ def test_what_has_no_room_is_refused_before_it_begins(
 ) -> None:
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2000))
-    with pytest.raises(CacheError, match=r"need 0.00 GB, but .*cache has 0.00 GB free; free disk"):
+    with pytest.raises(RunError, match=r"need 0.00 GB, but .*cache has 0.00 GB free; free disk"):
         opened(tmp_path / "cache", index)
     assert not (tmp_path / "cache").exists()
 
@@ -487,12 +486,12 @@ def test_a_change_behind_the_name_of_a_teacher_or_an_image_is_refused(
     index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(tmp_path / "cache", index)
-    with pytest.raises(CacheError, match=r"differs from the outputs .* cells .*; delete this"):
+    with pytest.raises(RunError, match=r"differs from the outputs .* cells .*; delete this"):
         opened(tmp_path / "cache", index, [Inconstant()])
     monkeypatch.setattr(teacher_cache, "COMPARED_VIEWS", 100)
     picture, other = (tmp_path / "images" / f"000{number}.png" for number in (0, 3))
     picture.write_bytes(other.read_bytes())
-    with pytest.raises(CacheError, match="differs from the outputs"):
+    with pytest.raises(RunError, match="differs from the outputs"):
         opened(tmp_path / "cache", index)
 
 

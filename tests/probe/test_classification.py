@@ -33,9 +33,8 @@ from veca.probe.protocols import (
     LinearProtocol,
     LogisticProtocol,
     ProbeInputs,
-    ProtocolError,
 )
-from veca.probe.rows import ProbeResult, Setting
+from veca.probe.rows import ProbeError, ProbeResult, Setting
 from veca.runtime.shards import ShardStore
 
 SETTINGS = (Setting(2), Setting(8))
@@ -140,7 +139,7 @@ def test_neighbors_vote_as_by_hand_at_every_setting(data: LabeledDataset, ctx: R
 def test_too_few_training_images_for_knn_are_refused(data: LabeledDataset, ctx: RunContext) -> None:
     with pytest.raises(DataError, match=r"18 training images, but k needs at least 20 .*logistic"):
         evaluated(data, replace(NEAR, ks=(20, 100)), ctx)
-    with pytest.raises(ProtocolError, match="colors has no training split"):
+    with pytest.raises(ProbeError, match="colors has no training split"):
         evaluated(replace(data, train=None), NEAR, ctx)
 
 

@@ -47,8 +47,8 @@ from veca.probe.feature_cache import (
     read_in_workers,
 )
 from veca.probe.features import extract_image_features, extract_patch_features
-from veca.probe.models import ProbeError, VecaModel
-from veca.probe.rows import Setting
+from veca.probe.models import VecaModel
+from veca.probe.rows import ProbeError, Setting
 from veca.runtime.distributed import Ranks
 from veca.runtime.shards import ShardStore
 

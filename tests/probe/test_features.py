@@ -53,9 +53,9 @@ from veca.probe.features import (
     select_feature,
     share_of_batch,
 )
-from veca.probe.models import FrozenFeatures, FrozenModel, ProbeError, find_model
+from veca.probe.models import FrozenFeatures, FrozenModel, find_model
 from veca.probe.protocols import Inference
-from veca.probe.rows import Setting
+from veca.probe.rows import ProbeError, Setting
 from veca.probe.transforms import segmentation_crop
 from veca.runtime.distributed import Ranks
 

@@ -20,14 +20,8 @@ from veca.probe.linear import (
 )
 from veca.probe.logistic import SoftmaxProblem, sweep_c
 from veca.probe.metrics import has_label, mean_average_precision, soft_targets, top1
-from veca.probe.protocols import (
-    C_VALUES,
-    LINEAR,
-    LinearProtocol,
-    LogisticProtocol,
-    ProtocolError,
-    train_val_split,
-)
+from veca.probe.protocols import C_VALUES, LINEAR, LinearProtocol, LogisticProtocol, train_val_split
+from veca.probe.rows import ProbeError
 
 COUNT, CLASSES = 60, 3
 LABELS = torch.arange(COUNT) % CLASSES
@@ -164,7 +158,7 @@ def test_features_may_be_in_half_precision() -> None:
 
 
 def test_a_diverged_fit_is_an_error_and_does_not_touch_the_others() -> None:
-    with pytest.raises(ProtocolError, match=r"training diverged at the learning rate 1e\+38"):
+    with pytest.raises(ProbeError, match=r"training diverged at the learning rate 1e\+38"):
         fit(features(), protocol(learning_rates=(1e38,)))
     plan = protocol(learning_rates=(0.1, 1e38), selection="test")
     both = fit(features(), plan, val=(features(seed=2), LABELS))
@@ -339,7 +333,7 @@ def test_one_seed_gives_the_same_bits_twice() -> None:
 
 def test_labels_are_needed() -> None:
     x, _ = blobs(20, 3, 2)
-    with pytest.raises(ProtocolError, match="no training image has a class"):
+    with pytest.raises(ProbeError, match="no training image has a class"):
         sweep_c(x, torch.zeros(20, 2, dtype=torch.bool), 2, FEW)
 
 

@@ -23,14 +23,13 @@ from veca.probe.models import (
     FrozenFeatures,
     FrozenModel,
     PixelModel,
-    ProbeError,
     TeacherModel,
     VecaModel,
     find_model,
     resolution_for,
     time_models,
 )
-from veca.probe.rows import Setting
+from veca.probe.rows import ProbeError, Setting
 from veca.teacher.teacher import FunctionTeacher
 from veca.teacher.vit import ViTTeacher
 from veca.weights import hub

@@ -30,13 +30,7 @@ from veca.data.images import DecodedImage, ImageError, decode, image_from_array
 from veca.data.sets.dataset import DepthRange, LabeledDataset
 from veca.data.sets.registry import read_set
 from veca.probe.depth import evaluate_depth
-from veca.probe.heads import (
-    HeadError,
-    SavedHead,
-    load_head,
-    save_head,
-    save_result,
-)
+from veca.probe.heads import SavedHead, load_head, save_head, save_result
 from veca.probe.metrics import eval_mask, image_errors, pixel_counts
 from veca.probe.models import PixelModel
 from veca.probe.pictures import class_palette, depth_image, overlay
@@ -48,7 +42,7 @@ from veca.probe.predict import (
     save_mask,
 )
 from veca.probe.protocols import ProbeInputs
-from veca.probe.rows import ProbeResult, Row, Setting, row_from_json
+from veca.probe.rows import ProbeError, ProbeResult, Row, Setting, row_from_json
 from veca.probe.run import Job
 from veca.runtime.tensors import TensorFile, save_tensors
 
@@ -190,7 +184,9 @@ def test_a_head_whose_metadata_or_tensors_were_changed_is_refused(
     content = path.read_bytes()
     assert content.count(old) == 1
     path.write_bytes(content.replace(old, new))
-    with pytest.raises(HeadError, match=r"cannot be read .* is damaged: .*; fit it again") as error:
+    with pytest.raises(
+        ProbeError, match=r"cannot be read .* is damaged: .*; fit it again"
+    ) as error:
         load_head(path)
     assert "\n" not in str(error.value)
 
@@ -204,9 +200,9 @@ def test_a_head_whose_metadata_or_tensors_were_changed_is_refused(
 )
 def test_other_files_are_not_heads(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
     save_tensors(tmp_path / "x.safetensors", {"bias": torch.ones(3)}, metadata)
-    with pytest.raises(HeadError, match=words):
+    with pytest.raises(ProbeError, match=words):
         load_head(tmp_path / "x.safetensors")
-    with pytest.raises(HeadError, match=r"is not a head; give a \.safetensors file below heads/"):
+    with pytest.raises(ProbeError, match=r"is not a head; give a \.safetensors file below heads/"):
         load_head(tmp_path / "none.safetensors")
 
 
@@ -219,15 +215,17 @@ def test_a_backbone_with_other_weights_is_refused(tmp_path: Path) -> None:
     folder = write_classes(tmp_path / "photos", train=4, val=1)
     head, _, _ = fitted(tmp_path, folder, "knn")
     shutil.move(tmp_path / "model", tmp_path / "moved")
-    with pytest.raises(HeadError, match=r"model, cannot be loaded .*; give its new place with --m"):
+    with pytest.raises(
+        ProbeError, match=r"model, cannot be loaded .*; give its new place with --m"
+    ):
         load_backbone(head, CPU)
     assert load_backbone(head, CPU, str(tmp_path / "moved")).digest == head.weights
     write_model(tmp_path / "model", seed=1)
     for moved in (None, str(tmp_path / "model")):
-        with pytest.raises(HeadError, match=f"not {str(head.weights)[:12]}"):
+        with pytest.raises(ProbeError, match=f"not {str(head.weights)[:12]}"):
             load_backbone(head, CPU, moved)
     wide = replace(pixel_head(), tensors={"weight": torch.zeros(3, 5), "bias": torch.zeros(3)})
-    with pytest.raises(HeadError, match="features of 5 numbers, but pixels gives 768 for an image"):
+    with pytest.raises(ProbeError, match="of 5 numbers, but pixels gives 768 for an image"):
         load_backbone(wide, CPU)
 
 

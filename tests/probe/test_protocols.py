@@ -23,12 +23,11 @@ from veca.probe.protocols import (
     PAPER,
     PROTOCOLS,
     SEGMENTATION,
-    ProtocolError,
     adapt,
     find_protocol,
     train_val_split,
 )
-from veca.probe.rows import TASKS, Task
+from veca.probe.rows import TASKS, ProbeError, Task
 
 DENSE: tuple[Task, Task] = ("segmentation", "depth")
 
@@ -54,7 +53,7 @@ def test_every_task_has_protocols_called_what_they_are_found_by() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_unknown_name_is_answered_with_the_known_ones(task: Task) -> None:
-    with pytest.raises(ProtocolError, match=f"{task} has no protocol 'x'; use one of "):
+    with pytest.raises(ProbeError, match=f"{task} has no protocol 'x'; use one of "):
         find_protocol(task, "x", dataset())
 
 
@@ -212,7 +211,7 @@ def test_the_paper_s_heads_on_a_model_without_a_class_token_see_patches_only() -
 )
 def test_a_feature_that_a_task_does_not_have_is_refused(task: Task, feature: str) -> None:
     protocol = next(iter(PROTOCOLS[task].values()))
-    with pytest.raises(ProtocolError, match=f"feature '{feature.replace('+', '.')}' is not avail"):
+    with pytest.raises(ProbeError, match=f"feature '{feature.replace('+', '.')}' is not avail"):
         adapt(protocol, ColorModel(), feature=feature)
 
 
@@ -248,5 +247,5 @@ def test_the_seed_decides_which_images_are_held_out() -> None:
     first, again, other = (train_val_split(100, 0.1, seed)[1] for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    with pytest.raises(ProtocolError, match="1 training images cannot be split"):
+    with pytest.raises(ProbeError, match="1 training images cannot be split"):
         train_val_split(1, 0.1, 0)

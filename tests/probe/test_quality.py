@@ -21,16 +21,9 @@ from tests.probe.fixtures import (
     every_task,
     row,
 )
-from veca.probe.quality import (
-    Quality,
-    QualityError,
-    quality_of,
-    read_quality,
-    report_files,
-    write_quality,
-)
+from veca.probe.quality import Quality, quality_of, read_quality, report_files, write_quality
 from veca.probe.report import write_report
-from veca.probe.rows import Row
+from veca.probe.rows import ProbeError, Row
 
 
 def quality(rows: list[Row], *folders: Path, **changes: Any) -> Quality:
@@ -127,11 +120,11 @@ def _with_folders(paths: list[Path]) -> list[Any]:
 
 
 def test_reports_without_one_number_for_each_measurement_are_refused() -> None:
-    with pytest.raises(QualityError, match=r"no number of tiny.*runs/tiny \(0123456789abcdef\)"):
+    with pytest.raises(ProbeError, match=r"no number of tiny.*runs/tiny \(0123456789abcdef\)"):
         quality([row()], weights="a" * 64)
-    with pytest.raises(QualityError, match="two numbers for top1_k20 of knn on pets at 128 px"):
+    with pytest.raises(ProbeError, match="two numbers for top1_k20 of knn on pets at 128 px"):
         quality([row(data_sha256="1" * 64), row(data_sha256="2" * 64)])
-    with pytest.raises(QualityError, match="no report was given"):
+    with pytest.raises(ProbeError, match="no report was given"):
         report_files([])
 
 
@@ -141,7 +134,7 @@ def test_a_file_is_read_back_for_its_own_weights_only(tmp_path: Path) -> None:
     written = quality(rows, tmp_path)
     write_quality(written, path)
     assert read_quality(path) == read_quality(path, DIGEST) == written
-    with pytest.raises(QualityError, match="of the weights 0123456789abcdef, but the model has f"):
+    with pytest.raises(ProbeError, match="of the weights 0123456789abcdef, but the model has f"):
         read_quality(path, "f" * 64)
 
 
@@ -156,5 +149,5 @@ def test_a_file_is_read_back_for_its_own_weights_only(tmp_path: Path) -> None:
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "quality.json").write_text(text)
-    with pytest.raises(QualityError, match=f"{words}.*; write it again with veca probe quality"):
+    with pytest.raises(ProbeError, match=f"{words}.*; write it again with veca probe quality"):
         read_quality(tmp_path / "quality.json")

@@ -34,7 +34,7 @@ from veca.probe.report import (
     write_report,
 )
 from veca.probe.rows import (
-    ReportError,
+    ProbeError,
     Row,
     mean_over_seeds,
     merge_rows,
@@ -110,7 +110,7 @@ def test_rows_of_older_versions_are_read() -> None:
     ],
 )
 def test_an_invalid_row_is_refused_with_the_fields_that_are_wrong(wrong: Any, words: str) -> None:
-    with pytest.raises(ReportError, match=words):
+    with pytest.raises(ProbeError, match=words):
         row_from_json(wrong)
 
 
@@ -363,7 +363,7 @@ def test_a_file_that_is_not_a_report_is_refused_and_not_changed(
     tmp_path: Path, content: str, words: str
 ) -> None:
     (tmp_path / "report.json").write_text(content, "utf-8")
-    with pytest.raises(ReportError, match=words):
+    with pytest.raises(ProbeError, match=words):
         write_report([row()], tmp_path)
     assert (tmp_path / "report.json").read_text("utf-8") == content
 

@@ -25,8 +25,15 @@ from veca.data.sets.registry import read_set
 from veca.probe import run as module
 from veca.probe.bootstrap import load_per_image
 from veca.probe.heads import find_results, load_head
-from veca.probe.models import ProbeError
-from veca.probe.rows import CLASS_TASKS, TASKS, Setting, Task, mean_over_seeds, merge_rows
+from veca.probe.rows import (
+    CLASS_TASKS,
+    TASKS,
+    ProbeError,
+    Setting,
+    Task,
+    mean_over_seeds,
+    merge_rows,
+)
 from veca.probe.run import MAX_MODELS, TASK_SPECS, Evaluator, Job, data_hash, default_protocol
 from veca.probe.suite import is_done
 from veca.runtime import VERSION

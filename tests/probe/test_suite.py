@@ -10,9 +10,9 @@ import torch
 
 from tests.probe.fixtures import context_in, row
 from veca.probe.report import read_report
-from veca.probe.rows import Row
+from veca.probe.rows import ProbeError, Row
 from veca.probe.run import Evaluator, Job
-from veca.probe.suite import SuiteError, is_done, read_suite, run_suite
+from veca.probe.suite import is_done, read_suite, run_suite
 from veca.runtime.distributed import Ranks
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_a_job_has_its_own_fields_and_the_defaults(
     ],
 )
 def test_a_mistake_in_a_suite_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(SuiteError, match=words) as caught:
+    with pytest.raises(ProbeError, match=words) as caught:
         read(tmp_path, text)
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(".")

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from veca.probe.report import read_rows
-from veca.probe.rows import ModelKey, ReportError, Row, Section, SeedMean, sections
+from veca.probe.rows import ModelKey, ProbeError, Row, Section, SeedMean, sections
 from veca.runtime.files import printable
 from veca.runtime.timing import Quartiles
 
@@ -162,7 +162,7 @@ def trade_off(report: Path) -> Figure:
     try:
         content = json.loads(report.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ReportError(
+        raise ProbeError(
             f"{report} cannot be read ({error}); give a report.json, quality.json or bench.json."
         ) from error
     if isinstance(content, dict) and "growth" in content:
@@ -184,7 +184,7 @@ def _trade_off(rows: Sequence[Row], report: Path) -> Figure:
     """A line of panels for each task and dataset: against cost, where it is known, and budget."""
     shown, plain = _with_budgets(rows), quality_figure(rows)
     if plain is None:
-        raise ReportError(f"{report} has no numbers of a model with budgets; probe one.")
+        raise ProbeError(f"{report} has no numbers of a model with budgets; probe one.")
     has_costs = [len(_costs(leading)) == len(leading) > 1 for _, leading in shown]
     if not any(has_costs):
         return plain
@@ -216,7 +216,7 @@ def _bench_figure(content: Mapping[str, Any], report: str) -> Figure:
     """Time against budget, a panel for each resolution and a series for each FFN share."""
     rows = [row for row in content["rows"] if row["ms"] and row.get("kind") in BENCH_KINDS]
     if not any(row["budget"] for row in rows):
-        raise ReportError(f"{report} has no times at any budget, or is of an older version.")
+        raise ProbeError(f"{report} has no times at any budget, or is of an older version.")
     sides = sorted({row["resolution"] for row in rows})
     title = f"Time against budget, veca {content['model']}"
     footnote = f"{shortened(report)}. Time of one image; axes do not begin at 0."

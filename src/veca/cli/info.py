@@ -13,7 +13,8 @@ from rich.text import Text
 
 from veca.backbone.cost import cost_rows, parameters
 from veca.cli.flags import read_flags
-from veca.probe.quality import QUALITY_NAME, QualityError, read_quality
+from veca.probe.quality import QUALITY_NAME, read_quality
+from veca.probe.rows import ProbeError
 from veca.weights.card import NOT_RECORDED, ModelInfo, Provenance, size_name
 from veca.weights.checkpoint import model_info, save
 from veca.weights.format import WEIGHTS_NAME, WeightsError
@@ -132,5 +133,5 @@ def _rows(facts: ModelInfo) -> Iterator[tuple[str, str]]:
     if (quality := facts.path.with_name(QUALITY_NAME)).is_file():
         try:
             yield QUALITY_NAME, f"{len(read_quality(quality, facts.digest).rows)} measurements"
-        except QualityError as error:
+        except ProbeError as error:
             yield QUALITY_NAME, str(error)

@@ -12,7 +12,7 @@ from PIL import Image
 from veca.cli.flags import from_here, read_flags
 from veca.data.images import DecodedImage, ImageError, decode
 from veca.data.listing import ImageEntry, free_stem, list_images, one_line, open_image
-from veca.probe.heads import DENSE_TASKS, HEADS_FOLDER, HeadError, SavedHead, load_head
+from veca.probe.heads import DENSE_TASKS, HEADS_FOLDER, SavedHead, load_head
 from veca.probe.models import FrozenModel
 from veca.probe.pictures import color_name, depth_image, overlay
 from veca.probe.predict import (
@@ -23,6 +23,7 @@ from veca.probe.predict import (
     predict_labels,
     save_mask,
 )
+from veca.probe.rows import ProbeError
 from veca.runtime.device import pick_device
 from veca.runtime.files import printable
 
@@ -116,10 +117,10 @@ def _head_file(given: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise HeadError(f"{given} contains no head; give the --out folder of a veca probe run.")
+        raise ProbeError(f"{given} contains no head; give the --out folder of a veca probe run.")
     names = ", ".join(map(str, found[:MAX_LISTED]))
     more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-    raise HeadError(f"{given} contains {len(found)} heads; name one of them: {names}{more}.")
+    raise ProbeError(f"{given} contains {len(found)} heads; name one of them: {names}{more}.")
 
 
 def _decode(source: ImageEntry, least: int | None) -> DecodedImage:

@@ -37,9 +37,8 @@ from torch.nn import functional as F
 from veca.data.loader import BatchSpec, batches
 from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.images import ImageSplit
-from veca.distill.run_folder import RunContext
+from veca.distill.run_folder import RunContext, RunError
 from veca.distill.targets import TEACHER_PIXELS, TeacherCache, find_margin
-from veca.runtime import VecaError
 from veca.runtime.device import ResolvedPrecision, autocast
 from veca.runtime.logging import logger, progress
 from veca.runtime.shards import ShardStore, Task, fill, find_missing
@@ -86,10 +85,6 @@ FREE_SPACE_FACTOR = 1.05
 """Free disk space required, as a multiple of what will be written."""
 
 
-class CacheError(VecaError, ValueError):
-    """Teacher outputs that cannot be cached or used."""
-
-
 def open_teacher_cache(  # noqa: PLR0913 - everything that cached outputs depend on
     root: Path,
     config: DistillConfig,
@@ -108,12 +103,12 @@ def open_teacher_cache(  # noqa: PLR0913 - everything that cached outputs depend
     A resumed run passes the `precision` of its cached outputs, others compute in their own.
 
     Raises:
-        CacheError: the disk is too small, or cached outputs differ from those of the teacher.
+        RunError: the disk is too small, or cached outputs differ from those of the teacher.
         ShardError: a chunk cannot be written, or another run is filling the cache.
         StoppedError: some rank was asked to stop; finished chunks are used by the next run.
     """
     if config.cache.crops < 1:
-        raise CacheError(f"crops={config.cache.crops} caches nothing; use 1 or more.")
+        raise RunError(f"crops={config.cache.crops} caches nothing; use 1 or more.")
     ranks = context.ranks
     precision = precision or options.resolved(ranks.device)
     stores = [
@@ -157,7 +152,7 @@ def _check_free_space(
         f"{sum(views):,}", root, needed / 1e9, free / 1e9,
     )  # fmt: skip
     if free < FREE_SPACE_FACTOR * needed:
-        raise CacheError(
+        raise RunError(
             f"the teacher outputs need {FREE_SPACE_FACTOR * needed / 1e9:.2f} GB, but {root} has "
             f"{free / 1e9:.2f} GB free; free disk space, choose another folder, or use fewer "
             "--cache.crops or --cache.dtype int8."
@@ -203,7 +198,7 @@ class OutputStore(ShardStore):
         """Everything that outputs depend on, as plain JSON."""
         teacher, config = self.teacher, self.config
         if teacher.digest is None:
-            raise CacheError(
+            raise RunError(
                 f"the teacher {teacher.name} has no digest, which identifies cached outputs; "
                 "define one, or omit --cache-teacher."
             )
@@ -280,7 +275,7 @@ class OutputStore(ShardStore):
         """Mean cosines of some cached outputs with live ones; None where there are none.
 
         Raises:
-            CacheError: they differ.
+            RunError: they differ.
         """
         views = np.arange(self.count)
         views = views[~np.isin(views // self.chunk_size, missing)]
@@ -294,7 +289,7 @@ class OutputStore(ShardStore):
         for found, target in zip(self.targets(views, wanted[0].device), wanted, strict=True):
             distance = (found - target).flatten(1).norm(dim=1)
             if (distance > MAX_DISTANCE * target.flatten(1).norm(dim=1)).any():
-                raise CacheError(
+                raise RunError(
                     f"{self.folder} differs from the outputs of the teacher {self.teacher.name} "
                     "for these images: the images, the teacher or a library has changed; delete "
                     "this folder, or give --cache-teacher another one."
@@ -378,7 +373,7 @@ class OutputStore(ShardStore):
         finite = found.image.isfinite().all(1) & found.patches.isfinite().flatten(1).all(1)
         if not finite.all():
             image = int(task.indices[int((~finite).nonzero()[0])])
-            raise CacheError(
+            raise RunError(
                 f"the teacher {self.teacher.name} returns values that are not finite for "
                 f"{self.index[image].name}; remove this image, or use another teacher."
             )

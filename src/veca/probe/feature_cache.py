@@ -24,8 +24,8 @@ from veca.data.images import DataError, ImageError
 from veca.data.listing import ImageEntry, one_line, open_image
 from veca.data.loader import worker_loader
 from veca.data.sets.dataset import Split, Target
-from veca.probe.models import FrozenModel, ProbeError
-from veca.probe.rows import Setting
+from veca.probe.models import FrozenModel
+from veca.probe.rows import ProbeError, Setting
 from veca.runtime.device import ResolvedPrecision, usable_processors
 from veca.runtime.distributed import Ranks
 from veca.runtime.logging import progress

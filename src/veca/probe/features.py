@@ -34,9 +34,9 @@ from veca.probe.feature_cache import (
     read_in_workers,
     unreadable,
 )
-from veca.probe.models import FrozenFeatures, FrozenModel, ProbeError
+from veca.probe.models import FrozenFeatures, FrozenModel
 from veca.probe.protocols import Inference
-from veca.probe.rows import Setting
+from veca.probe.rows import ProbeError, Setting
 from veca.probe.sliding_window import Sides, WindowGrid, cut_windows, slide, whole_image
 from veca.probe.transforms import crop_image, kitti_benchmark_crop
 from veca.runtime.device import seed_for

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from veca.data.listing import absolute
 from veca.probe.pictures import examples_of
-from veca.probe.rows import ProbeResult, Row, Setting, Task, row_from_json
-from veca.runtime import VecaError
+from veca.probe.rows import ProbeError, ProbeResult, Row, Setting, Task, row_from_json
 from veca.runtime.device import ResolvedPrecision
 from veca.runtime.tensors import TensorFile, load_tensors, save_tensors
 
@@ -32,10 +31,6 @@ FORMAT = 2
 """Rises when the content of a head file changes its meaning."""
 
 DENSE_TASKS = ("segmentation", "dense-knn", "depth")
-
-
-class HeadError(VecaError, ValueError):
-    """A head that cannot be read or used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +73,18 @@ def load_head(path: Path) -> SavedHead:
     try:
         tensors, metadata = load_tensors(path)
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise HeadError(
+        raise ProbeError(
             f"{path} is not a head; give a .safetensors file below {HEADS_FOLDER}/ that veca probe "
             "wrote."
         ) from error
     except OSError as error:
-        raise HeadError(f"the head {path} cannot be read ({error}); fit it again.") from error
+        raise ProbeError(f"the head {path} cannot be read ({error}); fit it again.") from error
     if metadata.pop("kind", None) != "head":
-        raise HeadError(
+        raise ProbeError(
             f"{path} holds other tensors; give a head that veca probe wrote below {HEADS_FOLDER}/."
         )
     if (found := metadata.pop("format", None)) != FORMAT:
-        raise HeadError(
+        raise ProbeError(
             f"{path} has head format {found}, but this version of veca reads {FORMAT}; fit it "
             "again."
         )

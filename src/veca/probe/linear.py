@@ -16,7 +16,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from veca.probe.metrics import Labels, correct, has_label, soft_targets
-from veca.probe.protocols import LinearProtocol, ProtocolError, train_val_split
+from veca.probe.protocols import LinearProtocol, train_val_split
+from veca.probe.rows import ProbeError
 from veca.runtime.device import seed_for
 
 MAX_SCORES = 2**24
@@ -98,7 +99,7 @@ def train_linear_classifiers(  # noqa: PLR0913, PLR0917
     layer, rate, step = best
     head = head_of(layer)
     if not bool(head.weight.isfinite().all()):
-        raise ProtocolError(f"training diverged at the learning rate {rate:g}; use lower ones.")
+        raise ProbeError(f"training diverged at the learning rate {rate:g}; use lower ones.")
     return Fit(head, {"rate": rate, "step": step}, len(train))
 
 

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from veca.probe.linear import Fit, LinearHead
 from veca.probe.metrics import METRICS, Labels, has_label, soft_targets
-from veca.probe.protocols import LogisticProtocol, ProtocolError, train_val_split
+from veca.probe.protocols import LogisticProtocol, train_val_split
+from veca.probe.rows import ProbeError
 
 MAX_RESIDUAL = 0.1
 """Share of the gradient that a Newton direction may leave, far from the optimum."""
@@ -90,7 +91,7 @@ def _labeled(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Features and labels of the images that have a class."""
     rows = has_label(labels)
     if not len(rows):
-        raise ProtocolError("no training image has a class; use a dataset with labels.")
+        raise ProbeError("no training image has a class; use a dataset with labels.")
     return (features, labels) if len(rows) == len(features) else (features[rows], labels[rows])
 
 

@@ -21,8 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from veca.backbone.config import SIZES
 from veca.backbone.model import VECA, check_budget, check_ffn
 from veca.data.transforms import IMAGENET
-from veca.probe.rows import Setting
-from veca.runtime import VecaError
+from veca.probe.rows import ProbeError, Setting
 from veca.runtime.device import ResolvedPrecision, autocast
 from veca.runtime.timing import Effort, measure
 from veca.teacher.registry import PREFIX, TEACHERS, load_teacher
@@ -52,10 +51,6 @@ FIXED_SIZE = {"clip_vision_model", "siglip_vision_model", "vit"}
 
 WITHOUT_CLASS_TOKEN = {"siglip_vision_model", "siglip2_vision_model"}
 """Kinds whose dense heads see only patches in the paper: SigLIP, and both forms of SigLIP 2."""
-
-
-class ProbeError(VecaError, ValueError):
-    """A model, a setting or a feature that cannot be used: what was got, and what to do."""
 
 
 class FrozenFeatures(NamedTuple):

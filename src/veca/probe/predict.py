@@ -14,11 +14,12 @@ from veca.probe.dense import DenseHead
 from veca.probe.depth import FLIPS, DepthBins, predict_depth_map
 from veca.probe.feature_cache import Variant
 from veca.probe.features import InferenceConfig, extract_windows, select_feature
-from veca.probe.heads import DENSE_TASKS, HeadError, SavedHead
+from veca.probe.heads import DENSE_TASKS, SavedHead
 from veca.probe.knn import MemoryBank, knn_votes
 from veca.probe.linear import LinearHead
 from veca.probe.models import FrozenModel, find_model
 from veca.probe.pictures import class_palette
+from veca.probe.rows import ProbeError
 from veca.probe.sliding_window import argmax_pixels
 
 
@@ -32,12 +33,12 @@ def load_backbone(
     except (ValueError, OSError) as error:
         if moved_to is not None:
             raise
-        raise HeadError(
+        raise ProbeError(
             f"the model of the head, {name}, cannot be loaded ({str(error).rstrip('.')}); give its "
             "new place with --model."
         ) from error
     if model.digest != head.weights:
-        raise HeadError(
+        raise ProbeError(
             f"{name} is not the model that the head was fitted on (its weights hash to "
             f"{str(model.digest)[:12]}, not {str(head.weights)[:12]}); name the right one with "
             "--model, or fit the head again."
@@ -45,7 +46,7 @@ def load_backbone(
     widths = (model.image_width, model.patch_width, model.image_width + model.patch_width)
     width = head.tensors["features" if "features" in head.tensors else "weight"].shape[1]
     if width not in widths:  # of models without a hash
-        raise HeadError(
+        raise ProbeError(
             f"the head takes features of {width} numbers, but {name} gives {widths[0]} for an "
             f"image and {widths[1]} for a patch; fit the head again."
         )

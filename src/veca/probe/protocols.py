@@ -19,8 +19,7 @@ from torch import Tensor
 from veca.data.sets.dataset import LabeledDataset, Split
 from veca.probe.feature_cache import RunContext
 from veca.probe.models import FrozenModel, resolution_for
-from veca.probe.rows import Setting, Task
-from veca.runtime import VecaError
+from veca.probe.rows import ProbeError, Setting, Task
 from veca.runtime.device import seed_for
 
 Selection = Literal["none", "held-out", "test", "test-best-step"]
@@ -43,10 +42,6 @@ CHOSEN_ON = {
     "held-out": "held-out pictures",
 }
 """The images of a selection as reports name them; absent if nothing is chosen."""
-
-
-class ProtocolError(VecaError, ValueError):
-    """A protocol that cannot be used: what was got, what is allowed, what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,7 +455,7 @@ class ProbeInputs(Generic[Protocol_co]):
 def find_protocol(task: Task, name: str, data: LabeledDataset) -> Protocol:
     """A protocol by name, with the values that its source has for a dataset."""
     if name not in PROTOCOLS[task]:
-        raise ProtocolError(
+        raise ProbeError(
             f"{task} has no protocol {name!r}; use one of {', '.join(PROTOCOLS[task])}."
         )
     found = PROTOCOLS[task][name]
@@ -495,7 +490,7 @@ def adapt(
     only.
     """
     if feature is not None and feature not in protocol.features:
-        raise ProtocolError(
+        raise ProbeError(
             f"feature {feature!r} is not available for this task; use one of "
             f"{', '.join(protocol.features)}."
         )
@@ -510,7 +505,7 @@ def training_split(data: LabeledDataset) -> Split:
     """The training split of a dataset, which must have one."""
     if data.train is None:
         hint = f"; give it with --also beside {data.uses_head_of}" if data.uses_head_of else ""
-        raise ProtocolError(f"{data.name} has no training split{hint}.")
+        raise ProbeError(f"{data.name} has no training split{hint}.")
     return data.train
 
 
@@ -519,7 +514,7 @@ def train_val_split(
 ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " m"]]:
     """Hold out a random share of `count` images, at least one; sorted indices of both parts."""
     if count < 2:
-        raise ProtocolError(
+        raise ProbeError(
             f"{count} training images cannot be split to choose a head on; use at least 2, or a "
             "dataset with a validation split."
         )

@@ -14,8 +14,7 @@ from typing import Any
 from veca.probe.bootstrap import ROUNDS, quantiles, resample_all
 from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.report import JSON_NAME, read_rows
-from veca.probe.rows import Row, mean_over_seeds, merge_rows
-from veca.runtime import VecaError
+from veca.probe.rows import ProbeError, Row, mean_over_seeds, merge_rows
 from veca.runtime.files import dumps_strict, write_atomic
 
 QUALITY_NAME = "quality.json"
@@ -28,10 +27,6 @@ DIGITS = 6
 KEYS = ("task", "data", "split", "protocol", "feature", "metric", "unit", "resolution", "budget",
         "ffn")  # fmt: skip
 """Fields of a row that identify a measurement."""
-
-
-class QualityError(VecaError, ValueError):
-    """An invalid file, or reports without numbers of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +77,7 @@ def report_files(paths: Sequence[Path]) -> tuple[list[Row], list[Path]]:
     A path is a `report.json`, or the folder that contains it.
     """
     if not paths:
-        raise QualityError(f"no report was given; give at least one {JSON_NAME} of veca probe.")
+        raise ProbeError(f"no report was given; give at least one {JSON_NAME} of veca probe.")
     files = [path / JSON_NAME if path.is_dir() else path for path in paths]
     rows = merge_rows([], [row for path in files for row in read_rows(path)])
     return rows, [path.parent / PER_IMAGE_FOLDER for path in files]
@@ -101,7 +96,7 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
     own = [replace(row, role="model", model=model) for row in rows if row.weights == weights]
     if not own:
         known = dict.fromkeys(f"{row.model} ({(row.weights or 'no hash')[:16]})" for row in rows)
-        raise QualityError(
+        raise ProbeError(
             f"the reports have no number of {model} with weights {weights[:16]}, but of "
             f"{', '.join(known) or 'nothing'}; measure it with veca probe, or name one of those."
         )
@@ -113,7 +108,7 @@ def quality_of(  # noqa: PLR0913 - what the file has besides its rows
         keys: dict[str, Any] = {name: getattr(row, name) for name in KEYS}
         place = tuple(math.inf if value is None else value for value in keys.values())
         if place in found:
-            raise QualityError(
+            raise ProbeError(
                 f"the reports have two numbers for {row.metric} of {row.task} on {row.data} at "
                 f"{row.resolution} px, budget {row.budget}, on other images or with other values "
                 f"of the protocol {row.protocol}; give reports that measure it once."
@@ -157,11 +152,11 @@ def read_quality(path: Path, weights: str | None = None) -> Quality:
         rows = [QualityRow(**row) for row in found.pop("rows")]
         quality = Quality(**found, rows=rows)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise QualityError(
+        raise ProbeError(
             f"{path} cannot be read ({error}); write it again with veca probe quality."
         ) from error
     if weights is not None and quality.weights_sha256 != weights:
-        raise QualityError(
+        raise ProbeError(
             f"{path} is of the weights {quality.weights_sha256[:16]}, but the model has "
             f"{weights[:16]}; measure the model and write it again with veca probe quality."
         )

@@ -15,7 +15,7 @@ from veca.probe.heads import PER_IMAGE_FOLDER
 from veca.probe.rows import (
     CLASS_TASKS,
     ModelKey,
-    ReportError,
+    ProbeError,
     Row,
     Section,
     SeedMean,
@@ -102,17 +102,17 @@ def read_rows(path: Path) -> list[Row]:
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ReportError(
+        raise ProbeError(
             f"{path} cannot be read ({error}); remove it, or give another folder."
         ) from error
     if not isinstance(found, list):
-        raise ReportError(f"{path} is not a list of rows; remove it, or give another folder.")
+        raise ProbeError(f"{path} is not a list of rows; remove it, or give another folder.")
     rows = []
     for number, item in enumerate(found):
         try:
             rows.append(row_from_json(item))
-        except ReportError as error:
-            raise ReportError(f"row {number} of {path} cannot be read: {error}") from error
+        except ProbeError as error:
+            raise ProbeError(f"row {number} of {path} cannot be read: {error}") from error
     return rows
 
 

@@ -78,8 +78,8 @@ class ProbeResult:
     """Classes or meters of the pixels of a test image; None where images have classes."""
 
 
-class ReportError(VecaError, ValueError):
-    """An invalid row, or a file that is not a report."""
+class ProbeError(VecaError, ValueError):
+    """A model, protocol, head, suite or report that cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class Row:
     def __post_init__(self) -> None:
         """Refuse a value that neither JSON nor a table can hold."""
         if not math.isfinite(self.value):
-            raise ReportError(
+            raise ProbeError(
                 f"{self.metric} of {self.model} on {self.data} is {self.value}; a value must be "
                 "finite: look for features or targets that are not."
             )
@@ -173,21 +173,21 @@ class Row:
 def row_from_json(value: object) -> Row:
     """The row of a JSON object, of this version or an older one."""
     if not isinstance(value, dict):
-        raise ReportError(f"it is {type(value).__name__}; it must be an object with named fields.")
+        raise ProbeError(f"it is {type(value).__name__}; it must be an object with named fields.")
     found = dict(value)
     if found.get("role") == "control":  # in reports of older versions
         found["role"] = "baseline"
     for name in ("task", "role", "unit", "precision"):
         allowed = get_args(Row.__annotations__[name])
         if name in found and found[name] not in allowed:
-            raise ReportError(
+            raise ProbeError(
                 f"{name} of a row is {found[name]!r}; it must be one of "
                 f"{', '.join(map(repr, allowed))}."
             )
     try:
         return Row(**found | {"partial": tuple(found.get("partial", ()))})
     except TypeError as error:
-        raise ReportError(
+        raise ProbeError(
             f"{error}; it was written by another version of veca: measure again into another "
             "folder."
         ) from error

@@ -20,9 +20,9 @@ from veca.data.sets.registry import SETS, read_set
 from veca.probe.feature_cache import RunContext
 from veca.probe.heads import save_examples, save_result
 from veca.probe.metrics import UNITS
-from veca.probe.models import FrozenModel, ProbeError, find_model, time_models
+from veca.probe.models import FrozenModel, find_model, time_models
 from veca.probe.protocols import ProbeInputs, Protocol, adapt, find_protocol, training_split
-from veca.probe.rows import ProbeResult, Role, Row, Setting, Task, Unit
+from veca.probe.rows import ProbeError, ProbeResult, Role, Row, Setting, Task, Unit
 from veca.runtime import VERSION
 from veca.runtime.logging import logger
 

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from veca.probe.report import add_rows, read_report
-from veca.probe.rows import TASKS, Row
+from veca.probe.rows import TASKS, ProbeError, Row
 from veca.probe.run import Evaluator, Job
-from veca.runtime import VecaError
 from veca.runtime.logging import logger
 
 FIELDS: Mapping[str, type] = {
@@ -56,21 +55,17 @@ ALIASES = {"resolutions": "resolution", "seeds": "seed"}
 KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-class SuiteError(VecaError, ValueError):
-    """A suite that cannot be run."""
-
-
 def read_suite(path: Path) -> list[Job]:
     """The jobs of a file, all combinations, each once."""
     try:
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise SuiteError(f"{path} cannot be read ({error.strerror}); check the path.") from error
+        raise ProbeError(f"{path} cannot be read ({error.strerror}); check the path.") from error
     except ValueError as error:
-        raise SuiteError(f"{path} is not valid TOML ({error}); correct it.") from error
+        raise ProbeError(f"{path} is not valid TOML ({error}); correct it.") from error
     entries = content.get("jobs")
     if content.keys() - {"defaults", "jobs"} or not isinstance(entries, list) or not entries:
-        raise SuiteError(
+        raise ProbeError(
             f"{path} has the entries {', '.join(content) or 'nothing'}; it needs [[jobs]] with "
             "task, data and model, and may have [defaults]."
         )
@@ -85,13 +80,13 @@ def read_suite(path: Path) -> list[Job]:
 def _fields(entry: object, where: str) -> dict[str, Any]:
     """The fields of an entry by their own names."""
     if not isinstance(entry, dict):
-        raise SuiteError(f"{where} is {entry!r}; it needs named fields, such as task.")
+        raise ProbeError(f"{where} is {entry!r}; it needs named fields, such as task.")
     found: dict[str, Any] = {}
     for name, value in entry.items():
         own = ALIASES.get(name, name.replace("-", "_"))
         if own not in FIELDS or own in found:
             problem = "twice" if own in found else f"as the unknown field {name!r}"
-            raise SuiteError(f"{where} has {own} {problem}; the fields are {', '.join(FIELDS)}.")
+            raise ProbeError(f"{where} has {own} {problem}; the fields are {', '.join(FIELDS)}.")
         found[own] = value
     return found
 
@@ -100,7 +95,7 @@ def _expand(fields: Mapping[str, Any], where: str) -> Iterator[Job]:
     """Every combination of an entry."""
     for name in ("task", "data", "model"):
         if name not in fields:
-            raise SuiteError(f"{where} has no {name}; add it there or to [defaults].")
+            raise ProbeError(f"{where} has no {name}; add it there or to [defaults].")
     choices = [
         value if isinstance(value, list) and value and name in PRODUCT else [value]
         for name, value in fields.items()
@@ -117,9 +112,9 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - whatev
     allowed = (int, float) if kind is float else (kind,)
     if not values or "" in values or any(type(one) not in allowed for one in values):
         several = ", or a list of them" if name in (*PRODUCT, *LISTS) else ""
-        raise SuiteError(f"{where}: {name} is {value!r}; it must be {KINDS[kind]}{several}.")
+        raise ProbeError(f"{where}: {name} is {value!r}; it must be {KINDS[kind]}{several}.")
     if name == "task" and value not in TASKS:
-        raise SuiteError(f"{where}: task is {value!r}; it must be one of {', '.join(TASKS)}.")
+        raise ProbeError(f"{where}: task is {value!r}; it must be one of {', '.join(TASKS)}.")
     if name not in LISTS:
         return value
     found = dict.fromkeys(map(kind, values))
