@@ -17,24 +17,27 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model_folder(tmp_path: Path) -> Path:
-    veca.save(veca.build("tiny", layers=1, width=16, heads=1, budgets=(2, 4)), tmp_path / "m")
-    return tmp_path / "m"
+    folder = tmp_path / "m[red]"  # no markup
+    veca.save(veca.build("tiny", layers=1, width=16, heads=1, budgets=(2, 4)), folder)
+    return folder
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_own_photos_give_a_table_and_a_page(
     tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str], precision: str
 ) -> None:
-    Image.effect_noise((50, 40), 64).convert("RGB").save(tmp_path / "photo.jpg")
-    words = [str(tmp_path / "photo.jpg"), "--model", str(model_folder), "--budgets", "2,4"]
+    photo = tmp_path / "photo\udce9.jpg"  # a name that is not UTF-8
+    Image.effect_noise((50, 40), 64).convert("RGB").save(photo)
+    words = [str(photo), "--model", str(model_folder), "--budgets", "2,4"]
     words += ["--size", "32", "--precision", precision, "--out", str(tmp_path / "out")]
     assert main(["demo", *words]) == 0
     printed = capsys.readouterr().out
     assert "untrained" in printed
+    assert "m[red]" in printed
     assert f"32 pixels, computed in {precision}" in " ".join(printed.split())
     assert str(tmp_path / "out" / "report.html") in printed  # in one piece, so it can be copied
     text = (tmp_path / "out" / "report.html").read_text()
-    assert "<h2>photo</h2>" in text
+    assert "<h2>photo?</h2>" in text
     assert "These weights are untrained" in text
     assert f"32 pixels in {precision}, median" in text
 

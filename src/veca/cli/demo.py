@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from veca.analysis.demo import Demo, page, run_demo, sample_photos
 from veca.analysis.machine import this_machine
@@ -55,7 +56,7 @@ def demo(words: Sequence[str]) -> None:
         shown_photos = photos or tuple(sample_photos())
         cores = whole_numbers("--budgets", budgets)
         console = Console(highlight=False)
-        console.print(f"[bold]{found.title}[/bold]")
+        console.print(Text(found.title, "bold"))
         if not found.trained:
             console.print(
                 "These weights are untrained: times and FLOPs are real, but the pictures show only "
