@@ -75,8 +75,9 @@ def measure(arguments: argparse.Namespace, size: str, pixels: int, folder: Path)
         batch=arguments.batch, steps=10_000, statistics_images=32, validation_images=32,
     )  # fmt: skip
     options = dataclasses.replace(recipe.options, device="cpu", workers=arguments.workers)
-    context = RunContext(folder=RunFolder(folder), ranks=Ranks(device=torch.device("cpu")))
-    trainer = build_trainer(config, options, context, cache_teacher=arguments.cache)
+    ranks = Ranks(device=torch.device("cpu"))
+    context = RunContext(config=config, options=options, folder=RunFolder(folder), ranks=ranks)
+    trainer = build_trainer(context, cache_teacher=arguments.cache)
     trainer.fit_targets()
     teacher, optimizer, waiting = Clock(), Clock(), Clock()
     trainer._targets = teacher.around(trainer._targets)  # type: ignore[method-assign]

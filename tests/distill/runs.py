@@ -134,10 +134,14 @@ ONE = Ranks(device=CPU)
 
 
 def context_of(
-    folder: Path, ranks: Ranks = ONE, stop: Callable[[], bool] = lambda: False
+    folder: Path,
+    ranks: Ranks = ONE,
+    stop: Callable[[], bool] = lambda: False,
+    config: DistillConfig | None = None,
 ) -> RunContext:
     """The context of a run in a folder."""
-    context = RunContext(folder=RunFolder(folder), ranks=ranks, stop=stop)
+    config = config or small_config(folder)
+    context = RunContext(config=config, folder=RunFolder(folder), ranks=ranks, stop=stop)
     context.folder.prepare(resume=True)
     return context
 
@@ -154,9 +158,8 @@ def build(
     """The small run of `runs.py` with its teacher."""
     config = small_config(images, **changes)
     teachers = [PixelTeacher(name) for name in config.teacher]
-    return build_trainer(
-        config, options, context, checkpoint, teachers=teachers, cache_teacher=cache_teacher
-    )
+    context = dataclasses.replace(context, config=config, options=options)
+    return build_trainer(context, checkpoint, teachers=teachers, cache_teacher=cache_teacher)
 
 
 def advance(trainer: Trainer, steps: int) -> list[dict[str, Any]]:

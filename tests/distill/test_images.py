@@ -38,7 +38,7 @@ from veca.distill.images import (
     check_batch,
     find_images,
 )
-from veca.distill.run_folder import RunError
+from veca.distill.run_folder import RunContext, RunError, RunFolder
 from veca.distill.trainer import Trainer
 from veca.runtime.distributed import Ranks
 from veca.runtime.files import JsonlWriter
@@ -63,7 +63,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def split_of(images: Path, out: Path, **changes: Any) -> ImageSplit:
     """The images of a run."""
-    return find_images(small_config(images, **changes), context_of(out))
+    return find_images(context_of(out, config=small_config(images, **changes)))
 
 
 def test_every_image_is_for_training_or_validation(images: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_images_in_the_run_folder_are_left_out(tmp_path: Path) -> None:
 
 def test_too_few_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="--images is missing; give a folder"):
-        find_images(DistillConfig(backbone=TINY), context_of(tmp_path))
+        find_images(context_of(tmp_path, config=DistillConfig(backbone=TINY)))
     one = pictures(tmp_path / "one", 1)
     with pytest.raises(RunError, match=r"has 1 images, of which 1 .* training and 0 for valid"):
         split_of(one, tmp_path / "run")
@@ -142,9 +142,10 @@ def test_files_without_images_are_reported(
 
 
 def test_ranks_that_find_different_images_are_refused(images: Path, tmp_path: Path) -> None:
-    context = context_of(tmp_path, OtherRanks(rank=1, world_size=2, device=CPU))
+    ranks = OtherRanks(rank=1, world_size=2, device=CPU)
+    context = context_of(tmp_path, ranks, config=small_config(images))
     with pytest.raises(RunError, match="ranks found different images"):
-        find_images(small_config(images), context)
+        find_images(context)
 
 
 # Batches
@@ -178,13 +179,13 @@ def specs_of_ranks(
     seed: int = 3,
 ) -> list[list[BatchSpec]]:
     """The batches of each rank."""
-    options = RunOptions(accumulate=parts)
-    return [
-        list(batch_specs(config_of(seed=seed), options, training,
-                         Ranks(rank=rank, world_size=count, device=CPU),
-                         steps=steps, length=LENGTH, crops=crops))
-        for rank in range(count)
-    ]  # fmt: skip
+    config, options = config_of(seed=seed), RunOptions(accumulate=parts)
+    ranks = [Ranks(rank=rank, world_size=count, device=CPU) for rank in range(count)]
+    contexts = [
+        RunContext(config=config, options=options, folder=RunFolder(Path()), ranks=one)
+        for one in ranks
+    ]
+    return [list(batch_specs(context, training, steps, LENGTH, crops)) for context in contexts]
 
 
 def samples(found: list[list[BatchSpec]], step: int) -> list[tuple[int, int]]:
@@ -254,10 +255,13 @@ def test_a_cached_view_is_drawn_by_seed_epoch_and_image_alone(
 
 @pytest.mark.parametrize(("count", "parts"), [(5, 1), (1, 5), (2, 4)])
 def test_a_batch_that_does_not_split_evenly_is_refused(count: int, parts: int) -> None:
-    ranks = Ranks(world_size=count, device=CPU)
+    ranks, options = Ranks(world_size=count, device=CPU), RunOptions(accumulate=parts)
+    context = RunContext(
+        config=config_of(12), options=options, folder=RunFolder(Path()), ranks=ranks
+    )
     with pytest.raises(ValueError, match=rf"batch=12 .* use a multiple of {count * parts}\."):
-        check_batch(config_of(12), RunOptions(accumulate=parts), ranks)
-    check_batch(config_of(3 * count * parts), RunOptions(accumulate=parts), ranks)
+        check_batch(context)
+    check_batch(dataclasses.replace(context, config=config_of(3 * count * parts)))
 
 
 def test_only_training_images_replace_others(tmp_path: Path) -> None:
@@ -274,7 +278,8 @@ def test_only_training_images_replace_others(tmp_path: Path) -> None:
     config = dataclasses.replace(
         small_config(tmp_path, batch=3), views=ViewConfig(trivial_augment=False)
     )
-    trainer = Trainer(config, ALONE, context_of(tmp_path / "run"), split, [PixelTeacher()])
+    context = dataclasses.replace(context_of(tmp_path / "run", config=config), options=ALONE)
+    trainer = Trainer(context, split, [PixelTeacher()])
     with closing(trainer.batches()) as found:
         batch = next(found)
     assert sorted(batch.unreadable) == [3, 4]
@@ -289,12 +294,14 @@ def unreadable_of(
     some: ImageSplit, path: Path, share: float = 0.5, ranks: Ranks = ONE
 ) -> UnreadableImages:
     """A count for these images."""
-    return UnreadableImages(some.index, len(some.training), share, ranks, path / "list.jsonl")
+    config = dataclasses.replace(small_config(path), max_unreadable=share)
+    context = RunContext(config=config, folder=RunFolder(path), ranks=ranks)
+    return UnreadableImages(some.index, len(some.training), context)
 
 
 def listed(path: Path) -> list[tuple[str, str]]:
     """Names and reasons in a list of unreadable images."""
-    lines = (path / "list.jsonl").read_text("utf-8").splitlines()
+    lines = (path / "unreadable.jsonl").read_text("utf-8").splitlines()
     return [(Path(row["image"]).name, row["reason"]) for row in map(json.loads, lines)]
 
 

@@ -111,11 +111,12 @@ def opened(
 ) -> TeacherCache:
     """The cache of a small run on the first images, filled as far as it is not."""
     images = split_of(index, np.arange(len(index) if count is None else count))
-    context = RunContext(folder=NO_FOLDER, ranks=ranks or Ranks(device=CPU), stop=stop)
+    context = RunContext(
+        config=run_config(cache, **changes), options=OPTIONS, folder=NO_FOLDER,
+        ranks=ranks or Ranks(device=CPU), stop=stop,
+    )  # fmt: skip
     teachers = [CellTeacher()] if teachers is None else teachers
-    return open_teacher_cache(
-        folder, run_config(cache, **changes), OPTIONS, context, images=images, teachers=teachers
-    )
+    return open_teacher_cache(folder, context, images=images, teachers=teachers)
 
 
 def split_of(index: ImageIndex, training: NDArray[np.int64]) -> ImageSplit:
@@ -136,11 +137,12 @@ def store_of(
 ) -> OutputStore:
     """The outputs of the small teacher at one resolution."""
     split = split_of(index, np.arange(len(index)) if images is None else images)
+    precision = changes.pop("precision", "fp32")
     given: dict[str, Any] = {
-        "config": run_config(), "options": OPTIONS, "precision": "fp32",
-        "context": RunContext(folder=NO_FOLDER, ranks=Ranks(device=CPU)), **changes,
+        "config": run_config(), "options": OPTIONS, "ranks": Ranks(device=CPU), **changes,
     }  # fmt: skip
-    return OutputStore(root, teacher or CellTeacher(), resolution, images=split, **given)
+    context = RunContext(folder=NO_FOLDER, **given)
+    return OutputStore(root, teacher or CellTeacher(), resolution, context, split, precision)
 
 
 def task_of(images: Sequence[int], crops: Sequence[int], size: int = SIZE) -> BatchSpec:
@@ -397,11 +399,11 @@ def test_higher_resolutions_and_margins_go_through_the_teacher_in_smaller_batche
         assert np.array_equal(np.concatenate(found), np.arange(320))
         return {len(batch) for batch in found}
 
-    gpu = RunContext(folder=RunFolder(Path()), ranks=Ranks(device=torch.device("cuda")))
+    gpu = Ranks(device=torch.device("cuda"))
     assert sizes(256, 2) == {2}
     assert sizes(1024, 2) == {1}
     assert sizes(16, 2) == {16}
-    assert sizes(16, 2, context=gpu) == {320}
+    assert sizes(16, 2, ranks=gpu) == {320}
     assert sizes(256, 8) == {8}
     assert sizes(256, 8, config=run_config(teacher_margin=16)) == {2}
 

@@ -18,7 +18,6 @@ from veca.data.augment import center_view, inner_view
 from veca.data.images import decode
 from veca.distill import validation as module
 from veca.distill.losses import distillation_losses
-from veca.distill.run_folder import RunContext
 from veca.distill.trainer import Trainer
 from veca.distill.validation import EvalPoint, Validator, _share, eval_points
 from veca.runtime.distributed import Ranks
@@ -63,11 +62,8 @@ def validator_of(
     run: Trainer, stop: Callable[[], bool] = lambda: False, ranks: Ranks | None = None
 ) -> Validator:
     """A validator of a run, with nothing in memory yet."""
-    context = RunContext(folder=run.folder, ranks=ranks or run.ranks, stop=stop)
-    return Validator(
-        run.config, run.options, context,
-        images=run.images, source=run.source, unreadable=run.unreadable,
-    )  # fmt: skip
+    context = dataclasses.replace(run.context, ranks=ranks or run.ranks, stop=stop)
+    return Validator(context, run.images, run.source, run.unreadable)
 
 
 def views_of(run: Trainer, resolution: int) -> Tensor:

@@ -20,7 +20,7 @@ from veca.data.images import DataError
 from veca.distill.config import RunOptions
 from veca.distill.images import check_batch
 from veca.distill.run import distill
-from veca.distill.run_folder import as_json, check_same_config
+from veca.distill.run_folder import RunContext, RunFolder, as_json, check_same_config
 from veca.recipes import quick as module
 from veca.recipes.distill import RECIPES
 from veca.recipes.quick import (
@@ -149,7 +149,8 @@ def test_what_both_stages_of_the_paper_share(name: str, stage: int) -> None:
     images_at_once = config.batch // GPUS // options.accumulate
     assert images_at_once == (64 if name == "large" else 128)
     assert options.teacher_batch == images_at_once
-    check_batch(config, options, Ranks(world_size=GPUS, device=torch.device("cpu")))
+    ranks, folder = Ranks(world_size=GPUS, device=torch.device("cpu")), RunFolder(Path())
+    check_batch(RunContext(config=config, options=options, folder=folder, ranks=ranks))
     assert config.seed == 42
     assert (config.loss.patches, config.loss.error) == (1.0, 1.0)
     assert (config.clip, config.ema) == (None, None)

@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,9 +17,8 @@ from torch import Tensor
 from veca.data.images import DataError
 from veca.data.listing import ImageIndex, split_train_val
 from veca.data.loader import BatchSpec, sample_order
-from veca.distill.config import DistillConfig, RunOptions
+from veca.distill.config import DistillConfig
 from veca.distill.run_folder import RunContext, RunError, RunFolder
-from veca.runtime.distributed import Ranks
 from veca.runtime.files import JsonlWriter, read_jsonl
 from veca.runtime.logging import logger
 from veca.train.schedules import draw_resolution
@@ -44,8 +42,9 @@ class ImageSplit:
         return f"{self.index.fingerprint()}/{self.validation_index.fingerprint()}"
 
 
-def find_images(config: DistillConfig, context: RunContext) -> ImageSplit:
+def find_images(context: RunContext) -> ImageSplit:
     """List and split the images; rank 0 lists them first, the others read its list if they can."""
+    config = context.config
     if config.images is None:
         raise RunError("--images is missing; give a folder, tar shards, a list file or a pattern.")
     ranks = context.ranks
@@ -110,37 +109,36 @@ def _without(
     return np.flatnonzero(~common)
 
 
-def check_batch(config: DistillConfig, options: RunOptions, ranks: Ranks) -> None:
+def check_batch(context: RunContext) -> None:
     """Refuse a batch without equal parts, whose mean would differ."""
-    parts = ranks.world_size * options.accumulate
-    if config.batch % parts:
+    batch, accumulate = context.config.batch, context.options.accumulate
+    parts = context.ranks.world_size * accumulate
+    if batch % parts:
         raise ValueError(
-            f"batch={config.batch} does not split into {ranks.world_size} ranks x "
-            f"{options.accumulate} accumulated parts; use a multiple of {parts}."
+            f"batch={batch} does not split into {context.ranks.world_size} ranks x "
+            f"{accumulate} accumulated parts; use a multiple of {parts}."
         )
 
 
-def batch_specs(  # noqa: PLR0913 - everything that batches depend on
-    config: DistillConfig,
-    options: RunOptions,
+def batch_specs(
+    context: RunContext,
     training: NDArray[np.int64],
-    ranks: Ranks,
-    *,
     steps: range,
     length: int,
     crops: int | None = None,
 ) -> Iterator[BatchSpec]:
     """The parts of this rank's share of each step's batch; `crops` counts cached views."""
+    config = context.config
     for step in steps:
         places, epochs = sample_order(len(training), config.batch, step, config.seed)
         resolution = draw_resolution(config.phases, config.seed, step, length)
-        mine = ranks.split(config.batch)
+        mine = context.ranks.split(config.batch)
         images, draws = training[places[mine]], epochs[mine]
         if crops is not None:
             pairs = zip(images.tolist(), draws.tolist(), strict=True)
             keys = (f"crop/{config.seed}/{epoch}/{image}" for image, epoch in pairs)
             draws = np.array([random.Random(key).randrange(crops) for key in keys], np.int64)
-        parts = (np.array_split(numbers, options.accumulate) for numbers in (images, draws))
+        parts = (np.array_split(numbers, context.options.accumulate) for numbers in (images, draws))
         for part, (some, their_draws) in enumerate(zip(*parts, strict=True)):
             yield BatchSpec(step, part, some, their_draws, resolution)
 
@@ -148,10 +146,9 @@ def batch_specs(  # noqa: PLR0913 - everything that batches depend on
 class UnreadableImages:
     """Counts images that could not be read, over all ranks."""
 
-    def __init__(
-        self, index: ImageIndex, total: int, share: float, ranks: Ranks, path: Path
-    ) -> None:
-        self._index, self._ranks, self._path = index, ranks, path
+    def __init__(self, index: ImageIndex, total: int, context: RunContext) -> None:
+        self._index, self._ranks = index, context.ranks
+        self._path, share = context.folder.unreadable, context.config.max_unreadable
         self._share = share
         self._limit = 0 if share == 0 else max(1, int(share * total))
         self._flags = torch.zeros(len(index), dtype=torch.int32)

@@ -67,18 +67,19 @@ def distill(  # noqa: PLR0913 - the entry point
         raise RunError("--cache-only needs a folder for the outputs; add --cache-teacher DIR.")
     if teachers is not None:
         config = dataclasses.replace(config, teacher=tuple(teacher.name for teacher in teachers))
-    with _open_run(Path(out).expanduser(), options, resume, show_progress) as (run, options, flag):
+    folder = RunFolder(Path(out).expanduser())
+    with _open_run(config, folder, options, resume, show_progress) as (run, flag):
         finished, step = True, 0
         try:
             if cache_only:
-                prepare(config, options, run, teachers, cache_teacher)
-            elif (checkpoint := load_newest(config, run)) and _is_finished(config, checkpoint):
+                prepare(run, teachers, cache_teacher)
+            elif (checkpoint := load_newest(run)) and _is_finished(config, checkpoint):
                 step = checkpoint.step
                 logger.info("This run is finished at step %s; nothing to do.", f"{step:,}")
             else:
                 step = 0 if checkpoint is None else checkpoint.step
                 trainer = build_trainer(
-                    config, options, run, checkpoint, teachers=teachers,
+                    run, checkpoint, teachers=teachers,
                     cache_teacher=cache_teacher, command=command, initialize=initialize,
                 )  # fmt: skip
                 trainer.log_plan()
@@ -95,27 +96,25 @@ def distill(  # noqa: PLR0913 - the entry point
 
 @contextmanager
 def _open_run(
-    out: Path, options: RunOptions, resume: bool, show_progress: bool
-) -> Iterator[tuple[RunContext, RunOptions, StopFlag]]:
+    config: DistillConfig, folder: RunFolder, options: RunOptions, resume: bool, show_progress: bool
+) -> Iterator[tuple[RunContext, StopFlag]]:
     """Join the ranks, and prepare and lock the folder."""
     with stop_requests() as flag, init_distributed(options.device) as ranks, ExitStack() as stack:
         # From here on it is not 'auto', and the same on every rank.
         precision = ranks.broadcast_object(options.resolved(ranks.device))
-        folder = RunFolder(out)
         if ranks.is_main:
             folder.prepare(resume)
-            stack.enter_context(lock_folder(out))
+            stack.enter_context(lock_folder(folder.path))
         ranks.barrier()
+        options = dataclasses.replace(options, precision=precision)
         context = RunContext(
-            folder=folder, ranks=ranks, stop=flag.requested,
+            config=config, options=options, folder=folder, ranks=ranks, stop=flag.requested,
             resume=resume, show_progress=show_progress,
         )  # fmt: skip
-        yield context, dataclasses.replace(options, precision=precision), flag
+        yield context, flag
 
 
 def build_trainer(  # noqa: PLR0913 - what `distill` is given
-    config: DistillConfig,
-    options: RunOptions,
     context: RunContext,
     checkpoint: Checkpoint | None = None,
     *,
@@ -125,38 +124,35 @@ def build_trainer(  # noqa: PLR0913 - what `distill` is given
     initialize: Initialize | None = None,
 ) -> Trainer:
     """Build what trains, once its images, teachers and cached outputs are there."""
-    check_batch(config, options, context.ranks)
+    check_batch(context)
     precision = None if checkpoint is None else checkpoint.metadata["cache_precision"]
-    images, found, cache = prepare(config, options, context, teachers, cache_teacher, precision)
+    images, found, cache = prepare(context, teachers, cache_teacher, precision)
     return Trainer(
-        config, options, context, images, found,
+        context, images, found,
         cache=cache, checkpoint=checkpoint, initialize=initialize, command=command,
     )  # fmt: skip
 
 
-def prepare(  # noqa: PLR0913, PLR0917 - what a run starts from
-    config: DistillConfig,
-    options: RunOptions,
+def prepare(
     context: RunContext,
     teachers: Sequence[Teacher] | None,
     cache_teacher: Path | None,
     precision: ResolvedPrecision | None = None,
 ) -> tuple[ImageSplit, list[Teacher], TeacherCache | None]:
     """List the images, load the teachers, and fill the cache of their outputs, if there is one."""
-    images, found = find_images(config, context), load_teachers(config, teachers)
+    images, found = find_images(context), load_teachers(context.config, teachers)
     if cache_teacher is None:
         return images, found, None
     # Here, since most runs have no cache.
     from veca.distill.teacher_cache import open_teacher_cache  # noqa: PLC0415
 
     cache = open_teacher_cache(
-        cache_teacher, config, options, context,
-        images=images, teachers=found, precision=precision,
+        cache_teacher, context, images=images, teachers=found, precision=precision,
     )  # fmt: skip
     return images, found, cache
 
 
-def load_newest(config: DistillConfig, context: RunContext) -> Checkpoint | None:
+def load_newest(context: RunContext) -> Checkpoint | None:
     """The newest verified checkpoint, on every rank: they need not share a disk."""
     ranks, manager = context.ranks, CheckpointManager(context.folder.checkpoints)
     tensors: dict[str, torch.Tensor] = {}
@@ -176,7 +172,7 @@ def load_newest(config: DistillConfig, context: RunContext) -> Checkpoint | None
     for name, (shape, dtype) in specs.items():
         tensor = tensors[name] if ranks.is_main else torch.empty(shape, dtype=dtype)
         tensors[name] = ranks.broadcast(tensor.to(ranks.device)).cpu()
-    check_same_config(config, metadata["config"], step)
+    check_same_config(context.config, metadata["config"], step)
     return Checkpoint(step=step, path=manager.path(step), tensors=tensors, metadata=metadata)
 
 

@@ -92,8 +92,10 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """Context of a run: its folder, ranks and stop flag."""
+    """Context of a run: configuration, options, folder, ranks and stop flag."""
 
+    config: DistillConfig
+    options: RunOptions = RunOptions()  # noqa: RUF009 - it is frozen
     folder: RunFolder
     ranks: Ranks
     stop: Callable[[], bool] = lambda: False

@@ -35,7 +35,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from veca.data.loader import BatchSpec, batches
-from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.images import ImageSplit
 from veca.distill.run_folder import RunContext, RunError
 from veca.distill.targets import TEACHER_PIXELS, TeacherCache, find_margin
@@ -85,10 +84,8 @@ FREE_SPACE_FACTOR = 1.05
 """Free disk space required, as a multiple of what will be written."""
 
 
-def open_teacher_cache(  # noqa: PLR0913 - everything that cached outputs depend on
+def open_teacher_cache(
     root: Path,
-    config: DistillConfig,
-    options: RunOptions,
     context: RunContext,
     *,
     images: ImageSplit,
@@ -107,20 +104,18 @@ def open_teacher_cache(  # noqa: PLR0913 - everything that cached outputs depend
         ShardError: a chunk cannot be written, or another run is filling the cache.
         StoppedError: some rank was asked to stop; finished chunks are used by the next run.
     """
+    config = context.config
     if config.cache.crops < 1:
         raise RunError(f"crops={config.cache.crops} caches nothing; use 1 or more.")
     ranks = context.ranks
-    precision = precision or options.resolved(ranks.device)
+    precision = precision or context.options.resolved(ranks.device)
     stores = [
         {
-            size: OutputStore(
-                root, teacher.to(ranks.device), size, config=config, options=options,
-                context=context, images=images, precision=precision,
-            )
+            size: OutputStore(root, teacher.to(ranks.device), size, context, images, precision)
             for size in config.sizes
         }
         for teacher in teachers
-    ]  # fmt: skip
+    ]
     every = [store for by_size in stores for store in by_size.values()]
     missing = [store.find_missing() for store in every]
     if any(missing):
@@ -162,20 +157,18 @@ def _check_free_space(
 class OutputStore(ShardStore):
     """Outputs of one teacher at one resolution, cached and live; an item is a view."""
 
-    def __init__(  # noqa: PLR0913 - everything that cached outputs depend on
+    def __init__(  # noqa: PLR0913, PLR0917 - everything that cached outputs depend on
         self,
         root: Path,
         teacher: Teacher,
         resolution: int,
-        *,
-        config: DistillConfig,
-        options: RunOptions,
         context: RunContext,
         images: ImageSplit,
         precision: ResolvedPrecision,
     ) -> None:
         self.teacher, self.resolution, self.precision = teacher, resolution, precision
-        self.config, self.options, self.context = config, options, context
+        self.config, self.context = context.config, context
+        config = self.config
         self.index, self.images = images.index, np.sort(images.training)
         self.crops, self.dtype = config.cache.crops, config.cache.dtype
         self.margin = find_margin(config, [teacher])
@@ -328,7 +321,7 @@ class OutputStore(ShardStore):
     def batched(self, views: range | NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Split views into batches for the teacher."""
         pixels = (self.resolution + 2 * self.margin.pixels) ** 2
-        size = max(1, self.options.teacher_batch * TEACHER_PIXELS // pixels)
+        size = max(1, self.context.options.teacher_batch * TEACHER_PIXELS // pixels)
         if self.context.ranks.device.type == "cpu":
             size = min(size, MAX_CPU_BATCH)
         numbers = np.asarray(views, np.int64)
@@ -351,7 +344,7 @@ class OutputStore(ShardStore):
             specs,
             seed=self.config.cache.seed,
             config=self.config.views,
-            num_workers=self.options.workers if num_workers is None else num_workers,
+            num_workers=self.context.options.workers if num_workers is None else num_workers,
             replacements=self.images,
             margin=self.margin.loaded,
         )

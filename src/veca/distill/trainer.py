@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from veca.data.augment import inner_view
 from veca.data.loader import Batch, BatchSpec, batches, sample_order
-from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.images import ImageSplit, UnreadableImages, batch_specs
 from veca.distill.losses import loss_row, objective, part_names
 from veca.distill.run_folder import (
@@ -91,8 +90,6 @@ class Trainer:
 
     def __init__(  # noqa: PLR0913 - everything that a run consists of
         self,
-        config: DistillConfig,
-        options: RunOptions,
         context: RunContext,
         images: ImageSplit,
         teachers: Sequence[Teacher],
@@ -107,8 +104,9 @@ class Trainer:
         `initialize` gives a student that starts from scratch its first weights. Call `fit_targets`
         before training a run without a checkpoint.
         """
-        self.config, self.options = config, options
+        self.context, self.config, self.options = context, context.config, context.options
         self.folder, self.ranks, self.stop = context.folder, context.ranks, context.stop
+        config, options = self.config, self.options
         self.images, self.teachers, self.cache = images, teachers, cache
         self.state = TrainState()
         self.length = config.length(len(images.training))
@@ -125,14 +123,8 @@ class Trainer:
         self.model = self._wrapped_student()
         self.optimizers = Optimizers(self.student, config.optimizer, self.precision)
         self.ema = None if config.ema is None else EMA(self.student, config.ema)
-        self.unreadable = UnreadableImages(
-            images.index, len(images.training), config.max_unreadable,
-            self.ranks, self.folder.unreadable,
-        )  # fmt: skip
-        self.validator = Validator(
-            config, options, context,
-            images=images, source=self.source, unreadable=self.unreadable,
-        )  # fmt: skip
+        self.unreadable = UnreadableImages(images.index, len(images.training), context)
+        self.validator = Validator(context, images, self.source, self.unreadable)
         self.checkpoints = CheckpointManager(self.folder.checkpoints)
         self._failed_saves = 0
         self._last_mean, self._losses = math.nan, list[float]()  # of the last validation, and since
@@ -386,10 +378,8 @@ class Trainer:
         """
         config, images = self.config, self.images
         crops = None if self.cache is None else self.cache.crops
-        specs = batch_specs(
-            config, self.options, images.training, self.ranks,
-            steps=range(self.state.step, self.length), length=self.length, crops=crops,
-        )  # fmt: skip
+        steps = range(self.state.step, self.length)
+        specs = batch_specs(self.context, images.training, steps, self.length, crops)
         return batches(
             images.index, specs,
             seed=config.seed if crops is None else config.cache.seed, config=config.views,

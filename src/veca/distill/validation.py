@@ -17,7 +17,6 @@ from torch import Tensor
 from veca.backbone.config import BackboneConfig
 from veca.data.augment import inner_view
 from veca.data.loader import BatchSpec, batches
-from veca.distill.config import DistillConfig, RunOptions
 from veca.distill.images import ImageSplit, UnreadableImages
 from veca.distill.losses import Prediction, loss_row, part_names, teacher_losses
 from veca.distill.run_folder import RunContext
@@ -69,24 +68,19 @@ def eval_points(config: BackboneConfig) -> list[EvalPoint]:
 class Validator:
     """Scores a student on the validation images."""
 
-    def __init__(  # noqa: PLR0913 - parts of a run
+    def __init__(
         self,
-        config: DistillConfig,
-        options: RunOptions,
         context: RunContext,
-        *,
         images: ImageSplit,
         source: TargetSource,
         unreadable: UnreadableImages,
     ) -> None:
-        self.config, self.options = config, options
+        self.config, self.options = context.config, context.options
         self.ranks, self.stop = context.ranks, context.stop
         self.images, self.source = images, source
         if images.validation_index is not images.index:
-            unreadable = UnreadableImages(
-                images.validation_index, len(images.validation), config.max_unreadable,
-                context.ranks, context.folder.unreadable,
-            )  # fmt: skip
+            count = len(images.validation)
+            unreadable = UnreadableImages(images.validation_index, count, context)
         self._unreadable = unreadable
         self._cache: dict[int, list[ValidationBatch]] = {}
 
