@@ -94,7 +94,7 @@ def compute() -> dict[str, list[float]]:
     return found
 
 
-def test_a_seeded_tiny_model_computes_what_it_always_did() -> None:
+def test_outputs_and_gradients_of_a_seeded_tiny_model_are_unmoved() -> None:
     found = compute()
     assert_unmoved(found, golden("tiny", found))
 
@@ -119,7 +119,7 @@ def losses(out: Path) -> dict[str, list[float]]:
     }
 
 
-def test_five_steps_of_tiny_have_the_losses_they_always_had(tmp_path: Path) -> None:
+def test_five_steps_of_tiny_have_unmoved_losses(tmp_path: Path) -> None:
     images = pictures(tmp_path / "images")
     backbone = dataclasses.replace(SIZES["tiny"], local_kernel=0, ffn_shares=(0.25, 0.5, 1.0))
     config = small_config(
@@ -130,7 +130,7 @@ def test_five_steps_of_tiny_have_the_losses_they_always_had(tmp_path: Path) -> N
     assert_unmoved(found, golden("distill", found))
 
 
-def test_five_steps_with_local_mixing_and_kept_outputs_have_the_losses_they_always_had(
+def test_five_steps_with_local_mixing_and_cached_outputs_have_unmoved_losses(
     tmp_path: Path,
 ) -> None:
     config = small_config(
@@ -149,7 +149,7 @@ def test_five_steps_with_local_mixing_and_kept_outputs_have_the_losses_they_alwa
     assert_unmoved(found, golden("distill_local", found))
 
 
-def test_kept_teacher_outputs_are_what_they_always_were(tmp_path: Path) -> None:
+def test_cached_teacher_outputs_are_unmoved(tmp_path: Path) -> None:
     index = ImageIndex.load_or_list(pictures(tmp_path / "images", 6))
     found = {}
     for dtype in get_args(KeptPrecision):
@@ -200,7 +200,7 @@ def neighbors(image: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[str]
     )
 
 
-def test_an_embedded_folder_and_a_search_in_it_are_what_they_always_were(
+def test_an_embedded_folder_and_a_search_in_it_are_unmoved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -296,7 +296,7 @@ def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_sets")
-def test_every_probe_task_finds_what_it_always_did() -> None:
+def test_the_numbers_of_every_probe_task_are_unmoved() -> None:
     assert set(JOBS) == set(TASKS)
     found = measured()
     written = golden("probe", found)

@@ -402,7 +402,9 @@ def test_the_processor_is_named_as_the_system_names_it(
     assert this_machine().processor == "Great CPU @ 3 GHz"
 
 
-def test_what_the_system_does_not_report_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_the_system_does_not_report_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> float:
         raise OSError
 

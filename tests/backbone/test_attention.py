@@ -136,7 +136,7 @@ def test_a_patch_is_blind_to_other_patches_and_to_itself_within_one_attention() 
     torch.testing.assert_close(after[:, 5], before[:, 5])
 
 
-def test_what_cores_take_sums_to_one_over_cores_and_patches() -> None:
+def test_attention_of_cores_sums_to_one_over_cores_and_patches() -> None:
     inputs = case(4)
     weights = attention(CorePeripheryAttention).core_weights(*inputs)
     assert weights.shape == (2, CONFIG.heads, 4, 4 + PATCHES)
@@ -192,7 +192,7 @@ def test_a_replaced_projection_is_really_called() -> None:
 
 @pytest.mark.parametrize("scale", [None, 0.1])
 @pytest.mark.parametrize("largest", [0, 2**25])
-def test_attention_in_bf16_is_that_of_fp32_rounded_whoever_computes_it(
+def test_attention_in_bf16_equals_fp32_rounded_by_either_implementation(
     scale: float | None, largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("veca.backbone.attention.MAX_MAP_SIZE", largest)

@@ -51,9 +51,7 @@ from veca.backbone.model import (
         ({"default_budget": 1, "attention": "full"}, "None with attention='full'"),
     ],
 )
-def test_a_field_that_cannot_be_built_is_refused_with_what_can(
-    fields: dict[str, Any], words: str
-) -> None:
+def test_an_invalid_field_is_refused_with_valid_values(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         BackboneConfig(**fields)
 
@@ -95,7 +93,7 @@ def test_configurations_and_the_table_of_sizes_cannot_change() -> None:
         ({"attention": "linear"}, "'core-periphery', 'full'"),
     ],
 )
-def test_a_field_of_the_wrong_kind_is_refused_with_what_is_right(
+def test_a_field_of_the_wrong_type_is_refused_with_the_right_one(
     fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -197,7 +195,7 @@ def test_a_model_with_whole_feedforward_parts_says_how_to_get_nested_ones() -> N
 @pytest.mark.parametrize(
     ("side", "below", "above"), [(70, 64, 80), (15, 16, 32), (1, 16, 32), (0, 16, 32), (31, 16, 32)]
 )
-def test_a_size_that_does_not_fit_is_answered_with_the_two_nearest(
+def test_a_size_that_does_not_fit_is_refused_with_the_two_nearest(
     side: int, below: int, above: int
 ) -> None:
     for name, height, width in (("height", side, 32), ("width", 32, side)):

@@ -69,7 +69,7 @@ def test_a_bank_of_another_size_is_not_loaded() -> None:
 
 
 @pytest.mark.parametrize("motion", get_args(CoreMotion))
-def test_cores_stay_inside_the_image_wherever_motion_takes_them(motion: CoreMotion) -> None:
+def test_cores_stay_inside_the_image_under_any_motion(motion: CoreMotion) -> None:
     config = BackboneConfig(width=32, heads=2, core_motion=motion)
     step = CORE_STEPS[motion](config)
     step.reset_parameters()

@@ -451,7 +451,7 @@ def test_an_untrained_convolution_changes_nothing() -> None:
         assert torch.equal(mine, other)
 
 
-def test_a_patch_hears_its_neighbors_and_no_other_patch_in_one_block() -> None:
+def test_a_patch_depends_on_its_neighbors_and_no_other_patch_after_one_block() -> None:
     pixels = images(1).requires_grad_()
     output = local_model(layers=1)(pixels).patches[0, 7] @ torch.linspace(-1, 1, 32)
     (gradient,) = torch.autograd.grad(output, pixels)
@@ -461,8 +461,7 @@ def test_a_patch_hears_its_neighbors_and_no_other_patch_in_one_block() -> None:
     assert torch.equal(heard > 0, near)
 
 
-@pytest.mark.parametrize("motion", ["paper", "normalized", "attention"])
-@pytest.mark.parametrize("budget", [1, 3, 8])
+@pytest.mark.parametrize(("motion", "budget"), [("paper", 1), ("normalized", 3), ("attention", 8)])
 def test_both_forms_of_attention_agree(motion: Any, budget: int) -> None:
     mine, other = local_model(core_motion=motion), local_model(core_motion=motion)
     mine.set_attention_form("plain")

@@ -113,7 +113,7 @@ def test_feature_info_names_a_module_for_every_layer(model: veca.VECA) -> None:
     assert len(model.feature_info) == 4
 
 
-def test_what_must_not_decay_are_cores_points_and_scales(model: veca.VECA) -> None:
+def test_cores_points_and_scales_are_excluded_from_weight_decay(model: veca.VECA) -> None:
     spared = model.no_weight_decay()
     names = dict(model.named_parameters())
     assert spared <= set(names)

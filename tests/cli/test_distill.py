@@ -219,7 +219,7 @@ def test_help_without_a_recipe_lists_them_with_an_example(
     assert "veca distill RECIPE --help shows its flags, --help-all every one" in printed
 
 
-def test_the_help_of_a_recipe_tells_every_flag_with_the_recipes_own_value(
+def test_the_help_of_a_recipe_lists_every_flag_with_its_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["distill", "large", "--help-all"]) == 0
@@ -257,7 +257,7 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones(
         (["tiny", "--out", "x", "--recipe", "small"], "name the recipe as the first argument"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
+def test_mistakes_are_reported_before_anything_runs(
     words: list[str],
     message: str,
     tmp_path: Path,

@@ -144,7 +144,7 @@ def test_help_shows_every_flag_and_an_example(
         assert flag in text
 
 
-def test_an_interrupted_run_says_how_to_go_on(
+def test_an_interrupted_run_says_how_to_continue(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embed_module, "SHARD_ROWS", 4)

@@ -38,7 +38,7 @@ def test_everything_known_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"{cost.pairs:,}" in text
 
 
-def test_a_licence_that_nobody_recorded_is_told_as_such(
+def test_a_licence_that_was_not_recorded_is_shown_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for provenance in (None, Provenance(teacher="owner/teacher")):

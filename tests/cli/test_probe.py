@@ -104,7 +104,7 @@ def test_a_folder_becomes_a_report_with_heads(
     }  # fmt: skip
 
 
-def test_class_folders_without_splits_are_split_which_is_said_and_recorded(
+def test_class_folders_without_splits_are_split_with_a_message_and_a_record(
     plotless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (plotless / "photos/train").rename(plotless / "mine")

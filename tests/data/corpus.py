@@ -487,7 +487,7 @@ CUT = "truncated|cannot be read as one of"
 
 
 def truncated() -> list[Bad]:
-    """Files truncated at ten positions each."""
+    """Files truncated at three positions each."""
     image = Image.fromarray(PHOTO)
     wholes = {
         "jpg": encoded(image, "JPEG"),
@@ -502,7 +502,7 @@ def truncated() -> list[Bad]:
     return [
         Bad(f"cut {tenth}.{name}", whole[: max(1, len(whole) * tenth // 10)], CUT)
         for name, whole in wholes.items()
-        for tenth in range(10)
+        for tenth in (0, 3, 9)
     ]
 
 

@@ -42,7 +42,7 @@ class Run(Protocol):
         """Signal its first process."""
 
     def communicate(self, *, timeout: float | None = None) -> tuple[str, object]:
-        """What it said, when it has ended."""
+        """Its output, once it has ended."""
 
 
 def launch(words: Sequence[str], ranks: int = 1) -> "subprocess.Popen[str]":
@@ -113,7 +113,7 @@ class Forked:
         os.kill(self.pid, sig)
 
     def communicate(self, *, timeout: float | None = None) -> tuple[str, object]:
-        """What it said, when it has ended."""
+        """Its output, once it has ended."""
         until = time.monotonic() + (timeout or float("inf"))
         codes = []
         for pid in self.pids:
@@ -129,12 +129,12 @@ class Forked:
 
 
 def finish(run: Run, code: int = 0) -> str:
-    """What a run said until its end; another exit code than `code` fails."""
+    """The output of a run until its end; another exit code than `code` fails."""
     try:
         said, _ = run.communicate(timeout=600)  # thousands of steps
     except subprocess.TimeoutExpired:
         for pid in started_by(run.pid):
-            os.kill(pid, signal.SIGABRT)  # it tells where it stands, and ends
+            os.kill(pid, signal.SIGABRT)  # it prints its stack, and ends
         said, _ = run.communicate()
         raise AssertionError(f"it hangs: {said}") from None
     assert run.returncode == code, said
@@ -262,7 +262,7 @@ def test_a_killed_run_ends_with_the_log_and_weights_of_one_that_was_not(
 
 
 @pytest.mark.workers
-def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_process_behind(
+def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_process(
     images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"

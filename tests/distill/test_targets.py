@@ -37,7 +37,7 @@ class CountingTeacher(PixelTeacher):
     def forward(
         self, images: UInt8[Tensor, "B 3 H W"], grid: tuple[int, int], margin: int = 0
     ) -> Targets:
-        """As ever."""
+        """The features, as always."""
         self.asked.append(len(images))
         return super().forward(images, grid, margin)
 
@@ -328,7 +328,7 @@ ALL = LossConfig(classes=0.5, temperature=3.0, relations=2.0)
 
 
 class ClassTeacher(PixelTeacher):
-    """A teacher that tells five classes."""
+    """A teacher with five classes."""
 
     num_classes = 5
 
@@ -340,7 +340,7 @@ class ClassTeacher(PixelTeacher):
 
 @pytest.fixture
 def source() -> TargetSource:
-    """A teacher that tells classes, its features scaled, and one that tells none."""
+    """A teacher with classes, its features scaled, and one without."""
     found = TargetSource([ClassTeacher("one"), PixelTeacher("other")], 8)
     found.scaling(0).image_center.copy_(torch.randn(12))
     found.scaling(0).image_scale.fill_(2.5)
@@ -366,7 +366,9 @@ def test_the_papers_parts_come_first_and_alone_unless_others_are_switched_on(
     assert torch.equal(source.compare(said, wanted, ALL)[:, :3], found)
 
 
-def test_classes_are_told_from_features_as_the_teacher_says_them(source: TargetSource) -> None:
+def test_classes_are_predicted_from_features_as_the_teacher_predicts_them(
+    source: TargetSource,
+) -> None:
     said, wanted = drawn()
     found = source.compare(said, wanted, ALL)
     scaling, teacher = source.scaling(0), ClassTeacher("one")
@@ -394,7 +396,9 @@ def test_gradients_reach_the_student_through_classes_and_relations(source: Targe
     assert not one.patches.grad.any()  # neither part looks at the adaptor's patches
 
 
-def test_classes_are_told_in_single_precision_also_under_autocast(source: TargetSource) -> None:
+def test_classes_are_predicted_in_single_precision_also_under_autocast(
+    source: TargetSource,
+) -> None:
     said, wanted = drawn()
     with torch.autocast("cpu", torch.bfloat16):
         found = source.compare(said, wanted, ALL)

@@ -443,7 +443,7 @@ def test_two_ranks_share_the_work_and_write_and_read_what_one_would(
     assert contents(tmp_path / "cache") == contents(tmp_path / "alone")
 
 
-def test_what_has_no_room_is_refused_before_it_begins(
+def test_outputs_that_do_not_fit_on_the_disk_are_refused_before_any_work(
     index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "free")
@@ -497,8 +497,7 @@ def test_a_change_behind_the_name_of_a_teacher_or_an_image_is_refused(
         opened(tmp_path / "cache", index)
 
 
-@pytest.mark.parametrize("cache", [HALF, INT8])
-@pytest.mark.parametrize("compared", [1, 8])
+@pytest.mark.parametrize(("cache", "compared"), [(HALF, 1), (INT8, 8)])
 def test_a_chunk_with_a_changed_byte_is_computed_again_when_it_is_first_read(  # noqa: PLR0917
     index: ImageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, small_chunks: None, cache: CacheConfig, compared: int,

@@ -639,7 +639,7 @@ def stored(torn: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Traine
     return trainer, checkpoint
 
 
-def test_a_restored_run_holds_the_checkpoint_and_goes_on_like_the_run_that_was_stored(
+def test_a_restored_run_holds_the_checkpoint_and_continues_like_the_run_that_was_stored(
     torn: Path, tmp_path: Path, stored: tuple[Trainer, Checkpoint]
 ) -> None:
     trainer, checkpoint = stored

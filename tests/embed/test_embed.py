@@ -339,7 +339,7 @@ def test_the_default_budget_is_that_of_a_call_without_one() -> None:
         (EmbedConfig(size=40, fit="crop"), "size=40 is not a multiple of the patch size"),
     ],
 )
-def test_what_the_model_cannot_do_is_refused_before_anything_is_written(
+def test_settings_that_the_model_does_not_support_are_refused_before_anything_is_written(
     config: EmbedConfig, words: str, photos: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=words):

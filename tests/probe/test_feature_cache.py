@@ -89,18 +89,6 @@ def test_caches_are_filled_in_one_pass_and_groups_do_not_depend_on_what_is_there
         assert file.read("5/map").shape == (5, 2)
 
 
-def test_a_damaged_chunk_is_computed_again_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ((cache,), _), before = fill_squares(tmp_path, "one"), files_in(tmp_path)
-    content = bytearray(cache.path(1).read_bytes())
-    content[-1] ^= 4
-    cache.path(1).write_bytes(content)
-    assert fill_squares(tmp_path, "one")[1] == [range(4, 7), range(7, 8)]
-    assert "chunk-00001.safetensors is computed again" in caplog.text
-    assert files_in(tmp_path) == before
-
-
 def moved(split: Split, old: Path, new: Path) -> Split:
     """The same split with its images in another folder."""
     table = TableBuilder()

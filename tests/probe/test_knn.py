@@ -75,7 +75,7 @@ def random_set(rows: int, width: int = 16) -> tuple[Tensor, Tensor]:
 
 
 def agree(found: dict[int, Tensor], expected: dict[int, Tensor]) -> None:
-    """Fail unless all 200 pictures are told the same, by nearly the same votes."""
+    """Fail unless all 200 images get the same class by nearly the same votes."""
     for k, votes in expected.items():
         torch.testing.assert_close(found[k], votes, rtol=0, atol=1e-6)
         assert int((found[k].argmax(1) == votes.argmax(1)).sum()) == 200

@@ -366,7 +366,7 @@ def test_where_a_fit_begins_does_not_matter() -> None:
         torch.testing.assert_close(problem.head(other).bias, problem.head(cold).bias)
 
 
-def test_a_class_without_pictures_gets_no_weights_and_is_never_told() -> None:
+def test_a_class_without_images_gets_no_weights_and_is_never_predicted() -> None:
     x, y = blobs(30, 4, 3)
     problem = SoftmaxProblem(x, y * 2, 6)
     head = problem.head(problem.solve(1.0, problem.solution(None), *ENDING))
@@ -414,7 +414,7 @@ def test_a_strength_on_the_path_costs_fewer_than_70_products(
     assert sum(products) < 70 * len(C_VALUES)
 
 
-def test_a_rough_fit_tells_what_the_exact_one_does() -> None:
+def test_a_rough_fit_predicts_what_the_exact_one_predicts() -> None:
     x, y = blobs(200, 20, 5, 2.0)
     problem = SoftmaxProblem(x[:100], y[:100], 5)
     rough, exact = (problem.path(C_VALUES, 1000, share) for share in (1e-6, 1e-12))

@@ -29,8 +29,6 @@ from veca.probe.protocols import (
 )
 from veca.probe.rows import TASKS, ProbeError, Task
 
-DENSE: tuple[Task, Task] = ("segmentation", "depth")
-
 
 def dataset(name: str = "mine", depth: DepthRange | None = None) -> LabeledDataset:
     """A dataset of which protocols use the name and the range of depth."""
@@ -52,7 +50,7 @@ def test_every_task_has_protocols_called_what_they_are_found_by() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_an_unknown_name_is_answered_with_the_known_ones(task: Task) -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones(task: Task) -> None:
     with pytest.raises(ProbeError, match=f"{task} has no protocol 'x'; use one of "):
         find_protocol(task, "x", dataset())
 

@@ -143,7 +143,7 @@ def test_a_student_of_the_paper_has_its_parameters_and_a_teacher_of_its_own_size
 
 @pytest.mark.parametrize("name", PAPER)
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_both_stages_of_the_paper_share(name: str, stage: int) -> None:
+def test_both_stages_of_the_paper_share_batch_views_and_optimizer(name: str, stage: int) -> None:
     config, options = RECIPES[name](stage)
     assert config.batch == 768
     images_at_once = config.batch // GPUS // options.accumulate
@@ -239,7 +239,7 @@ def test_the_docstring_of_a_recipe_is_its_record_with_the_command(name: str) -> 
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_name_of_a_recipe_is_told_with_its_stage(name: str) -> None:
+def test_the_name_of_a_recipe_includes_its_stage(name: str) -> None:
     assert RECIPES[name](1).config.recipe == name
     assert RECIPES[name](2).config.recipe == (name if name == "quick" else f"{name}, stage 2")
     assert RECIPES[name]() == RECIPES[name](1)

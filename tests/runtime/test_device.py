@@ -68,7 +68,7 @@ def test_auto_is_fp32_on_cpus_that_emulate_bf16(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_what_is_asked_for_by_name_is_honored_everywhere(
+def test_an_explicit_precision_is_used_on_every_device(
     monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     pretend(monkeypatch, native, native)

@@ -164,7 +164,7 @@ def test_strict_json_reads_back_with_types_and_order(value: object) -> None:
         ({"a": {1: 2}}, "row does not survive .* text as keys"),
     ],
 )
-def test_what_json_would_change_is_refused(value: Any, message: str) -> None:
+def test_values_that_json_would_change_are_refused(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dumps_strict(value, "row")
 

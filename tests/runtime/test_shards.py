@@ -104,7 +104,7 @@ def test_rows_come_in_the_order_they_were_asked_for(whole: Path, numbers: list[i
         assert torch.equal(row, item(1, number))
 
 
-def test_the_folder_depends_on_all_facts_and_says_which(tmp_path: Path) -> None:
+def test_the_folder_depends_on_all_facts_and_lists_them(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     again = ShardStore(tmp_path, {"setting": 1, "model": "abc"}, count=COUNT, chunk_size=CHUNK_SIZE)
     assert store.key == again.key
@@ -223,7 +223,7 @@ def test_a_lazy_store_hashes_a_chunk_when_it_is_first_read(
 # Stops and failures.
 
 
-def test_a_stop_is_honored_between_chunks_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_a_stop_is_honored_between_chunks_and_the_next_run_continues(tmp_path: Path) -> None:
     store, computed = store_in(tmp_path), list[Task]()
     with pytest.raises(StoppedError):
         fill([store], computing([store], [1], computed), ALONE, stop=lambda: len(computed) == 2)
@@ -270,7 +270,7 @@ def test_another_rank_that_fails_or_writes_elsewhere_is_an_error(
         fill_one(store_in(tmp_path))
 
 
-def test_a_disk_that_refuses_says_which_chunk(tmp_path: Path) -> None:
+def test_a_write_error_names_the_chunk(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ShardError, match=r"cannot be written .*; use a folder on a writable disk"):
         fill_one(store_in(tmp_path / "file"))

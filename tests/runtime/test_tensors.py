@@ -330,7 +330,7 @@ def test_tensors_that_were_read_do_not_depend_on_the_file(tmp_path: Path) -> Non
     assert torch.equal(found, torch.arange(1000.0))
 
 
-def test_what_is_no_whole_file_is_not_read(tmp_path: Path) -> None:
+def test_an_incomplete_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(file_of({"x": torch.zeros(3)})[:-1])
     with pytest.raises(SafetensorError):

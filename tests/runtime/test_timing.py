@@ -12,10 +12,8 @@ from veca.runtime.device import ran_out_of_memory
 from veca.runtime.timing import (
     LOG_SECONDS,
     Effort,
-    Quartiles,
     Timing,
     measure,
-    quartiles,
     speedup,
 )
 
@@ -23,7 +21,7 @@ ONE_ROUND = Effort(rounds=1, seconds=0.0)
 
 
 class Bench:
-    """A clock, and cases that move it by the seconds they are told to take."""
+    """A clock, and cases that advance it by given seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -73,14 +71,14 @@ def test_the_median_and_the_quartiles_are_those_of_the_rounds_without_the_warm_u
     assert not timing.note
 
 
-def test_rounds_go_on_until_the_quickest_case_was_measured_long_enough() -> None:
+def test_rounds_continue_until_the_quickest_case_was_measured_long_enough() -> None:
     bench = Bench()
     cases = {"quick": bench.case("quick", 0.1), "slow": bench.case("slow", 1.0)}
     timings = measure(cases, Effort(rounds=2, seconds=0.95), clock=bench.clock)
     assert {len(timing.samples) for timing in timings.values()} == {10}
 
 
-def test_a_case_that_used_up_its_time_drops_out_and_says_so_while_others_go_on() -> None:
+def test_a_case_that_used_up_its_time_drops_out_with_a_note_while_others_continue() -> None:
     bench = Bench()
     cases = {"quick": bench.case("quick", 1.0), "slow": bench.case("slow", 40.0)}
     effort = Effort(rounds=7, seconds=0.0, most_seconds=100.0)
@@ -99,7 +97,7 @@ def test_a_first_call_that_uses_up_the_time_is_the_sample() -> None:
     assert timing.note == "one call without a warm-up, which took 130 s"
 
 
-def test_a_case_that_runs_out_of_memory_says_so_and_others_go_on() -> None:
+def test_a_case_that_runs_out_of_memory_gets_a_note_and_others_continue() -> None:
     def fail() -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
 
@@ -156,10 +154,6 @@ def test_a_speedup_is_clear_where_a_t_test_of_its_logarithms_says_so(rounds: int
         clear.append(found.clear)
     assert any(clear) or rounds < 3
     assert not clear[0]
-
-
-def test_one_number_is_its_own_quartiles() -> None:
-    assert quartiles([3.0]) == Quartiles(3.0, 3.0, 3.0)
 
 
 @pytest.mark.parametrize("most", [0.0, 1.0])

@@ -101,11 +101,6 @@ def test_a_teacher_stays_in_evaluation_mode_inside_a_module_that_trains() -> Non
     assert not student["teacher"].training
 
 
-def test_a_teacher_has_no_patch_embedding_by_default() -> None:
-    assert Colors().patch_embedding(16) is None
-    assert Cells(16).patch_embedding(16) is None
-
-
 def test_the_digest_covers_weights_and_settings_but_not_the_name() -> None:
     renamed, coarser, empty = Colors(), Colors(), Colors()
     renamed.name, coarser.stride = "other", 32
@@ -323,14 +318,6 @@ def test_a_folded_patch_embedding_gives_the_same_tokens_from_imagenet_pixels(
     wanted = F.conv2d(own.normalize(pixels), weight, bias, stride=4)
     found = F.conv2d(IMAGENET.normalize(pixels), *for_imagenet((weight, bias), own), stride=4)
     torch.testing.assert_close(found, wanted)
-
-
-def test_a_folded_patch_embedding_keeps_its_dtype_and_has_no_gradient() -> None:
-    weight = torch.randn(5, 3, 4, 4, requires_grad=True)
-    folded, bias = for_imagenet((weight, torch.zeros(5)), IMAGENET)
-    assert folded.dtype == bias.dtype == torch.float32
-    assert not folded.requires_grad
-    assert torch.equal(folded, weight)
 
 
 @pytest.mark.parametrize("attention", ["core-periphery", "full"])

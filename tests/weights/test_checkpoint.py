@@ -85,15 +85,6 @@ def test_a_loaded_model_is_in_evaluation_mode_and_can_be_trained(tmp_path: Path)
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_a_loaded_model_does_not_change_with_its_file(tmp_path: Path) -> None:
-    save(MODEL, tmp_path)
-    model = load(tmp_path)
-    path = tmp_path / "model.safetensors"
-    with path.open("r+b") as file:
-        file.write(bytes(path.stat().st_size))
-    assert same_weights(model, MODEL)
-
-
 def test_saving_again_changes_no_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
     save(MODEL, tmp_path)
@@ -318,12 +309,6 @@ def test_a_damaged_config_json_is_ignored_with_a_warning_and_a_note(
     assert same_weights(veca.load(folder), MODEL)
     assert "config.json was ignored, and with it license and origin" in caplog.text
     assert model_info(folder).provenance is None
-    assert "ignored" in model_info(folder).notes[0]
-
-
-def test_invalid_provenance_is_ignored_with_a_note(folder: Path) -> None:
-    change_config(folder, provenance={"seed": "x"})
-    assert same_weights(veca.load(folder), MODEL)
     assert "ignored" in model_info(folder).notes[0]
 
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load as read_by_library
 from safetensors.torch import save as write_by_library
 from torch import Tensor
 
 import veca
 from tests.weights.models import same_weights, trained_model
 from veca.backbone.config import SIZES, BackboneConfig
-from veca.weights.checkpoint import load_with_hash, model_info
+from veca.weights.checkpoint import load_with_hash
 from veca.weights.format import (
     FIRST_FIELDS,
     FORMAT,
@@ -28,7 +27,6 @@ from veca.weights.format import (
     check_shapes,
     config_from_json,
     config_to_json,
-    dtype_names,
     expected_shapes,
     file_pieces,
     listed,
@@ -69,14 +67,6 @@ def test_the_file_is_the_one_that_the_library_would_write() -> None:
     assert written[:8] == content[:8]
     assert list(header_of(written).items()) == list(header_of(content).items())
     assert written[8 + length :] == content[8 + length :]
-
-
-def test_the_library_reads_back_every_tensor() -> None:
-    found = read_by_library(file_of(MIXED))
-    assert found.keys() == MIXED.keys()
-    for name, tensor in MIXED.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
 
 
 def test_the_header_holds_configuration_format_and_hash() -> None:
@@ -150,13 +140,9 @@ def test_a_file_of_another_program_has_no_configuration(tmp_path: Path) -> None:
     "content",
     [
         b"",
-        b"text",
         b"\x80\x02}q\x00.",  # a pickle
-        b"PK\x03\x04" + bytes(100),  # a zip archive
         b"\xff" * 8,  # a header of absurd length
         file_of(MIXED)[:-1],
-        file_of(MIXED)[:40],
-        file_of(MIXED) + b"\0",
     ],
 )
 def test_incomplete_and_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
@@ -192,11 +178,6 @@ def test_other_dtypes_and_missing_files_are_refused(tmp_path: Path) -> None:
         read_weights(tmp_path / "nothing.safetensors")
 
 
-def test_dtypes_are_listed_once() -> None:
-    assert dtype_names([torch.float32, torch.float32]) == "float32"
-    assert dtype_names([torch.float32, torch.bfloat16]) == "bfloat16, float32"
-
-
 STORED = Path(__file__).parents[1] / "goldens" / "format-1"
 """A model that veca 0.1.0 wrote before `local_kernel` existed."""
 
@@ -212,12 +193,6 @@ STORED = Path(__file__).parents[1] / "goldens" / "format-1"
 )
 def test_a_configuration_survives_json(config: BackboneConfig) -> None:
     assert config_from_json(json.loads(config_to_json(config)), "here") == config
-
-
-def test_equal_configurations_have_equal_json() -> None:
-    one = BackboneConfig(layers=2, width=64, heads=1)
-    assert config_to_json(one) == config_to_json(BackboneConfig(heads=1, width=64, layers=2))
-    assert config_to_json(one) != config_to_json(BackboneConfig(layers=3, width=64, heads=1))
 
 
 def test_later_fields_are_stored_only_if_they_differ_from_their_defaults() -> None:
@@ -384,17 +359,6 @@ CONTENT = b"".join(
     file_pieces(SMALL.config, SMALL.state_dict(), weights_hash(SMALL.config, SMALL.state_dict()))
 )
 HEADER = 8 + int.from_bytes(CONTENT[:8], "little")
-
-
-@pytest.mark.parametrize("place", [HEADER, -1])
-def test_changed_weights_are_refused(place: int, tmp_path: Path) -> None:
-    content = bytearray(CONTENT)
-    content[place] ^= 1
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(content)
-    for read in (veca.load, model_info):
-        with pytest.raises(WeightsError, match="changed or damaged"):
-            read(path)
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ def test_an_unknown_layout_is_refused_with_the_known_ones(tmp_path: Path) -> Non
         ("food101=nowhere/at/all", "is not a folder"),
     ],
 )
-def test_a_text_that_means_nothing_is_refused_with_a_hint(text: str, hint: str) -> None:
+def test_an_unknown_dataset_is_refused_with_a_hint(text: str, hint: str) -> None:
     with pytest.raises(DatasetError) as error:
         read_set(text)
     assert hint in str(error.value)
