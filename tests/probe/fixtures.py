@@ -26,7 +26,7 @@ from veca.data.sets.dataset import IGNORE_INDEX, DepthRange, LabeledDataset, Spl
 from veca.probe import protocols
 from veca.probe import protocols as dense_protocols
 from veca.probe.bootstrap import compare_to_baseline
-from veca.probe.feature_cache import RunContext, Variant
+from veca.probe.feature_cache import ProbeContext, Variant
 from veca.probe.features import InferenceConfig
 from veca.probe.metrics import (
     PER_IMAGE,
@@ -93,10 +93,10 @@ class ColorModel(FrozenModel):
         return FrozenFeatures(cells.mean((2, 3)), patches)
 
 
-def context_in(folder: Path, ranks: Ranks = ALONE, **others: Any) -> RunContext:
+def context_in(folder: Path, ranks: Ranks = ALONE, **others: Any) -> ProbeContext:
     """A silent run context without worker processes."""
     usual: dict[str, Any] = {"num_workers": 0, "show_progress": False}
-    return RunContext(cache=folder, ranks=ranks, **usual | others)
+    return ProbeContext(cache=folder, ranks=ranks, **usual | others)
 
 
 def read_array(path: str) -> NDArray[Any]:

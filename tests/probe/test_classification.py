@@ -22,7 +22,7 @@ from veca.probe.classification import (
     evaluate_logistic,
     labels_of,
 )
-from veca.probe.feature_cache import RunContext
+from veca.probe.feature_cache import ProbeContext
 from veca.probe.features import CachedFeatures, extract_image_features
 from veca.probe.linear import LinearHead
 from veca.probe.metrics import classification_metrics, mean_average_precision
@@ -52,7 +52,7 @@ Protocols = KnnProtocol | LogisticProtocol | LinearProtocol
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> RunContext:
+def ctx(tmp_path: Path) -> ProbeContext:
     return context_in(tmp_path / "kept")
 
 
@@ -64,7 +64,7 @@ def data(tmp_path: Path) -> LabeledDataset:
 def results(
     data: LabeledDataset,
     protocol: Protocols,
-    ctx: RunContext,
+    ctx: ProbeContext,
     *,
     settings: tuple[Setting, ...] = SETTINGS,
     seeds: tuple[int, ...] = (0,),
@@ -81,20 +81,20 @@ def results(
 
 
 def evaluated(
-    data: LabeledDataset, protocol: Protocols, ctx: RunContext, **more: Any
+    data: LabeledDataset, protocol: Protocols, ctx: ProbeContext, **more: Any
 ) -> list[ProbeResult]:
     """All results at once."""
     return list(results(data, protocol, ctx, **more))
 
 
-def only(data: LabeledDataset, protocol: Protocols, ctx: RunContext) -> ProbeResult:
+def only(data: LabeledDataset, protocol: Protocols, ctx: ProbeContext) -> ProbeResult:
     """The result at the first setting."""
     (found,) = evaluated(data, protocol, ctx, settings=SETTINGS[:1])
     return found
 
 
 def features_of(
-    split: Split, ctx: RunContext, protocol: Protocols, feature: Any = "image"
+    split: Split, ctx: ProbeContext, protocol: Protocols, feature: Any = "image"
 ) -> CachedFeatures:
     """The center crops of a split."""
     shown = {"resolution": 16, "resize_ratio": protocol.resize_ratio, "feature": feature}
@@ -113,7 +113,9 @@ def brute_votes(train: Tensor, labels: Tensor, test: Tensor, k: int) -> Tensor:
     return votes
 
 
-def test_neighbors_vote_as_by_hand_at_every_setting(data: LabeledDataset, ctx: RunContext) -> None:
+def test_neighbors_vote_as_by_hand_at_every_setting(
+    data: LabeledDataset, ctx: ProbeContext
+) -> None:
     found = evaluated(data, NEAR, ctx, seeds=(5, 6))
     assert [one.setting for one in found] == list(SETTINGS)
     assert data.train is not None
@@ -136,7 +138,9 @@ def test_neighbors_vote_as_by_hand_at_every_setting(data: LabeledDataset, ctx: R
         }
 
 
-def test_too_few_training_images_for_knn_are_refused(data: LabeledDataset, ctx: RunContext) -> None:
+def test_too_few_training_images_for_knn_are_refused(
+    data: LabeledDataset, ctx: ProbeContext
+) -> None:
     with pytest.raises(DataError, match=r"18 training images, but k needs at least 20 .*logistic"):
         evaluated(data, replace(NEAR, ks=(20, 100)), ctx)
     with pytest.raises(ProbeError, match="colors has no training split"):
@@ -145,7 +149,7 @@ def test_too_few_training_images_for_knn_are_refused(data: LabeledDataset, ctx: 
 
 def test_a_large_knn_head_is_not_saved(
     data: LabeledDataset,
-    ctx: RunContext,
+    ctx: ProbeContext,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -158,7 +162,7 @@ def test_a_large_knn_head_is_not_saved(
     ("feature", "width"), [("image", 5), ("patch-mean", 6), ("image+patch-mean", 11)]
 )
 def test_a_number_is_that_of_the_saved_head(
-    data: LabeledDataset, ctx: RunContext, feature: str, width: int
+    data: LabeledDataset, ctx: ProbeContext, feature: str, width: int
 ) -> None:
     one = only(data, replace(SWEEP, feature=feature), ctx)
     test = features_of(data.test, ctx, SWEEP, feature)[SETTINGS[0]]
@@ -170,7 +174,7 @@ def test_a_number_is_that_of_the_saved_head(
 
 
 def test_images_that_heads_are_fitted_and_chosen_on_are_counted(
-    data: LabeledDataset, ctx: RunContext, tmp_path: Path
+    data: LabeledDataset, ctx: ProbeContext, tmp_path: Path
 ) -> None:
     plain = {"train": 18, "test": 9}
     for share, fitted in ((0.1, 16), (0.5, 9)):
@@ -187,7 +191,7 @@ def test_images_that_heads_are_fitted_and_chosen_on_are_counted(
 
 @pytest.mark.parametrize("protocol", [NEAR, SWEEP, replace(QUICK, selection="test")])
 def test_each_split_has_the_features_of_one_setting_in_memory(
-    data: LabeledDataset, ctx: RunContext, protocol: Any, monkeypatch: pytest.MonkeyPatch
+    data: LabeledDataset, ctx: ProbeContext, protocol: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, alive = list[weakref.ref[Tensor]](), list[int]()
     reads = CachedFeatures._read
@@ -207,7 +211,7 @@ def test_each_split_has_the_features_of_one_setting_in_memory(
 
 
 def test_linear_classifiers_see_the_crops_of_the_protocol(
-    data: LabeledDataset, ctx: RunContext
+    data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     model = CellModel()
     found = evaluated(data, replace(QUICK, num_crops=3), ctx, seeds=(0, 1), model=model)
@@ -225,7 +229,7 @@ def test_linear_classifiers_see_the_crops_of_the_protocol(
 
 
 def test_the_step_is_chosen_on_the_test_split_only_if_the_protocol_says_so(
-    data: LabeledDataset, ctx: RunContext
+    data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     best = replace(QUICK, learning_rates=(1.0,), validate_every=1, selection="test-best-step")
     last = replace(QUICK, learning_rates=(1.0,), selection="none")
@@ -236,7 +240,7 @@ def test_the_step_is_chosen_on_the_test_split_only_if_the_protocol_says_so(
 
 @pytest.mark.parametrize("protocol", [NEAR, SWEEP, replace(QUICK, selection="test")])
 def test_further_datasets_are_tested_with_the_same_head(
-    data: LabeledDataset, ctx: RunContext, tmp_path: Path, protocol: Any
+    data: LabeledDataset, ctx: ProbeContext, tmp_path: Path, protocol: Any
 ) -> None:
     test = class_split(tmp_path, "v2", np.arange(6) % 3)
     second = replace(data, name="v2", train=None, uses_head_of="colors", test=test)
@@ -258,7 +262,7 @@ def test_further_datasets_are_tested_with_the_same_head(
 
 
 def test_label_sets_of_another_dataset_s_classes_give_top1_only(
-    data: LabeledDataset, ctx: RunContext, tmp_path: Path
+    data: LabeledDataset, ctx: ProbeContext, tmp_path: Path
 ) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(6) % 3] | np.eye(3, dtype=np.bool_)[0]
     test = class_split(tmp_path, "real", labels)
@@ -269,7 +273,7 @@ def test_label_sets_of_another_dataset_s_classes_give_top1_only(
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_average_precision_leaves_out_what_does_not_count(
-    tmp_path: Path, ctx: RunContext, counted: bool
+    tmp_path: Path, ctx: ProbeContext, counted: bool
 ) -> None:
     splits = {}
     for name, count in (("train", 18), ("test", 9)):

@@ -42,7 +42,7 @@ from veca.probe.dense import (
     lr_at,
 )
 from veca.probe.depth import evaluate_depth
-from veca.probe.feature_cache import RunContext
+from veca.probe.feature_cache import ProbeContext
 from veca.probe.features import DenseBatch
 from veca.probe.knn import evaluate_dense_knn
 from veca.probe.models import FrozenFeatures
@@ -67,7 +67,7 @@ FIT = replace(SMALL, steps=12, learning_rates=(0.01, 0.1), selection="held-out",
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> RunContext:
+def ctx(tmp_path: Path) -> ProbeContext:
     return context_in(tmp_path / "kept")
 
 
@@ -93,12 +93,13 @@ def stream(seed: int = 0) -> Iterator[DenseBatch]:
 
 
 def fitted(
-    data: LabeledDataset, ctx: RunContext, protocol: SegmentationProtocol, seed: int = 0
+    data: LabeledDataset, ctx: ProbeContext, protocol: SegmentationProtocol, seed: int = 0
 ) -> dict[Candidate, DenseHead]:
     """Heads on made-up features."""
     task = SegmentationTask(data, protocol)
     batches = itertools.islice(stream(), protocol.steps)
-    return fit_heads(task, ColorModel(), (FEW, ALL), batches, seed, ctx)
+    inputs = ProbeInputs(ColorModel(), (FEW, ALL), data, protocol, (seed,), ctx)
+    return fit_heads(task, inputs, batches, seed)
 
 
 def joined(features: FrozenFeatures, append: bool) -> Tensor:
@@ -143,7 +144,7 @@ def plain_loop(
 
 @pytest.mark.parametrize("change", [{}, {"feature": "patches+image"}, {"clip": 0.05}])
 def test_heads_fitted_together_are_those_fitted_alone(
-    change: dict[str, Any], data: LabeledDataset, ctx: RunContext
+    change: dict[str, Any], data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     protocol = replace(FIT, **change)
     found = fitted(data, ctx, protocol)
@@ -155,7 +156,7 @@ def test_heads_fitted_together_are_those_fitted_alone(
             torch.testing.assert_close(head.bias.detach(), bias, rtol=1e-3, atol=1e-4)
 
 
-def test_heads_are_taken_at_every_validation(data: LabeledDataset, ctx: RunContext) -> None:
+def test_heads_are_taken_at_every_validation(data: LabeledDataset, ctx: ProbeContext) -> None:
     found = fitted(data, ctx, FIT)
     assert {candidate.step for candidate in found} == {4, 8, 12}
     assert len(found) == 3 * 2 * 2
@@ -171,7 +172,7 @@ def test_heads_are_taken_at_every_validation(data: LabeledDataset, ctx: RunConte
 
 
 def test_heads_learn_with_dropout_from_a_part_of_the_pixels(
-    data: LabeledDataset, ctx: RunContext
+    data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     protocol = replace(SMALL, steps=80, dropout=0.1, pixel_stride=4)
     head = fitted(data, ctx, protocol)[Candidate(ALL, 0.05, 80)]
@@ -282,7 +283,7 @@ CHOICE = replace(
 
 
 def chosen(
-    task: FavoriteTask, ctx: RunContext, seeds: Sequence[int] = (0,)
+    task: FavoriteTask, ctx: ProbeContext, seeds: Sequence[int] = (0,)
 ) -> dict[tuple[Setting, int], ProbeResult]:
     inputs = ProbeInputs(ColorModel(), (ALL,), task.data, task.protocol, seeds, ctx)
     return by_setting(fit_and_evaluate(task, inputs))
@@ -292,7 +293,7 @@ def chosen(
     ("favorite", "rate", "step"), [(0, 0.01, 3), (1, 0.1, 3), (2, 0.01, 6), (3, 0.1, 6)]
 )
 def test_the_paper_chooses_the_step_on_the_test_split(
-    favorite: int, rate: float, step: int, data: LabeledDataset, ctx: RunContext
+    favorite: int, rate: float, step: int, data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     task = FavoriteTask(data, replace(CHOICE, selection="test-best-step"), favorite)
     found = chosen(task, ctx)[ALL, 0]
@@ -302,7 +303,7 @@ def test_the_paper_chooses_the_step_on_the_test_split(
 
 
 def test_learning_rates_are_chosen_on_training_images_that_the_head_never_sees(
-    data: LabeledDataset, ctx: RunContext
+    data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     task = FavoriteTask(data, replace(CHOICE, held_out_share=0.3), 3)
     found = chosen(task, ctx)[ALL, 0]
@@ -312,7 +313,7 @@ def test_learning_rates_are_chosen_on_training_images_that_the_head_never_sees(
 
 
 def test_a_validation_split_is_chosen_on_if_there_is_one(
-    data: LabeledDataset, ctx: RunContext, tmp_path: Path
+    data: LabeledDataset, ctx: ProbeContext, tmp_path: Path
 ) -> None:
     val: Split = dense_split(tmp_path / "pictures", "dev", "masks", range(80, 82))
     task = FavoriteTask(replace(data, val=val), CHOICE, 0)
@@ -321,7 +322,7 @@ def test_a_validation_split_is_chosen_on_if_there_is_one(
 
 
 def test_without_a_selection_the_last_step_is_reported(
-    data: LabeledDataset, ctx: RunContext
+    data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     task = FavoriteTask(data, replace(SMALL, steps=6, num_validations=2), 0)
     found = chosen(task, ctx, (0, 1))
@@ -329,7 +330,7 @@ def test_without_a_selection_the_last_step_is_reported(
     assert {one.chosen["step"] for one in found.values()} == {6}
 
 
-def test_settings_do_not_change_each_other(data: LabeledDataset, ctx: RunContext) -> None:
+def test_settings_do_not_change_each_other(data: LabeledDataset, ctx: ProbeContext) -> None:
     inputs = ProbeInputs(ColorModel(), (FEW, ALL, ALL), data, SMALL, (0,), ctx)
     both = by_setting(evaluate_segmentation(inputs))
     alone = by_setting(evaluate_segmentation(replace(inputs, settings=(ALL,))))

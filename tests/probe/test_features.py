@@ -38,7 +38,7 @@ from veca.data.images import DataError, ImageError, decode, image_from_array
 from veca.data.listing import TableBuilder, members
 from veca.data.sets.dataset import Split
 from veca.probe import features
-from veca.probe.feature_cache import RunContext, Variant
+from veca.probe.feature_cache import ProbeContext, Variant
 from veca.probe.features import (
     CROP_AREA,
     FEATURES,
@@ -84,13 +84,13 @@ def scenes(tmp_path: Path) -> Split:
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> RunContext:
+def ctx(tmp_path: Path) -> ProbeContext:
     return context_in(tmp_path / "cache")
 
 
 def vectors_of(
     split: Split,
-    ctx: RunContext,
+    ctx: ProbeContext,
     model: FrozenModel | None = None,
     settings: Sequence[Setting] = SETTINGS,
     **crops: Any,
@@ -106,7 +106,7 @@ def one_by_one(views: list[Tensor], setting: Setting) -> FrozenFeatures:
 
 
 def test_vectors_are_those_of_the_center_crops_at_each_setting(
-    split: Split, ctx: RunContext
+    split: Split, ctx: ProbeContext
 ) -> None:
     views = [
         center_view(decode(split.image(index).name), SIDE, ViewConfig()) for index in range(11)
@@ -118,7 +118,7 @@ def test_vectors_are_those_of_the_center_crops_at_each_setting(
             torch.testing.assert_close(found[setting], select_feature(wanted, feature))
 
 
-def test_vectors_of_random_crops_are_ordered_crop_by_crop(split: Split, ctx: RunContext) -> None:
+def test_vectors_of_random_crops_are_ordered_crop_by_crop(split: Split, ctx: ProbeContext) -> None:
     setting = SETTINGS[0]
     found = vectors_of(split, ctx, **RANDOM, feature="image+patch-mean")
     config = ViewConfig(crop="random-resized", area=CROP_AREA, trivial_augment=False)
@@ -133,7 +133,7 @@ def test_vectors_of_random_crops_are_ordered_crop_by_crop(split: Split, ctx: Run
     torch.testing.assert_close(found[setting], wanted)
 
 
-def test_the_vectors_of_the_last_setting_stay_in_memory(split: Split, ctx: RunContext) -> None:
+def test_the_vectors_of_the_last_setting_stay_in_memory(split: Split, ctx: ProbeContext) -> None:
     found = vectors_of(split, ctx)
     vectors = found[SETTINGS[0]]
     assert found[SETTINGS[0]] is vectors
@@ -142,7 +142,7 @@ def test_the_vectors_of_the_last_setting_stay_in_memory(split: Split, ctx: RunCo
 
 
 def test_each_image_is_decoded_once_for_all_settings(
-    tmp_path: Path, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ctx: ProbeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[str] = []
 
@@ -157,7 +157,7 @@ def test_each_image_is_decoded_once_for_all_settings(
     assert model.asked == dict.fromkeys(SETTINGS, 8)
 
 
-def test_a_new_setting_computes_only_itself(split: Split, ctx: RunContext) -> None:
+def test_a_new_setting_computes_only_itself(split: Split, ctx: ProbeContext) -> None:
     model = CellModel()
     before = vectors_of(split, ctx, model, SETTINGS[:2])
     model.asked.clear()
@@ -177,7 +177,7 @@ def test_a_new_setting_computes_only_itself(split: Split, ctx: RunContext) -> No
     ],
 )
 def test_features_are_shared_by_equal_crops_only(
-    split: Split, ctx: RunContext, crops: dict[str, Any], shared: bool
+    split: Split, ctx: ProbeContext, crops: dict[str, Any], shared: bool
 ) -> None:
     model = CellModel()
     vectors_of(split, ctx, model, SETTINGS[:1])
@@ -230,7 +230,7 @@ def test_an_image_that_cannot_be_read_is_an_error_that_names_it(
 
 
 def test_features_that_are_not_finite_are_an_error_that_names_the_image(
-    split: Split, ctx: RunContext
+    split: Split, ctx: ProbeContext
 ) -> None:
     class Broken(CellModel):
         def forward(
@@ -278,7 +278,7 @@ def test_a_subset_may_lie_in_a_tar_shard(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_target_that_does_not_fit_its_image_is_named(
-    spoil: Callable[[Path], None], message: str, scenes: Split, ctx: RunContext
+    spoil: Callable[[Path], None], message: str, scenes: Split, ctx: ProbeContext
 ) -> None:
     crops = crops_of(scenes, ctx, None)
     spoil(Path(scenes.targets[0]))
@@ -287,7 +287,7 @@ def test_a_target_that_does_not_fit_its_image_is_named(
 
 
 def crops_of(
-    split: Split, ctx: RunContext, num_crops: int | None, model: ColorModel | None = None
+    split: Split, ctx: ProbeContext, num_crops: int | None, model: ColorModel | None = None
 ) -> TrainingCrops:
     draw = partial(segmentation_crop, side=SIDE_OF_CROPS, augment=AUGMENT)
     facts = {"side": SIDE_OF_CROPS}
@@ -302,7 +302,7 @@ def assert_equal(one: DenseBatch, other: DenseBatch) -> None:
 
 
 def test_cached_features_are_those_of_the_crops_of_their_targets(
-    scenes: Split, ctx: RunContext
+    scenes: Split, ctx: ProbeContext
 ) -> None:
     model = ColorModel()
     cached = crops_of(scenes, ctx, 3, model)
@@ -318,7 +318,7 @@ def test_cached_features_are_those_of_the_crops_of_their_targets(
 
 
 def test_a_second_run_computes_no_crops_and_memory_or_disk_give_equal_batches(
-    scenes: Split, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
+    scenes: Split, ctx: ProbeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = crops_of(scenes, ctx, 2)
     monkeypatch.setattr(features, "MAX_HELD_BYTES", 0)
@@ -333,7 +333,7 @@ def test_a_second_run_computes_no_crops_and_memory_or_disk_give_equal_batches(
 
 
 def test_every_crop_of_the_chosen_images_comes_once_per_epoch(
-    scenes: Split, ctx: RunContext
+    scenes: Split, ctx: ProbeContext
 ) -> None:
     cached, chosen = crops_of(scenes, ctx, 2), np.array([1, 4, 5])
     first, second, third = cached.batches(chosen, 3, 0, 3)
@@ -367,7 +367,7 @@ def test_ranks_share_a_batch_without_gaps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inference", [WHOLE, SLIDING])
 def test_cached_maps_are_those_of_the_model_to_half_precision(
-    inference: InferenceConfig, scenes: Split, ctx: RunContext
+    inference: InferenceConfig, scenes: Split, ctx: ProbeContext
 ) -> None:
     found = extract_patch_features(ColorModel(), VARIANTS, scenes, inference, ctx)
     for index, variant in itertools.product(range(6), VARIANTS):
@@ -381,7 +381,7 @@ def test_cached_maps_are_those_of_the_model_to_half_precision(
 
 
 def test_maps_are_clamped_to_half_precision_and_keep_their_proportions(
-    scenes: Split, ctx: RunContext
+    scenes: Split, ctx: ProbeContext
 ) -> None:
     class Loud(ColorModel):
         def forward(self, *given: Any) -> FrozenFeatures:
@@ -405,7 +405,7 @@ def test_chunks_of_large_maps_have_fewer_images(
         assert len(list(ctx.cache.glob("*/chunk-*.safetensors"))) == chunks
 
 
-def test_mirrored_maps_are_those_of_the_mirrored_image(scenes: Split, ctx: RunContext) -> None:
+def test_mirrored_maps_are_those_of_the_mirrored_image(scenes: Split, ctx: ProbeContext) -> None:
     found = extract_patch_features(ColorModel(), VARIANTS, scenes, WHOLE, ctx)
     straight, _ = found(1, Variant(ALL))
     mirrored, _ = found(1, Variant(ALL, flipped=True))
@@ -413,7 +413,7 @@ def test_mirrored_maps_are_those_of_the_mirrored_image(scenes: Split, ctx: RunCo
     assert not torch.equal(mirrored.patches, straight.patches)
 
 
-def test_maps_are_computed_once_for_each_variant(scenes: Split, ctx: RunContext) -> None:
+def test_maps_are_computed_once_for_each_variant(scenes: Split, ctx: ProbeContext) -> None:
     model = ColorModel()
     extract_patch_features(model, VARIANTS, scenes, WHOLE, ctx)
     assert model.asked == {FEW: 6, ALL: 12}

@@ -28,7 +28,7 @@ from tests.probe.fixtures import (
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, LabeledDataset, Split
 from veca.probe import knn as knn_module
-from veca.probe.feature_cache import RunContext, Variant
+from veca.probe.feature_cache import ProbeContext, Variant
 from veca.probe.features import InferenceConfig, PatchFeatures, extract_patch_features
 from veca.probe.knn import (
     MemoryBank,
@@ -208,11 +208,11 @@ def split(tmp_path: Path) -> Split:
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> RunContext:
+def ctx(tmp_path: Path) -> ProbeContext:
     return context_in(tmp_path / "kept")
 
 
-def features_of(split: Split, ctx: RunContext) -> PatchFeatures:
+def features_of(split: Split, ctx: ProbeContext) -> PatchFeatures:
     return extract_patch_features(
         ColorModel(), [VARIANT], split, InferenceConfig(short_side=32, stride=8), ctx
     )
@@ -244,14 +244,14 @@ def test_unknown_classes_are_refused() -> None:
         class_shares(np.full((4, 4), 7, np.uint8), (2, 2), 3)
 
 
-def bank_of(split: Split, ctx: RunContext, seed: int = 0, **changes: Any) -> MemoryBank:
+def bank_of(split: Split, ctx: ProbeContext, seed: int = 0, **changes: Any) -> MemoryBank:
     """The bank of a split."""
-    protocol = replace(NEAR, **changes)
-    features = features_of(split, ctx)
-    return build_memory_bank(split, features, VARIANT, len(CLASSES), protocol, seed, ctx)
+    data = LabeledDataset(name="farm", kind="masks", classes=CLASSES, train=split, test=split)
+    inputs = ProbeInputs(ColorModel(), (ALL,), data, replace(NEAR, **changes), (seed,), ctx)
+    return build_memory_bank(inputs, split, features_of(split, ctx), VARIANT, seed)
 
 
-def test_a_bank_with_room_holds_every_labeled_patch(split: Split, ctx: RunContext) -> None:
+def test_a_bank_with_room_holds_every_labeled_patch(split: Split, ctx: ProbeContext) -> None:
     features, bank = features_of(split, ctx), bank_of(split, ctx)
     vectors, shares = [], []
     for index in range(5):
@@ -265,7 +265,7 @@ def test_a_bank_with_room_holds_every_labeled_patch(split: Split, ctx: RunContex
     assert torch.equal(bank.shares, torch.cat(shares))
 
 
-def test_a_small_bank_is_a_part_of_it_that_the_seed_draws(split: Split, ctx: RunContext) -> None:
+def test_a_small_bank_is_a_part_of_it_that_the_seed_draws(split: Split, ctx: ProbeContext) -> None:
     every, some, again, other = (
         bank_of(split, ctx, seed, max_patches=count)
         for count, seed in ((10_000, 0), (20, 0), (20, 0), (20, 1))
@@ -277,7 +277,9 @@ def test_a_small_bank_is_a_part_of_it_that_the_seed_draws(split: Split, ctx: Run
     assert {tuple(row) for row in torch.cat((some.features, some.shares), 1).tolist()} <= rows
 
 
-def test_masks_without_labels_or_of_another_size_are_refused(split: Split, ctx: RunContext) -> None:
+def test_masks_without_labels_or_of_another_size_are_refused(
+    split: Split, ctx: ProbeContext
+) -> None:
     for target in split.targets:
         np.save(target, np.full(np.load(target).shape, IGNORE_INDEX, np.uint8))
     with pytest.raises(DataError, match="no pixel of train has a class"):
@@ -314,7 +316,7 @@ def test_patch_votes_are_those_of_a_slow_loop(
 
 
 def evaluated(
-    data: LabeledDataset, ctx: RunContext, seeds: Sequence[int] = (0,), **changes: Any
+    data: LabeledDataset, ctx: ProbeContext, seeds: Sequence[int] = (0,), **changes: Any
 ) -> dict[tuple[Setting, int], ProbeResult]:
     """Results of dense kNN at all settings."""
     protocol = replace(NEAR, **changes)
@@ -322,7 +324,7 @@ def evaluated(
     return by_setting(evaluate_dense_knn(inputs))
 
 
-def test_patches_of_similar_colors_have_the_same_class(tmp_path: Path, ctx: RunContext) -> None:
+def test_patches_of_similar_colors_have_the_same_class(tmp_path: Path, ctx: ProbeContext) -> None:
     found = evaluated(farm(tmp_path / "pictures"), ctx)
     every = found[ALL, 0]
     assert every.metrics["miou"] > 60
@@ -334,7 +336,7 @@ def test_patches_of_similar_colors_have_the_same_class(tmp_path: Path, ctx: RunC
     assert every.metrics["miou"] == mean_ratio(hits, union)
 
 
-def test_the_seed_draws_the_bank_and_nothing_else(tmp_path: Path, ctx: RunContext) -> None:
+def test_the_seed_draws_the_bank_and_nothing_else(tmp_path: Path, ctx: ProbeContext) -> None:
     data = farm(tmp_path / "pictures")
     found = evaluated(data, ctx, (0, 1), max_patches=30)
     assert found[ALL, 0].metrics == evaluated(data, ctx, max_patches=30)[ALL, 0].metrics

@@ -31,7 +31,7 @@ from veca.probe import segmentation as module
 from veca.probe import transforms
 from veca.probe.dense import DenseHead
 from veca.probe.depth import DepthBins, DepthTask, evaluate_depth, predict_depth_map
-from veca.probe.feature_cache import RunContext, Variant
+from veca.probe.feature_cache import ProbeContext, Variant
 from veca.probe.features import DenseBatch, InferenceConfig, extract_windows, load_image
 from veca.probe.metrics import PER_IMAGE, mean_ratio, pixel_counts
 from veca.probe.models import FrozenFeatures
@@ -47,11 +47,13 @@ def data(tmp_path: Path) -> LabeledDataset:
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> RunContext:
+def ctx(tmp_path: Path) -> ProbeContext:
     return context_in(tmp_path / "kept")
 
 
-def evaluated(data: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any) -> ProbeResult:
+def evaluated(
+    data: LabeledDataset, ctx: ProbeContext, seed: int = 0, **changes: Any
+) -> ProbeResult:
     """The result with all channels."""
     protocol = replace(SMALL, **changes)
     (found,) = evaluate_segmentation(
@@ -69,7 +71,7 @@ def evaluated(data: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: A
     ],
 )
 def test_colors_are_segmented_and_better_with_more_channels(
-    change: dict[str, Any], data: LabeledDataset, ctx: RunContext
+    change: dict[str, Any], data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     protocol = replace(SMALL, **change)
     inputs = ProbeInputs(ColorModel(), (FEW, ALL), data, protocol, (0,), ctx)
@@ -83,7 +85,7 @@ def test_colors_are_segmented_and_better_with_more_channels(
 
 
 def test_counts_are_those_of_the_saved_head_on_each_image(
-    data: LabeledDataset, ctx: RunContext
+    data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     result = evaluated(data, ctx)
     head = DenseHead(**result.tensors, patch_width=result.facts["patch_width"])
@@ -107,7 +109,7 @@ def test_counts_are_those_of_the_saved_head_on_each_image(
 
 
 def test_a_seed_gives_the_same_number_again_and_seeds_differ_little(
-    data: LabeledDataset, ctx: RunContext, tmp_path: Path
+    data: LabeledDataset, ctx: ProbeContext, tmp_path: Path
 ) -> None:
     first = [evaluated(data, ctx, seed) for seed in (0, 1, 2)]
     again = evaluated(data, context_in(tmp_path / "new"))
@@ -124,14 +126,14 @@ def test_heads_are_chosen_by_the_mean_over_evaluated_classes(data: LabeledDatase
     assert task.selection_metric(scores) == task.metrics(scores)["miou"] == 50 * (3 / 6 + 1 / 4)
 
 
-def test_evaluated_classes_make_the_mean(data: LabeledDataset, ctx: RunContext) -> None:
+def test_evaluated_classes_make_the_mean(data: LabeledDataset, ctx: ProbeContext) -> None:
     found = evaluated(replace(data, eval_classes=(0, 2)), ctx, steps=5).metrics
     assert found["miou"] == pytest.approx((found["iou/field"] + found["iou/pond"]) / 2)
     assert "iou/barn" not in found
 
 
 def test_masks_of_another_size_and_too_many_classes_are_refused(
-    data: LabeledDataset, ctx: RunContext
+    data: LabeledDataset, ctx: ProbeContext
 ) -> None:
     with pytest.raises(DataError, match="has 300 classes"):
         SegmentationTask(replace(data, classes=tuple(map(str, range(300)))), SMALL)
@@ -199,7 +201,7 @@ def slopes(tmp_path: Path) -> LabeledDataset:
 
 
 def evaluated_depth(
-    slopes: LabeledDataset, ctx: RunContext, seed: int = 0, **changes: Any
+    slopes: LabeledDataset, ctx: ProbeContext, seed: int = 0, **changes: Any
 ) -> ProbeResult:
     """The result with all channels."""
     protocol = replace(SMALL_DEPTH, **changes)
@@ -219,7 +221,7 @@ def constant_error(slopes: LabeledDataset) -> float:
     "change", [{}, {"feature": "patches+image", "num_crops": None, "pixel_stride": 2}]
 )
 def test_depth_is_predicted_from_colors(
-    change: dict[str, Any], slopes: LabeledDataset, ctx: RunContext
+    change: dict[str, Any], slopes: LabeledDataset, ctx: ProbeContext
 ) -> None:
     protocol = replace(SMALL_DEPTH, **change)
     inputs = ProbeInputs(ColorModel(), (FEW, ALL), slopes, protocol, (0,), ctx)
@@ -235,7 +237,7 @@ def test_depth_is_predicted_from_colors(
 
 
 def test_a_seed_gives_the_same_depth_again(
-    slopes: LabeledDataset, ctx: RunContext, tmp_path: Path
+    slopes: LabeledDataset, ctx: ProbeContext, tmp_path: Path
 ) -> None:
     first, other = (evaluated_depth(slopes, ctx, seed) for seed in (0, 1))
     assert first.metrics == evaluated_depth(slopes, context_in(tmp_path / "new")).metrics
@@ -243,7 +245,7 @@ def test_a_seed_gives_the_same_depth_again(
 
 
 def test_the_best_step_is_the_one_with_the_smallest_error(
-    slopes: LabeledDataset, ctx: RunContext
+    slopes: LabeledDataset, ctx: ProbeContext
 ) -> None:
     constant: dict[str, Any] = {"learning_rates": (3.0,), "schedule": "poly", "power": 1e-9}
     values = {
@@ -265,14 +267,14 @@ def test_the_best_step_is_the_one_with_the_smallest_error(
     ],
 )
 def test_an_image_that_cannot_be_cropped_is_named(
-    facts: DepthRange, message: str, slopes: LabeledDataset, ctx: RunContext
+    facts: DepthRange, message: str, slopes: LabeledDataset, ctx: ProbeContext
 ) -> None:
     with pytest.raises(DataError, match=message):
         evaluated_depth(replace(slopes, depth=facts), ctx, steps=1)
 
 
 def test_images_without_depth_are_counted_and_left_out(
-    slopes: LabeledDataset, ctx: RunContext
+    slopes: LabeledDataset, ctx: ProbeContext
 ) -> None:
     np.save(slopes.test.targets[1], np.zeros((48, 48), np.float32))
     result = evaluated_depth(slopes, ctx, steps=2)
@@ -286,7 +288,7 @@ def test_images_without_depth_are_counted_and_left_out(
 
 
 def test_a_head_is_saved_with_its_bins_and_the_crop_of_kitti(
-    slopes: LabeledDataset, ctx: RunContext, monkeypatch: pytest.MonkeyPatch
+    slopes: LabeledDataset, ctx: ProbeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transforms, "KITTI_CROP", (32, 40))
     found = evaluated_depth(replace(slopes, depth=None), ctx, steps=2).facts

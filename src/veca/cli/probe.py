@@ -13,7 +13,7 @@ import tyro
 
 from veca.cli.flags import command_line, numbers, read_flags, texts, whole_numbers
 from veca.data.sets.registry import SETS
-from veca.probe.feature_cache import RunContext
+from veca.probe.feature_cache import ProbeContext
 from veca.probe.report import Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Section, Task
 from veca.probe.run import Evaluator, Job
@@ -262,7 +262,7 @@ def _evaluator(
     """An evaluator in a locked folder; `jobs` are checked before the folder is created."""
     run, out = flags.run, flags.out
     with init_distributed(run.device) as ranks, log_to_console(ranks.is_main):
-        ctx = RunContext(
+        ctx = ProbeContext(
             cache=run.features or out / "features",
             ranks=ranks,
             num_workers=run.workers,

@@ -26,7 +26,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 from torch.optim import AdamW
 
 from veca.data.sets.dataset import LabeledDataset, Split
-from veca.probe.feature_cache import RunContext, Variant
+from veca.probe.feature_cache import Variant
 from veca.probe.features import (
     DenseBatch,
     DrawCrop,
@@ -160,7 +160,7 @@ def fit_and_evaluate(task: DenseTask, inputs: ProbeInputs[DenseProtocol]) -> Ite
 
     for seed in dict.fromkeys(inputs.seeds):
         batches = crops.batches(fit_on, protocol.batch, seed, protocol.steps)
-        heads = fit_heads(task, model, settings, batches, seed, ctx)
+        heads = fit_heads(task, inputs, batches, seed)
         if val is None:
             best = [one for one in heads if one.step == protocol.steps]
         else:
@@ -343,15 +343,11 @@ class SyncedBatchNorm:
         return FrozenFeatures(image * scale[width:], patches * scale[:width, None, None])
 
 
-def fit_heads(  # noqa: PLR0913, PLR0917
-    task: DenseTask,
-    model: FrozenModel,
-    settings: Sequence[Setting],
-    batches: Iterable[DenseBatch],
-    seed: int,
-    ctx: RunContext,
+def fit_heads(
+    task: DenseTask, inputs: ProbeInputs[DenseProtocol], batches: Iterable[DenseBatch], seed: int
 ) -> dict[Candidate, DenseHead]:
     """Train a head for every setting and learning rate; return them as of each validation step."""
+    model, settings, ctx = inputs.model, inputs.settings, inputs.ctx
     protocol, ranks, device = task.protocol, ctx.ranks, ctx.ranks.device
     width = model.patch_width + (model.image_width if protocol.append_image_feature else 0)
     norms = {setting: SyncedBatchNorm(width, ranks) for setting in settings}

@@ -47,7 +47,7 @@ Sample = TypeVar("Sample")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunContext:
+class ProbeContext:
     """Settings of a run, the same for all of its tasks."""
 
     cache: Path
@@ -110,7 +110,7 @@ def fill_cache(  # noqa: PLR0913, PLR0917
     group_size: int,
     load: Callable[[range], Sample],
     forward: Callable[[range, Sample, Any], Mapping[str, Tensor]],
-    ctx: RunContext,
+    ctx: ProbeContext,
 ) -> None:
     """Compute what caches of the same items lack, all of them in one pass over the items.
 

@@ -25,7 +25,7 @@ from veca.data.loader import sample_order
 from veca.data.sets.dataset import DepthRange, Split, Target
 from veca.data.transforms import check_patches
 from veca.probe.feature_cache import (
-    RunContext,
+    ProbeContext,
     Variant,
     cache_key,
     fill_cache,
@@ -177,7 +177,7 @@ def extract_image_features(  # noqa: PLR0913
     model: FrozenModel,
     settings: Sequence[Setting],
     split: Split,
-    ctx: RunContext,
+    ctx: ProbeContext,
     *,
     resolution: int,
     resize_ratio: float = 1.125,
@@ -284,7 +284,7 @@ class TrainingCrops:
         draw: DrawCrop,
         facts: Mapping[str, Any],
         num_crops: int | None,
-        ctx: RunContext,
+        ctx: ProbeContext,
     ) -> None:
         """Compute what is not cached.
 
@@ -387,7 +387,7 @@ class TrainingCrops:
         return extract_in_groups(self._model, crops.images, variant.setting, group, crops.names)
 
 
-def share_of_batch(size: int, ctx: RunContext) -> slice:
+def share_of_batch(size: int, ctx: ProbeContext) -> slice:
     """The part of a batch that is this rank's."""
     rank, world_size = ctx.ranks.rank, ctx.ranks.world_size
     if size < world_size:
@@ -486,7 +486,7 @@ def extract_patch_features(
     variants: Sequence[Variant],
     split: Split,
     inference: InferenceConfig,
-    ctx: RunContext,
+    ctx: ProbeContext,
 ) -> PatchFeatures:
     """Features of the test images of a dense task, which all heads, seeds and protocols share.
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from veca.data.images import DataError
 from veca.data.sets.dataset import IGNORE_INDEX, Split
 from veca.probe.dense import Candidate, evaluate, prediction
-from veca.probe.feature_cache import RunContext, Variant, load_target
+from veca.probe.feature_cache import Variant, load_target
 from veca.probe.features import (
     InferenceConfig,
     PatchFeatures,
@@ -186,9 +186,7 @@ def evaluate_dense_knn(inputs: ProbeInputs[DenseKnnProtocol]) -> Iterator[ProbeR
             split = train.subset(rows, f"{train.name}, drawn by seed {seed}")
         features = extract_patch_features(model, variants, split, inference, ctx)
         for variant in variants:
-            bank = build_memory_bank(
-                split, features, variant, len(data.classes), protocol, seed, ctx
-            )
+            bank = build_memory_bank(inputs, split, features, variant, seed)
             patches = len(bank.features)
             label = variant.setting.label
             logger.info("%s, seed %d: %s labeled patches.", label, seed, f"{patches:,}")
@@ -214,17 +212,15 @@ def evaluate_dense_knn(inputs: ProbeInputs[DenseKnnProtocol]) -> Iterator[ProbeR
             )
 
 
-def build_memory_bank(  # noqa: PLR0913, PLR0917
+def build_memory_bank(
+    inputs: ProbeInputs[DenseKnnProtocol],
     split: Split,
     features: PatchFeatures,
     variant: Variant,
-    num_classes: int,
-    protocol: DenseKnnProtocol,
     seed: int,
-    ctx: RunContext,
 ) -> MemoryBank:
     """The bank of a split; each rank reads a part of the images, and all get the whole bank."""
-    ranks = ctx.ranks
+    ranks, protocol, num_classes = inputs.ctx.ranks, inputs.protocol, len(inputs.data.classes)
     own = range(ranks.rank, len(split), ranks.world_size)
     lengths = torch.zeros(len(split), dtype=torch.int64)
     for index in own:

@@ -17,7 +17,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from veca.data.sets.dataset import LabeledDataset, Split
-from veca.probe.feature_cache import RunContext
+from veca.probe.feature_cache import ProbeContext
 from veca.probe.models import FrozenModel, resolution_for
 from veca.probe.rows import ProbeError, Setting, Task
 from veca.runtime.device import seed_for
@@ -447,7 +447,7 @@ class ProbeInputs(Generic[Protocol_co]):
     data: LabeledDataset
     protocol: Protocol_co
     seeds: Sequence[int]
-    ctx: RunContext
+    ctx: ProbeContext
     also: Sequence[LabeledDataset] = ()
     """More datasets to test the same heads on; for classification."""
 

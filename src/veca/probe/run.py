@@ -17,7 +17,7 @@ from veca.data.images import DataError
 from veca.data.listing import one_line
 from veca.data.sets.dataset import Kind, LabeledDataset, check_same_classes
 from veca.data.sets.registry import SETS, read_set
-from veca.probe.feature_cache import RunContext
+from veca.probe.feature_cache import ProbeContext
 from veca.probe.heads import save_examples, save_result
 from veca.probe.metrics import UNITS
 from veca.probe.models import FrozenModel, find_model, time_models
@@ -115,7 +115,7 @@ class Probe(NamedTuple):
 class Evaluator:
     """Runs jobs one after the other; datasets and models are loaded once."""
 
-    ctx: RunContext
+    ctx: ProbeContext
     out: Path
     """Where heads and per-image results are saved."""
     command: str = ""
