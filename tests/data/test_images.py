@@ -286,7 +286,7 @@ def test_integers_beyond_16_bits_are_refused(values: list[list[int]]) -> None:
 def test_floats_outside_0_to_1_are_refused(value: float) -> None:
     array = np.array([[0.5, value]], np.float32)
     for source in (Image.fromarray(array), array, torch.from_numpy(array)):
-        with pytest.raises(ImageError, match=r"holds floats from .* 0\.\.1; divide"):
+        with pytest.raises(ImageError, match=r"has floats from .* 0\.\.1; divide"):
             decode(source)
 
 

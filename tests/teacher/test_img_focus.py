@@ -185,5 +185,5 @@ def test_unnamed_weights_are_named_after_the_nodes_that_read_them(tmp_path: Path
 def test_a_damaged_network_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"
     path.write_bytes(b"\xff no network")
-    with pytest.raises(TeacherError, match=r"small\.onnx holds no readable ONNX network"):
+    with pytest.raises(TeacherError, match=r"small\.onnx has no readable ONNX network"):
         read_initializers(path)

@@ -89,9 +89,9 @@ def test_unknown_and_missing_weights_are_named(  # noqa: PLR0917 - one layout
 @pytest.mark.parametrize(
     ("store", "name", "message"),
     [
-        (store_timm, "conv1.weight", "holds no DINOv3 model"),
-        (store_clip, "visual.trunk.stem.weight", "holds no open_clip ViT model"),
-        (store_radio, "radio_model.model.stem.weight", "holds no RADIO model"),
+        (store_timm, "conv1.weight", "has no DINOv3 model"),
+        (store_clip, "visual.trunk.stem.weight", "has no open_clip ViT model"),
+        (store_radio, "radio_model.model.stem.weight", "has no RADIO model"),
     ],
 )
 def test_other_networks_and_damaged_files_are_refused(

@@ -114,7 +114,7 @@ def test_a_bundled_veca_is_a_teacher_by_its_name(
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TeacherError, match=r"holds no config\.json"):
+    with pytest.raises(TeacherError, match=r"has no config\.json"):
         load_teacher(str(tmp_path))
 
 

@@ -361,7 +361,7 @@ def _gray(name: str, image: Image.Image, opened: Image.Image) -> NDArray[Any]:
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > MAX_16_BIT:
             raise ImageError(
-                f"{name} holds integers from {low} to {high}, but gray must lie in "
+                f"{name} has integers from {low} to {high}, but gray must lie in "
                 f"0..{MAX_16_BIT}; scale it, or store floats in 0..1."
             )
         twelve_bits = tuple(tags.get(BITSPERSAMPLE, ())) == (12,)
@@ -415,7 +415,7 @@ def _check_floats(name: str, values: NDArray[Any]) -> NDArray[Any]:
     low, high = float(values.min()), float(values.max())
     if not (low >= -SLACK and high <= 1 + SLACK):  # also refuses NaN
         raise ImageError(
-            f"{name} holds floats from {low:g} to {high:g}, but colors must lie in 0..1; divide "
+            f"{name} has floats from {low:g} to {high:g}, but colors must lie in 0..1; divide "
             "by the greatest possible value."
         )
     return values

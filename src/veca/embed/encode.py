@@ -96,7 +96,7 @@ def _features(
 
 
 def _check(model: VECA, images: object, batch_size: int) -> None:
-    """Refuse what is no model, a single picture, and a batch of nothing."""
+    """Refuse anything that is not a model, a single picture, and an empty batch."""
     if not isinstance(model, VECA):
         raise ValueError(
             f"model is a {type(model).__name__}; pass a model, such as veca.load('veca-tiny')."

@@ -199,13 +199,13 @@ def segmentation_metrics(
 
 
 MIN_OBJECT_SHARE = 1e-3
-"""Share of an image below which a connected component is no object: masks have stray pixels."""
+"""Share of an image below which a connected component is not an object: masks have stray pixels."""
 
 OBJECT_SIZES = ("small", "medium", "large")
 """Thirds of the objects of a dataset, by the share of the image that they cover."""
 
 BACKGROUND = "background"
-"""A class of this name is no object."""
+"""A class of this name is not an object."""
 
 
 class MaskObjects:

@@ -50,7 +50,7 @@ ALIGNMENT = 8
 """The tensors start at a multiple of this many bytes."""
 
 METADATA = "__metadata__"
-"""The entry of the header that is no tensor."""
+"""The entry of the header that is not a tensor."""
 
 METADATA_KEY = "veca"
 """The entry of the header's metadata that holds ours."""
@@ -207,7 +207,7 @@ class TensorFile:
         prefix = self._file.read(8)
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-            raise self._damaged("it was cut short, or is no safetensors file")
+            raise self._damaged("it was cut short, or is not a safetensors file")
         header = self._file.read(length)
         found = _DIGEST_FIELD.match(header)
         if found is None:

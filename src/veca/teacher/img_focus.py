@@ -41,7 +41,7 @@ def read_initializers(path: Path) -> dict[str, Tensor]:
         graph = onnx.load(str(path), load_external_data=False).graph
         arrays = {item.name: onnx.numpy_helper.to_array(item) for item in graph.initializer}
     except Exception as error:  # protobuf's own, which have no common name
-        raise TeacherError(f"{path} holds no readable ONNX network ({error}).") from error
+        raise TeacherError(f"{path} has no readable ONNX network ({error}).") from error
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
     found = {name: item for name, item in tensors.items() if not name.startswith(NAMELESS)}
     for node in graph.node:

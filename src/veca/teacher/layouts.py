@@ -190,7 +190,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = config_path(folder)
     if path is None:
         raise TeacherError(
-            f"{folder} holds no {CONFIG_NAME}; give the folder of a model written by "
+            f"{folder} has no {CONFIG_NAME}; give the folder of a model written by "
             "save_pretrained of transformers or by veca.save."
         )
     return read_json(path)
@@ -264,7 +264,7 @@ def _read_model(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Normaliza
         )
     if not any(folder.glob("*.safetensors")):
         raise TeacherError(
-            f"{folder} holds no .safetensors file, and pickled weights are not read; load the "
+            f"{folder} has no .safetensors file, and pickled weights are not read; load the "
             "model with transformers and save it with save_pretrained."
         )
     if layout is TIMM:
@@ -342,7 +342,7 @@ def _convert(
         fields = fields_of(tensors)
     except (KeyError, ValueError) as error:
         raise TeacherError(
-            f"{path} holds no {layout.kind} model ({error}); get it again, or take another."
+            f"{path} has no {layout.kind} model ({error}); get it again, or take another."
         ) from error
     build = transformers_class(layout.model)
     with torch.random.fork_rng(devices=[]):

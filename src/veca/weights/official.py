@@ -168,7 +168,7 @@ def converted(state: State, settings: Mapping[str, Any], where: str) -> VECA:
         problems = [f"lacks {listed(missing, MAX_KEYS)}"] if missing else []
         problems += [f"has unexpected {listed(left_over, MAX_KEYS)}"] if left_over else []
         raise WeightsError(
-            f"{where} {' and '.join(problems)}, so it is no checkpoint of the authors' release; "
+            f"{where} {' and '.join(problems)}, so it is not a checkpoint of the authors' release; "
             "get it again, or rename its keys."
         )
     tensors = {name: our_tensor(config, state, name) for name in names}
