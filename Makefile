@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed,explore,docs
 AT_ONCE := -n auto --maxprocesses 8 --dist worksteal
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
-WITH_SHAPES := $(addprefix tests/,analysis backbone convert data distill embed explore probe teacher train)
+WITH_SHAPES := $(addprefix tests/,analysis backbone convert data distill embed explore/test_session.py probe teacher \
+    train)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

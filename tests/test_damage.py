@@ -18,7 +18,7 @@ from torch import Tensor
 
 import veca
 from tests.data.pictures import saved_model
-from tests.embed.written import made_up_rows, written
+from tests.embed.test_collection import made_up_rows, written
 from veca.embed.collection import Collection
 from veca.probe.heads import SavedHead, load_head, save_head
 from veca.probe.rows import Setting

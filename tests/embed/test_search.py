@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tests.data.pictures import encoded, saved_model, small_model, write_pictures, write_shard
-from tests.embed.written import SOURCE, WIDTH, made_up_rows, meta, with_features, written
+from tests.embed.test_collection import SOURCE, WIDTH, made_up_rows, meta, with_features, written
 from veca.data.images import ImageError
 from veca.data.listing import UNKNOWN, ImageEntry
 from veca.data.transforms import prepare
