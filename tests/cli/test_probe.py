@@ -297,6 +297,9 @@ def test_two_processes_report_what_one_does(
 
     run_ranks(work, plotless)
     assert main([*words, "one"]) == 0
+    for name in ("one", "two"):
+        page = Path(name, "report.html").read_text("utf-8")
+        assert ("Confusion matrix" in page, "Best, median and worst" in page) == (True, True)
     one, two = report("one"), report("two")
     assert len(one) > 8
     assert one == two

@@ -164,8 +164,8 @@ class _Pictures:
             return []
         size = f"{MAX_BYTES // 2**20} MB"
         return [
-            f'<p class="quiet">{self._skipped} more charts and galleries do not fit into the '
-            f"{size} of this page; the pictures are in {EXAMPLES_FOLDER}/.</p>"
+            f'<p class="quiet">Charts and galleries left out, to keep this page below {size}: '
+            f"{self._skipped}. Their pictures are in {EXAMPLES_FOLDER}/.</p>"
         ]
 
 
