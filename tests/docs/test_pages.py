@@ -48,7 +48,7 @@ SHORT = {
     " --statistics-images 8 --validate-every 2 --workers 0 --backbone.layers 2",
     "probe": "--workers 0",
     "embed": "--workers 0",
-    "figures": "--resolutions 64,128 --size 128",
+    "figures": "--size 64 --resolutions 64 --budgets 8 --only features",
 }
 """Flags that a test appends, so that a command takes seconds; the last value of a flag counts."""
 

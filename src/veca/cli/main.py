@@ -17,6 +17,7 @@ from veca.runtime import VERSION, VecaError
 USER_ERROR = 2
 
 COMMANDS = {
+    "analyze": ("veca.cli.analyze", "what cores do on a set of images, in numbers"),
     "bench": ("veca.cli.bench", "time, memory and FLOPs beside full attention"),
     "demo": ("veca.cli.demo", "sample photos through several budgets: a table and a page"),
     "distill": ("veca.cli.distill", "train a student from images and a teacher; resumes"),
