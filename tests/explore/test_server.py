@@ -95,6 +95,18 @@ def test_cost_has_times_and_formulas_of_both_kinds_of_attention(
     assert client.get(f"/api/pictures/{picture}/cost?size=48&budget=2").json() == found  # once
 
 
+def test_full_attention_that_would_hold_up_everything_is_not_timed(
+    client: TestClient, picture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Explorer, "milliseconds", lambda *_: 1.0)
+    assert client.get(f"/api/pictures/{picture}/cost?size=64").json()["full"]["ms"] is not None
+    monkeypatch.setattr(Explorer, "milliseconds", lambda *_: server.MOST_MILLISECONDS + 1)
+    slow = client.get(f"/api/pictures/{picture}/cost?size=512").json()
+    assert slow["model"]["ms"] == server.MOST_MILLISECONDS + 1
+    assert slow["full"]["ms"] is None
+    assert slow["full"]["gflops"] > slow["model"]["gflops"]
+
+
 def test_a_view_has_all_that_the_page_draws(client: TestClient, picture: str) -> None:
     address = f"/api/pictures/{picture}/view?size=48&budget=3"
     found = client.get(f"{address}&view=similarity&point=30,20").json()

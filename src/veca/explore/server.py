@@ -68,8 +68,8 @@ HEADER_SECONDS = 10.0
 """What a client may take to send a picture, and the headers of a request."""
 
 TIMED_ROUNDS = 3
-SLOW_MILLISECONDS = 1500.0
-"""A pass is timed this often, but only once if it is slow."""
+MOST_MILLISECONDS = 3000.0
+"""A pass is timed this often, if it does not take longer: everything else waits for it."""
 
 MAX_SCALE = 32
 
@@ -160,7 +160,9 @@ class Api:
     worker: Worker
     received: int = 0
     """Bytes of uploads in memory."""
-    timings: Recent[tuple[Any, ...], dict[str, Any]] = field(default_factory=lambda: Recent(10_000))
+    timings: Recent[tuple[Any, ...], dict[bool, float | None]] = field(
+        default_factory=lambda: Recent(10_000)
+    )
 
     async def run(self, job: Callable[[], Result], client: str | None = None) -> Result:
         """The result of a job of the worker."""
@@ -351,32 +353,54 @@ class Api:
         return Response(await self.run(answer), media_type="application/octet-stream")
 
     async def cost(
-        self, picture: PictureName, asked: AskedSetting, client: Client = None
+        self,
+        request: Request,
+        picture: PictureName,
+        asked: AskedSetting,
+        client: Client = None,
     ) -> dict[str, Any]:
         """Time on this machine, GFLOPs and pairs of this setting and of full attention.
 
-        Times are medians of passes in turns, after one that is not counted.
+        Times are medians of passes in turns, after one that is not counted; null for full attention
+        where a pass would take longer than three seconds.
         """
         where, _ = self.checked(asked)
         own, full = await self.run(partial(self.explorer.cost, picture, where), client)
         key = (own.pairs, own.flops, where)
-        timing = self.timings.get(key)
-        if timing is None:
-            samples: dict[bool, list[float]] = {False: []}
-            if full is not None:
-                samples[True] = []
-            for _ in range(TIMED_ROUNDS + 1):
-                for is_full, taken in samples.items():
-                    if not taken or taken[0] < SLOW_MILLISECONDS:
-                        time_it = partial(self.explorer.milliseconds, picture, where, is_full)
-                        taken.append(await self.run(time_it, client))
-            times = {kind: round(median(taken[1:] or taken), 2) for kind, taken in samples.items()}
-            timing = {"ms": times[False], "full_ms": times.get(True)}
-            self.timings.put(key, timing, 1)
-        answer: dict[str, Any] = {"model": cost_json(own) | {"ms": timing["ms"]}, "full": None}
+        times = self.timings.get(key)
+        if times is None:
+            flops = {False: own.flops} if full is None else {False: own.flops, True: full.flops}
+            times = await self._timed(
+                request, partial(self.explorer.milliseconds, picture, where), flops, client
+            )
+            self.timings.put(key, times, 1)
+        answer: dict[str, Any] = {"model": cost_json(own) | {"ms": times[False]}, "full": None}
         if full is not None:
-            answer["full"] = cost_json(full) | {"ms": timing["full_ms"]}
+            answer["full"] = cost_json(full) | {"ms": times[True]}
         return answer
+
+    async def _timed(
+        self,
+        request: Request,
+        measure: Callable[[bool], float],
+        flops: dict[bool, int],
+        client: str | None,
+    ) -> dict[bool, float | None]:
+        """Medians of passes in turns, one job each, while somebody waits for them."""
+        samples: dict[bool, list[float]] = {kind: [] for kind in flops}
+        for _ in range(TIMED_ROUNDS + 1):
+            for kind, taken in samples.items():
+                known = taken or samples[False]
+                expected = known[0] * flops[kind] / flops[kind if taken else False] if known else 0
+                if expected > MOST_MILLISECONDS:
+                    continue
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+                taken.append(await self.run(partial(measure, kind), client))
+        return {
+            kind: round(median(taken[1:] or taken), 2) if taken else None
+            for kind, taken in samples.items()
+        }
 
     async def neighbors(
         self, picture: PictureName, point: Point = None, client: Client = None

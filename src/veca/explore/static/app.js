@@ -194,6 +194,7 @@ class Panel {
         if (at !== this.asked) return;
         this.timed = key;
         this.row("ms", own.ms, rival?.ms, own.ms < 10 ? 1 : 0, " ms");
+        if (rival && rival.ms === null) times[1].textContent = "too slow to time";
       } catch (error) {
         if (error.status !== 409) times[0].textContent = "not measured";
       }
