@@ -18,7 +18,7 @@ WITH_SHAPES := $(addprefix tests/,analysis backbone convert data distill embed e
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.ready-samples,embed ## Sample photos through several budgets: a table and a page
+demo: $(VENV)/.ready-samples,embed,explore ## Sample photos through several budgets: a table and a page
 	$(BIN)/veca demo --out build/demo
 
 quick: $(VENV)/.ready-samples,teachers ## A student from scratch in about five minutes

@@ -1,6 +1,7 @@
 """The demo and its page."""
 
 import importlib.util
+import re
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 import veca
 from tests.analysis.test_page import check_page
 from veca.analysis.demo import (
+    KINDS,
     SAMPLES,
     BudgetRow,
     Demo,
@@ -104,13 +106,15 @@ def test_every_photo_has_a_view_for_every_budget_with_a_pixel_for_each_patch(dem
         assert [view.budget for view in photo.views] == [2, 4, 8]
         for view in photo.views:
             assert view.colors.shape == (*grid, 3)
-            assert view.first.shape == view.regions.shape == (*grid, 4)
+            assert view.first.shape == view.regions.shape == view.objects.shape == (*grid, 4)
+            assert view.similarity.shape == (*grid, 3)
             assert view.paths.count("<polyline") == 2 * view.budget
 
 
 def view(budget: int) -> View:
     pixels = torch.zeros(2, 3, 4, dtype=torch.uint8)
-    return View(budget, pixels[..., :3], pixels, pixels, "<svg></svg>")
+    colors, drawing = pixels[..., :3], "<svg></svg>"
+    return View(budget, colors, pixels, pixels, pixels, drawing, colors, drawing)
 
 
 DEMO = Demo(
@@ -129,14 +133,57 @@ DEMO = Demo(
 def page_text(trained: bool = False) -> str:
     """The page of the demo above."""
     command = "veca demo 'a<b>.png'"
-    content = page(DEMO, model="a <model>", trained=trained, machine="here", command=command)
+    content = page(
+        DEMO, model="a <model>", trained=trained, machine="here", command=command,
+        explore="veca explore 'c<d>'",
+    )  # fmt: skip
     return content.decode()
 
 
 def test_the_page_is_whole_and_refers_to_nothing_outside() -> None:
     text = page_text()
     check_page(text)
-    assert text.count('<img alt="" src="data:image/png;base64,') == 6
+    assert text.count('<img alt="" src="data:image/png;base64,') == 10
+
+
+def test_a_click_enlarges_a_picture_and_another_takes_it_back_to_its_row() -> None:
+    text = page_text()
+    ids = set(re.findall(r' id="([^"]+)"', text))
+    enlarge = re.findall(r'<a class="open" href="#([^"]+)" aria-label="Enlarge: ([^"]+)"', text)
+    assert len(enlarge) == len(set(enlarge)) == 13
+    assert ("p0-paths-8", "Paths, 8 cores") in enlarge
+    close = re.findall(r'<a class="close" href="#([^"]+)"', text)
+    assert {place for place, _ in enlarge} | set(close) == ids
+    assert len(set(close)) == 6
+
+
+def test_every_row_has_its_legend_beside_it_and_the_last_line_leads_to_the_page() -> None:
+    text = page_text()
+    for name, legend in KINDS.values():
+        assert f"<b>{name}</b>{legend}</div>" in text
+    last = text.partition("</body>")[0].strip().splitlines()[-1]
+    assert last == (
+        "<p>Try your own pictures, with a slider for the budget: <code>veca explore "
+        "&#x27;c&lt;d&gt;&#x27;</code></p>"
+    )
+
+
+def test_similarity_is_that_with_the_patch_that_the_image_feature_reads_most(
+    demo: Demo, model: veca.VECA, photos: list[Path]
+) -> None:
+    pixels = preprocess(photos[1], size=32)[None]
+    with torch.inference_mode():
+        read = model.core_maps(pixels, -1, 8)[0, 0]
+        features = model(pixels, 2).patch_map[0]
+    row, column = divmod(int(read.argmax()), read.shape[1])
+    cosine = torch.cosine_similarity(features, features[:, row, column, None, None], dim=0)
+    view = demo.photos[1].views[0]
+    assert f'cx="{column + 0.5}" cy="{row + 0.5}"' in view.mark
+    assert view.similarity[row, column].tolist() == [253, 231, 37]  # the light end of viridis
+    greens = view.similarity[..., 1].flatten()  # rises with the cosine
+    assert torch.equal(
+        greens.argsort(stable=True), cosine.clamp(0, 1).flatten().argsort(stable=True)
+    )
 
 
 def test_names_from_outside_are_text_and_never_markup() -> None:

@@ -98,7 +98,7 @@ def settled(page: Page) -> None:
     """Wait until every panel shows what was asked for last."""
     page.wait_for_timeout(50)  # a change is asked for in the next frame
     expect(page.locator("#stage")).not_to_have_attribute("aria-busy", "true")
-    for panel in page.locator(".panel").all():
+    for panel in page.locator(".pane").all():
         expect(panel).not_to_have_attribute("aria-busy", "true", timeout=20_000)
 
 
@@ -289,7 +289,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Open) -> None:
 def test_two_settings_stand_side_by_side(visit: Open) -> None:
     page = visit()
     choose(page, "Two settings")
-    expect(page.locator(".panel .name")).to_have_text(
+    expect(page.locator(".pane .name")).to_have_text(
         ["16 cores, 128 px, layer 12", "64 cores, 128 px, layer 12"]
     )
     assert seen(page, 0) != seen(page, 1)
@@ -344,7 +344,7 @@ def test_a_server_that_is_gone_or_busy_is_reported_in_place(visit: Open) -> None
     before = seen(page)
     page.route("**/view?*", lambda route: route.abort())
     slider(page, "budget").press("Home")
-    problem = page.locator(".panel .problem")
+    problem = page.locator(".pane .problem")
     expect(problem).to_have_text("The server does not answer. Is veca explore still running?")
     assert seen(page) == before
     page.unroute("**/view?*")

@@ -20,10 +20,15 @@ from veca.analysis.visualize import (
     Basis,
     common_basis,
     core_colors,
+    core_segments,
+    cosine_map,
     heat,
+    mark_svg,
     paths_svg,
     pca_colors,
     regions,
+    segment_colors,
+    similarity_colors,
 )
 from veca.backbone.model import VECA, Features
 from veca.data.transforms import IMAGENET, prepare
@@ -64,13 +69,17 @@ class BudgetRow(NamedTuple):
 
 
 class View(NamedTuple):
-    """One photo at one budget: pictures with one pixel per patch, and core paths as SVG."""
+    """One photo at one budget: pictures with one pixel per patch, and drawings as SVG."""
 
     budget: int
     colors: UInt8[Tensor, "rows columns 3"]
     first: UInt8[Tensor, "rows columns 4"]
     regions: UInt8[Tensor, "rows columns 4"]
+    objects: UInt8[Tensor, "rows columns 4"]
     paths: str
+    similarity: UInt8[Tensor, "rows columns 3"]
+    mark: str
+    """The patch that `similarity` compares with."""
 
 
 class PhotoViews(NamedTuple):
@@ -120,17 +129,23 @@ def _views(model: VECA, seen: _Encoded, budgets: Sequence[int], basis: Basis) ->
     pixels = IMAGENET.denormalize(seen.pixels[0]).clamp(0, 1) * 255
     picture = Image.fromarray(pixels.round().byte().permute(1, 2, 0).numpy())
     colors = core_colors(model.core_bank(1, budgets[-1])[1][0].tanh())
+    last = [model.layer_maps(seen.pixels, [-1], budget)[0] for budget in budgets]
+    # The patch that the image feature reads most with all cores, the same at every budget.
+    row, column = divmod(int(last[-1].core_maps[0, 0].argmax()), seen.features[0].grid[1])
     views = []
-    for budget, features in zip(budgets, seen.features, strict=True):
-        maps = model.core_maps(seen.pixels, model.config.layers - 1, budget)[0]
+    for budget, features, maps in zip(budgets, seen.features, last, strict=True):
+        patch_map = features.patch_map[0]
         paths = model.core_paths(seen.pixels, budget)[:, 0]
         views.append(
             View(
                 budget,
-                colors=pca_colors(features.patch_map[0], basis),
-                first=heat(maps[0]),
-                regions=regions(maps, colors[:budget]),
+                colors=pca_colors(patch_map, basis),
+                first=heat(maps.core_maps[0, 0]),
+                regions=regions(maps.core_maps[0], colors[:budget]),
+                objects=segment_colors(core_segments(maps.patch_maps[0]), colors),
                 paths=paths_svg(paths, colors[:budget], picture.size),
+                similarity=similarity_colors(cosine_map(patch_map, patch_map[:, row, column])),
+                mark=mark_svg((row, column), features.grid),
             )
         )
     return PhotoViews(seen.name, picture, views)
@@ -163,24 +178,36 @@ def _rows(model: VECA, seen: Sequence[_Encoded], budgets: Sequence[int]) -> list
     return rows
 
 
+WIDE = "body { max-width: none; padding: 2rem clamp(.9rem, 3vw, 4rem) 3.5rem; }"
+
 UNTRAINED = """<div class="note"><b>These weights are untrained.</b> Times, FLOPs and pairs do not
 depend on weights, but the pictures show only how the model works, not what it has learned.</div>"""
 
+SCALE = '0<i class="scale"></i>1'
+
 KINDS = {
-    "colors": "features of the patches",
-    "first": "what the first core reads",
-    "regions": "which core reads where",
-    "paths": "paths of the cores over the layers",
-}
-"""Fields of a view and their labels, in the order of the rows."""
+    "colors": ("Features", "Three principal components of the patch features as red, green and "
+               "blue. A color means the same at all budgets and in all photos."),
+    "first": ("What the first core reads", "Clear where a patch adds much to the first core, the "
+              "image feature, in the last layer."),
+    "regions": ("Which core reads where", "Each patch in the color of the core that reads it most, "
+                "against that core's own mean. A core keeps its color in all pictures."),
+    "objects": ("Objects", "Each patch in the color of the core that it reads most."),
+    "paths": ("Paths", "From a ring, where a core starts, to a disc, where it is in the last "
+              "layer. The large one is the first core."),
+    "similarity": ("Similarity", f"Cosine of every patch with the circled one. {SCALE}"),
+}  # fmt: skip
+"""Fields of a view with their names and legends, in the order of the rows."""
 
 
-def page(demo: Demo, *, model: str, trained: bool, machine: str, command: str) -> bytes:
+def page(  # noqa: PLR0913 - what the report says
+    demo: Demo, *, model: str, trained: bool, machine: str, command: str, explore: str
+) -> bytes:
     """The whole report."""
     width, height = demo.pixels
-    backgrounds = [  # the page holds each photo once, as the background of all its views
+    style = [WIDE] + [  # the page holds each photo once, as the background of all its views
         f".p{number} {{ background-image: url({picture_url(photo.picture)}); "
-        f"aspect-ratio: {photo.picture.width} / {photo.picture.height}; }}"
+        f"--ratio: {photo.picture.width / photo.picture.height:.4f}; }}"
         for number, photo in enumerate(demo.photos)
     ]
     template = Template(Path(__file__).with_suffix(".html").read_text("utf-8"))
@@ -188,6 +215,7 @@ def page(demo: Demo, *, model: str, trained: bool, machine: str, command: str) -
         model=text(model),
         machine=text(machine),
         command=text(command),
+        explore=text(explore),
         note="" if trained else UNTRAINED,
         table=_budget_table(demo.rows),
         width=width,
@@ -196,7 +224,7 @@ def page(demo: Demo, *, model: str, trained: bool, machine: str, command: str) -
         cores=demo.rows[-1].budget,
         photos="\n".join(map(_photo, range(len(demo.photos)), demo.photos)),
     )
-    return document("veca demo: one model, several budgets", body, "\n".join(backgrounds))
+    return document("veca demo: one model, several budgets", body, "\n".join(style))
 
 
 def _budget_table(rows: Sequence[BudgetRow]) -> str:
@@ -223,24 +251,35 @@ def _budget_table(rows: Sequence[BudgetRow]) -> str:
 
 def _photo(number: int, photo: PhotoViews) -> str:
     """All views of one photo: a row for each kind, a column for each budget."""
-    columns = f"grid-template-columns: 1.7fr 6.4rem repeat({len(photo.views)}, 1fr)"
-    heads = "".join(f'<div class="head">{view.budget} cores</div>' for view in photo.views)
-    rows = "".join(
-        f'<div class="name">{label}</div>'
-        + "".join(f'<div class="panel p{number}">{_view(view, kind)}</div>' for view in photo.views)
-        for kind, label in KINDS.items()
-    )
+    first = f"p{number}-{next(iter(KINDS))}"
+    rows, original = [], _panel(number, "", "photo", f"p{number}-photo", first)
+    for kind, (name, legend) in KINDS.items():
+        row = f"p{number}-{kind}"
+        panels = "".join(_view(number, view, kind, row) for view in photo.views)
+        rows.append(
+            f'<div class="views" id="{row}" style="--count: {len(photo.views)}">'
+            f'<div class="name">{original}<b>{name}</b>{legend}</div>{panels}</div>'
+        )
+        original = ""  # beside the first row only
+    return "\n".join([f"<h2>{text(photo.name)}</h2>", *rows])
+
+
+def _view(number: int, view: View, kind: str, row: str) -> str:
+    """One view of a photo."""
+    content = getattr(view, kind)
+    if kind != "paths":
+        content = f'<img alt="" src="{picture_url(Image.fromarray(content.numpy()), "PNG")}">'
+    if kind == "similarity":
+        content += view.mark
+    name = f"{KINDS[kind][0]}, {view.budget} cores"
+    content += f"<span>{view.budget} cores</span>"
+    return _panel(number, content, name, f"{row}-{view.budget}", row)
+
+
+def _panel(number: int, content: str, name: str, place: str, row: str) -> str:
+    """A photo with something over it, which a click enlarges and another takes back to its row."""
     return (
-        f"<h2>{text(photo.name)}</h2>"
-        f'<div class="scroll"><div class="views" style="{columns}">'
-        f'<div class="photo"><div class="panel p{number}"></div></div><div></div>{heads}{rows}'
-        "</div></div>"
+        f'<div class="panel p{number}" id="{place}">{content}'
+        f'<a class="open" href="#{place}" aria-label="Enlarge: {name}"></a>'
+        f'<a class="close" href="#{row}" aria-label="Close"></a></div>'
     )
-
-
-def _view(view: View, kind: str) -> str:
-    """Content of one panel."""
-    if kind == "paths":
-        return view.paths
-    picture = Image.fromarray(getattr(view, kind).numpy())
-    return f'<img alt="" src="{picture_url(picture, "PNG")}">'

@@ -134,6 +134,14 @@ def core_segments(
     return patch_maps.argmax(dim=0)
 
 
+def segment_colors(
+    labels: Int64[Tensor, "rows columns"], colors: UInt8[Tensor, "C 3"]
+) -> UInt8[Tensor, "rows columns 4"]:
+    """Each patch in the color of its label, with the photograph showing through."""
+    alpha = torch.full((*labels.shape, 1), round(255 * STRONGEST), dtype=torch.uint8)
+    return torch.cat((colors[labels], alpha), dim=-1)
+
+
 def cluster_patches(
     maps: Sequence[Float[Tensor, "D _ _"]], count: int, rounds: int = 20
 ) -> list[Int64[Tensor, "_ _"]]:
@@ -262,4 +270,14 @@ def _path(places: Sequence[tuple[float, float]], color: str, unit: float, first:
         f'stroke="#fff" stroke-width="{unit * 1.2:.1f}"/>'
         f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="{radius:.1f}" fill="{color}" '
         f'stroke="#fff" stroke-width="{unit * 1.4:.1f}"/>'
+    )
+
+
+def mark_svg(place: tuple[int, int], grid: tuple[int, int]) -> str:
+    """A circle around the patch in a row and column of a grid."""
+    (row, column), (rows, columns) = place, grid
+    circle = f'<circle cx="{column + 0.5}" cy="{row + 0.5}" r="1.3" fill="none" '
+    return (
+        f'<svg viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" aria-hidden="true">'
+        f'{circle}stroke="#000" stroke-width=".5"/>{circle}stroke="#fff" stroke-width=".25"/></svg>'
     )

@@ -1,5 +1,6 @@
 """`veca demo`: photographs through several budgets, as a table and a page."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,17 +66,20 @@ def demo(words: Sequence[str]) -> None:
         console.print(f"{len(shown_photos)} photos at {', '.join(map(str, cores))} cores ...")
         shown = run_demo(found.model, shown_photos, cores, size)
         console.print(_table(shown))
+        explore = shlex.join(["veca", "explore", *([] if model == DEFAULT_MODEL else [model])])
         content = page(
             shown,
             model=f"{found.title}, weights {found.digest[:12]}",
             trained=found.trained,
             machine=str(this_machine()),
             command=command,
+            explore=explore,
         )
         make_folder(out)
         write_atomic(out / "report.html", [content])
         seconds = time.perf_counter() - started
         print(f"Report: {out / 'report.html'} ({seconds:.0f} s in all)")
+        print(f"Your own pictures, with a slider for the budget: {explore}")
 
     read_flags(run, words, prog="veca demo", description=DESCRIPTION)
 

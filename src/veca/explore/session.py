@@ -39,6 +39,7 @@ from veca.analysis.visualize import (
     heat,
     pca_colors,
     regions,
+    segment_colors,
     similarity_colors,
     strongest_cores,
 )
@@ -83,9 +84,6 @@ TOP = 12
 
 MAX_WAITING = 16
 """Jobs in the queue."""
-
-OPAQUE = 0.78
-"""Opacity of segments over the picture."""
 
 
 class MissingError(VecaError):
@@ -397,8 +395,7 @@ class Explorer:
             maps = shares(steps[layer])[0].float().cpu()
         labels = core_segments(maps) if asked.kind == "objects" else strongest_cores(maps)[1]
         if asked.kind == "objects":
-            alpha = torch.full((*grid, 1), round(255 * OPAQUE), dtype=torch.uint8)
-            pixels = torch.cat((colors[labels], alpha), dim=-1)
+            pixels = segment_colors(labels, colors)
         elif asked.kind == "cores":
             pixels = regions(maps, colors)
         elif asked.kind == "core":
