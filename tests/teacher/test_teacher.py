@@ -101,6 +101,11 @@ def test_a_teacher_stays_in_evaluation_mode_inside_a_module_that_trains() -> Non
     assert not student["teacher"].training
 
 
+def test_a_teacher_has_no_patch_embedding_by_default() -> None:
+    assert Colors().patch_embedding(16) is None
+    assert Cells(16).patch_embedding(16) is None
+
+
 def test_the_digest_covers_weights_and_settings_but_not_the_name() -> None:
     renamed, coarser, empty = Colors(), Colors(), Colors()
     renamed.name, coarser.stride = "other", 32
