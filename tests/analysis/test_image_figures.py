@@ -151,7 +151,7 @@ def test_evolution_shows_every_image_and_every_core_in_each_layer(model: veca.VE
     assert [len(item.get_offsets()) for item in shown[0].collections] == [5, 4]
     assert len(shown[3].collections[0].get_offsets()) == 9 * 4
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cat", "dog"]
-    with pytest.raises(FigureError, match="evolution got 7 images; it needs at least 8"):
+    with pytest.raises(FigureError, match="evolution needs at least 8 images, not 7"):
         image_figures.evolution(model, sources[:7])
 
 

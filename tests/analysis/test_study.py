@@ -187,6 +187,10 @@ def test_the_table_has_a_column_for_each_model_and_the_page_a_panel_for_each_plo
     assert len(panels) == 16
     assert all(axes.lines or axes.patches for axes in panels)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mine", "$full$"]
+    alone = analysis_figure(shown[1:], "a title")
+    empty = [axes for axes in alone.axes if not axes.lines and not axes.patches]
+    assert len(empty) == 10
+    assert all(axes.texts[0].get_text() == "not measured" for axes in empty)
 
 
 def test_the_guide_defines_every_measure() -> None:

@@ -310,7 +310,7 @@ def evolution(  # noqa: PLR0913 - the choices of the figure
     below, all cores of the budget, 8 by default, in the colors of the cores.
     """
     if len(images) < 8:
-        raise FigureError(f"evolution got {len(images)} images; it needs at least 8.")
+        raise FigureError(f"evolution needs at least 8 images, not {len(images)}; give more.")
     layers = layers or sorted({0, *_spread(model)})
     budget = _budgets(model, None if budget is None else [budget])[0]
     states = _core_states(model, images, layers, budget, size)  # (L, n, C, D)

@@ -1,5 +1,6 @@
 """The numbers of `veca analyze` as a table of headlines, and as a page of plots."""
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from veca.analysis.figures import BLACK, COLORS, GRAY, LITERAL, MARKERS, ShownFigure, shortened
 from veca.analysis.perturb import CORRUPTIONS, SHIFTS, STRENGTHS
@@ -129,9 +131,9 @@ def analysis_figure(studies: Sequence[ModelStudy], title: str) -> Figure:
     _by_strength(next(grid), studies, "patch_cosine", "patches, mean over corruptions")
     _by_attack(next(grid), studies)
     handles = [
-        figure.axes[0].plot(
-            [], [], color=_color(at), marker=MARKERS[at], label=shortened(one.name)
-        )[0]
+        Line2D(
+            [], [], color=_color(at), marker=MARKERS[at % len(MARKERS)], label=shortened(one.name)
+        )
         for at, one in enumerate(studies)
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(studies), frameon=False)
@@ -239,14 +241,20 @@ def _draw(
     axes: Axes, points: Sequence[tuple[Any, float]], at: int, style: str, dashed: bool = False
 ) -> None:
     """A line of one model."""
+    points = [point for point in points if not math.isnan(point[1])]
     if points:
         marker = "" if dashed else MARKERS[at % len(MARKERS)]
         axes.plot(*zip(*sorted(points), strict=True), style, color=_color(at), marker=marker, ms=4)
 
 
 def _finish(axes: Axes, title: str, label: str) -> None:
-    """Titles, a pale grid, no frame."""
+    """Titles, a pale grid, no frame; a panel without data says so."""
     axes.set_title(title, loc="left", fontsize=10, color=BLACK)
+    if not axes.lines and not axes.patches:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GRAY)
+        return
     axes.set_xlabel(label, fontsize=9, color=BLACK)
     axes.tick_params(labelsize=8, color=GRAY)
     axes.grid(color="#88888833", linewidth=0.8)

@@ -156,7 +156,8 @@ def _drawn(flags: Flags, entry: ImageEntry, draws: Mapping[str, Draw], taken: se
         for name, draw in draws.items():
             flags.write(draw(_source(entry)), f"{stem}_{name}")
     except (ImageError, OSError) as error:
-        print(printable(f"{entry.name}: {one_line(error)}"))
+        text = one_line(error)
+        print(printable(text if entry.name in text else f"{entry.name}: {text}"))
         return False
     return True
 
