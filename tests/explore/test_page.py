@@ -372,6 +372,7 @@ def test_nearest_pictures_of_the_collection_open_with_a_click(
 ) -> None:
     page = visit()
     page.set_input_files("#file", photos[2])
+    expect(page.locator("#neighbors h2")).to_have_text("Nearest in embedded")
     hits = page.locator("#near-picture .hits button")
     expect(hits).to_have_count(5)
     expect(hits.first).to_have_text("1.000")

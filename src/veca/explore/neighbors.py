@@ -25,6 +25,10 @@ class Neighbors:
         self.collection = Collection.open(folder)
         self._embedder: Embedder | None = None
 
+    def __str__(self) -> str:
+        """The name of its folder, as the page shows it."""
+        return self.collection.folder.resolve().name
+
     @property
     def model(self) -> str | None:
         """Name or path of the model, if it was ever saved."""

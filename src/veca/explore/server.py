@@ -104,8 +104,8 @@ STATUS: dict[type[Exception], int] = {
     MissingError: 404,
     SupersededError: 409,
     BusyError: 503,
-    VecaError: 422,
     ValueError: 422,
+    VecaError: 422,
 }
 """By the first class that fits."""
 
@@ -117,6 +117,13 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 PictureName = Annotated[str, Path(pattern="^[0-9a-f]{20}$", description="As POST returned it.")]
+OtherPicture = Annotated[
+    str | None,
+    Query(
+        pattern="^[0-9a-f]{20}$",
+        description="Another picture: the one that `point` lies on, or to share the colors with.",
+    ),
+]
 Size = Annotated[
     int, Query(ge=SIZES[0], le=SIZES[1], description="Short side in pixels for the model.")
 ]
@@ -161,9 +168,7 @@ class Api:
     worker: Worker
     received: int = 0
     """Bytes of uploads in memory."""
-    timings: Recent[tuple[Any, ...], dict[bool, float | None]] = field(
-        default_factory=lambda: Recent(10_000)
-    )
+    timings: Recent[Any, dict[bool, float | None]] = field(default_factory=lambda: Recent(10_000))
 
     async def run(self, job: Callable[[], Result], client: str | None = None) -> Result:
         """The result of a job of the worker."""
@@ -199,14 +204,11 @@ class Api:
 
     async def samples(self) -> list[dict[str, str]]:
         """The sample photographs, with thumbnails; empty without the extra `samples`."""
-
-        def found() -> list[dict[str, str]]:
-            return [
-                {"name": name, "thumbnail": data_url(sample_thumbnail(name), "image/jpeg")}
-                for name in samples()
-            ]
-
-        return await self.run(found)
+        found = await self.run(lambda: {name: sample_thumbnail(name) for name in samples()})
+        return [
+            {"name": name, "thumbnail": data_url(data, "image/jpeg")}
+            for name, data in found.items()
+        ]
 
     async def open_sample(
         self, name: Annotated[str, Path(pattern="^[a-z_]{1,40}$")]
@@ -262,14 +264,8 @@ class Api:
         asked: AskedSetting,
         view: ViewKind = "colors",
         point: Point = None,
-        of: Annotated[
-            str | None,
-            Query(pattern="^[0-9a-f]{20}$", description="The picture that `point` lies on."),
-        ] = None,
-        beside: Annotated[
-            str | None,
-            Query(pattern="^[0-9a-f]{20}$", description="A picture to share the colors with."),
-        ] = None,
+        of: OtherPicture = None,
+        beside: OtherPicture = None,
         client: Client = None,
     ) -> Response:
         """All that the page draws of a view: a PNG, labels, values, paths and the cost."""
@@ -321,13 +317,10 @@ class Api:
             raise ValueError(f"core={core} is outside 0..{where.budget - 1}, the budget.")
 
         def answer() -> bytes:
-            asked_view = Asked(view, picture, where, layer, as_point(point))
-            found = self.explorer.view(asked_view)
+            found = self.explorer.view(Asked(view, picture, where, layer, as_point(point)))
             rows, columns = found.grid
-            pixels = found.pixels
-            if view == "core":
-                pixels = pixels[core * rows : (core + 1) * rows]
-            return png(pixels, (columns * scale, rows * scale))
+            first = core * rows if view == "core" else 0
+            return png(found.pixels[first : first + rows], (columns * scale, rows * scale))
 
         return Response(await self.run(answer), media_type="image/png")
 
@@ -354,11 +347,7 @@ class Api:
         return Response(await self.run(answer), media_type="application/octet-stream")
 
     async def cost(
-        self,
-        request: Request,
-        picture: PictureName,
-        asked: AskedSetting,
-        client: Client = None,
+        self, request: Request, picture: PictureName, asked: AskedSetting, client: Client = None
     ) -> dict[str, Any]:
         """Time on this machine, GFLOPs and pairs of this setting and of full attention.
 
@@ -371,9 +360,8 @@ class Api:
         times = self.timings.get(key)
         if times is None:
             flops = {False: own.flops} if full is None else {False: own.flops, True: full.flops}
-            times = await self._timed(
-                request, partial(self.explorer.milliseconds, picture, where), flops, client
-            )
+            measure = partial(self.explorer.milliseconds, picture, where)
+            times = await self._timed(request, measure, flops, client)
             self.timings.put(key, times, 1)
         answer: dict[str, Any] = {"model": cost_json(own) | {"ms": times[False]}, "full": None}
         if full is not None:
@@ -429,16 +417,18 @@ def create_app(explorer: Explorer, worker: Worker | None = None) -> FastAPI:
         "out. Errors are JSON with a sentence in `detail`.", docs_url=None, redoc_url=None,
         redirect_slashes=False,
     )  # fmt: skip
-    body = {
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    file = {"schema": {"type": "string", "format": "binary"}}
+    body = {"required": True, "description": "A file.", "content": {"image/*": file}}
+    upload = {
+        "openapi_extra": {"requestBody": body},
+        "responses": {408: {"description": "It was too slow."}, 413: {"description": "Too large."}},
     }
-    upload = {"requestBody": {"required": True, "description": "A picture file.", **body}}
     routes: list[tuple[str, str, Callable[..., Any], dict[str, Any]]] = [
         ("GET", "/api/model", api.model, {}),
         ("GET", "/api/samples", api.samples, {}),
         ("POST", "/api/samples/{name}", api.open_sample, {}),
         ("POST", "/api/neighbors", api.open_neighbor, {}),
-        ("POST", "/api/pictures", api.upload, {"openapi_extra": upload}),
+        ("POST", "/api/pictures", api.upload, upload),
         ("GET", "/api/pictures/{picture}", api.picture, {}),
         ("GET", "/api/pictures/{picture}/image.jpg", api.image, _binary("image/jpeg")),
         ("GET", "/api/pictures/{picture}/view", api.view, _binary("application/json")),
@@ -451,11 +441,6 @@ def create_app(explorer: Explorer, worker: Worker | None = None) -> FastAPI:
     for method, path, function, more in routes:
         summary = (function.__doc__ or "").partition("\n")[0].rstrip(".")
         more["responses"] = {**ANSWERS, **more.get("responses", {})}
-        if function == api.upload:
-            more["responses"] |= {
-                408: {"description": "It arrived too slowly."},
-                413: {"description": "It is too large."},
-            }
         app.add_api_route(path, function, methods=[method], summary=summary, **more)
     for path, (name, kind) in FILES.items():
         content = resources.files("veca.explore").joinpath("static", name).read_bytes()
@@ -574,11 +559,8 @@ def png(pixels: Any, size: tuple[int, int] | None = None) -> bytes:  # noqa: ANN
 
 
 def _binary(kind: str) -> dict[str, Any]:
-    """OpenAPI of an answer that is no JSON of a known form."""
-    schema = (
-        {"type": "object"} if kind == "application/json" else {"type": "string", "format": "binary"}
-    )
-    return {"responses": {200: {"content": {kind: {"schema": schema}}}}, "response_class": Response}
+    """OpenAPI of an answer that FastAPI does not write itself."""
+    return {"responses": {200: {"content": {kind: {}}}}, "response_class": Response}
 
 
 def _file(content: bytes, kind: str) -> Callable[[], Response]:

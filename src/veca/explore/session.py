@@ -46,7 +46,7 @@ from veca.analysis.visualize import (
 from veca.backbone.config import PAPER_BUDGETS
 from veca.backbone.cost import Cost
 from veca.backbone.model import VECA, Features, Step, check_ffn
-from veca.data.images import DecodedImage, ImageError, decode, opened
+from veca.data.images import DecodedImage, ImageError, decode
 from veca.data.transforms import Geometry, fitted, padded, resampled
 from veca.runtime import VecaError
 from veca.runtime.device import Precision, autocast
@@ -286,16 +286,11 @@ class Explorer:
         if found is not None:
             return found
         try:
-            with opened(data) as (_, image):
-                width, height = image.size
-            if width * height > MAX_PICTURE:
-                raise ImageError(
-                    f"This picture has {width} x {height} pixels, but at most {MAX_PICTURE:,} are "
-                    "opened here; shrink it."
-                )
-            decoded = decode(data)
+            decoded = decode(data, MAX_PICTURE)
         except ImageError as error:
-            raise ImageError(str(error).replace("the file in memory", "This picture")) from error
+            sentence = str(error).replace("the file in memory", "This picture")
+            advice = ", or pass a higher max_pixels if you trust it"  # of a caller, not of a person
+            raise ImageError(sentence.replace(advice, "")) from error
         picture = Picture(name, decoded, jpeg(decoded, SHOWN_SIDE))
         self.pictures.put(name, picture, picture.num_bytes)
         return picture
