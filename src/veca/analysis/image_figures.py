@@ -422,8 +422,6 @@ def _rgb(colors: Sequence[str], count: int) -> NDArray[np.uint8]:
 
 def _colors(maps: Sequence[Tensor], projection: str) -> Sequence[Tensor]:
     """Maps in the colors of one common projection."""
-    if projection not in {"pca", "umap"}:
-        raise FigureError(f"projection={projection!r} is unknown; use 'pca' or 'umap'.")
     if projection == "umap":
         return umap_colors(maps)
     basis = common_basis(maps)
@@ -431,7 +429,9 @@ def _colors(maps: Sequence[Tensor], projection: str) -> Sequence[Tensor]:
 
 
 def _described(projection: str) -> str:
-    """A projection in a title."""
+    """A projection in a title; an unknown one is refused."""
+    if projection not in {"pca", "umap"}:
+        raise FigureError(f"projection={projection!r} is unknown; use 'pca' or 'umap'.")
     return "principal components" if projection == "pca" else "UMAP"
 
 

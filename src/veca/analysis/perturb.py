@@ -99,21 +99,6 @@ class Shift(NamedTuple):
     points: Callable[[Float[Tensor, "C 2"]], Tensor]
 
 
-def _still(value: Tensor) -> Tensor:
-    """What a change of colors does to maps and points."""
-    return value
-
-
-def _mirrored(value: Tensor) -> Tensor:
-    """Flip the last dimension."""
-    return value.flip(-1)
-
-
-def _mirrored_points(points: Float[Tensor, "C 2"]) -> Float[Tensor, "C 2"]:
-    """Flip x."""
-    return points * torch.tensor([-1.0, 1.0])
-
-
 def enlarged(values: Float[Tensor, "C rows columns"]) -> Float[Tensor, "C rows columns"]:
     """The central part of images or maps, enlarged to their size."""
     inner = torch.tensor([[[CROP, 0.0, 0.0], [0.0, CROP, 0.0]]], dtype=values.dtype)
@@ -122,30 +107,27 @@ def enlarged(values: Float[Tensor, "C rows columns"]) -> Float[Tensor, "C rows c
     return found[0]
 
 
-def _cropped_pixels(pixels: Pixels, seed: int) -> Pixels:
-    """The central part of an image, enlarged."""
-    del seed
-    return _bytes(enlarged(pixels.float()))
-
-
-def _cropped_points(points: Float[Tensor, "C 2"]) -> Float[Tensor, "C 2"]:
-    """Where points of the whole image are in the crop, beyond 1 if outside."""
-    return points / CROP
-
-
-def _corruption(kind: str, strength: int) -> Shift:
-    """A corruption as a shift."""
-
-    def change(pixels: Pixels, seed: int) -> Pixels:
-        return corrupted(pixels, kind, strength, seed)
-
-    return Shift(change, _still, _still)
+def _corruption(kind: str) -> Shift:
+    """A corruption of strength 2, which leaves everything at its place."""
+    return Shift(
+        lambda pixels, seed: corrupted(pixels, kind, 2, seed),
+        lambda maps: maps,
+        lambda points: points,
+    )
 
 
 SHIFTS: Mapping[str, Shift] = {
-    "flip": Shift(lambda pixels, _: pixels.flip(-1), _mirrored, _mirrored_points),
-    "crop": Shift(_cropped_pixels, enlarged, _cropped_points),
-    **{kind: _corruption(kind, 2) for kind in ("brightness", "noise", "jpeg")},
+    "flip": Shift(
+        lambda pixels, _: pixels.flip(-1),
+        lambda maps: maps.flip(-1),
+        lambda points: points * torch.tensor([-1.0, 1.0]),
+    ),
+    "crop": Shift(
+        lambda pixels, _: _bytes(enlarged(pixels.float())),
+        enlarged,
+        lambda points: points / CROP,  # beyond 1 if they were cropped away
+    ),
+    **{kind: _corruption(kind) for kind in ("brightness", "noise", "jpeg")},
 }
 """Changes under which the same cores are expected to read the same things."""
 
