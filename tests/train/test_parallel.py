@@ -246,17 +246,14 @@ def test_plain_tensors_are_not_sharded() -> None:
 
 
 @pytest.mark.compiled
-def test_compiling_allows_a_graph_per_budget_and_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_compiling_allows_a_graph_per_budget_and_size() -> None:
     limits = torch._dynamo.config
-    monkeypatch.setattr(limits, "recompile_limit", 8)
-    monkeypatch.setattr(limits, "accumulated_recompile_limit", 256)
     blocks = list(SmallStudent().backbone.blocks)
-    compile_blocks(blocks, "eager", graphs=3)
-    assert (limits.recompile_limit, limits.accumulated_recompile_limit) == (8, 256)
-    compile_blocks(blocks, "eager", graphs=200)
-    assert (limits.recompile_limit, limits.accumulated_recompile_limit) == (200, 400)
+    with limits.patch(recompile_limit=8, accumulated_recompile_limit=256):
+        compile_blocks(blocks, "eager", graphs=3)
+        assert (limits.recompile_limit, limits.accumulated_recompile_limit) == (8, 256)
+        compile_blocks(blocks, "eager", graphs=200)
+        assert (limits.recompile_limit, limits.accumulated_recompile_limit) == (200, 400)
 
 
 # The average of the weights
