@@ -5,7 +5,7 @@ PYTHON ?= python3.11 python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed,explore,docs
+DEV := $(VENV)/.ready-dev,samples,teachers,probe,experiments,embed,explore,docs,export,openvino
 AT_ONCE := -n auto --maxprocesses 8 --dist worksteal
 SHAPES := --jaxtyping-packages=veca,beartype.beartype
 WITH_SHAPES := $(addprefix tests/,analysis backbone convert data distill embed explore/test_session.py probe teacher \
@@ -13,7 +13,7 @@ WITH_SHAPES := $(addprefix tests/,analysis backbone convert data distill embed e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick bench docs test check format slow kills clean
+.PHONY: help demo quick bench docs test check format slow doors package gpu kills clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,20 @@ format: $(DEV) ## Format the code and repair what the linter can
 
 slow: $(DEV) ## Run the tests that take long
 	$(BIN)/pytest -m slow
+
+doors: $(VENV)/.made ## Test veca in timm, whose torchvision needs an environment of its own
+	@test -x $(VENV)/doors/bin/pytest || { $(BIN)/python -m venv --clear $(VENV)/doors && \
+	    $(VENV)/doors/bin/pip install -q --disable-pip-version-check -c constraints.txt -e . \
+	        pytest torchvision==0.28.0 timm==1.0.31; }
+	$(VENV)/doors/bin/pytest --noconftest tests/doors
+
+package: $(VENV)/.made ## Build wheel and sdist twice, check them, and run the demo from an empty environment
+	@test -x $(VENV)/package/bin/twine || { $(BIN)/python -m venv --clear $(VENV)/package && \
+	    $(VENV)/package/bin/pip install -q --disable-pip-version-check build twine; }
+	$(VENV)/package/bin/python tests/package.py
+
+gpu: $(DEV) ## Run the tests that need a CUDA device, and say what ran
+	$(BIN)/pytest -m gpu -rs -o addopts="--strict-markers --import-mode=importlib" tests
 
 kills: $(DEV) ## Kill a training run 20 times and compare it with one that never stopped
 	$(BIN)/pytest -m slow -k kills -s tests/distill/test_processes.py

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from veca.data.transforms import prepare as prepare
     from veca.data.transforms import preprocess as preprocess
     from veca.embed.encode import encode as encode
+    from veca.embed.feature_extractor import FeatureExtractor as FeatureExtractor
+    from veca.export.session import session as session
     from veca.weights.card import Provenance as Provenance
     from veca.weights.checkpoint import load as load
     from veca.weights.checkpoint import save as save
@@ -31,12 +33,14 @@ _HOMES = {
     "SIZES": "veca.backbone.config",
     "VECA": "veca.backbone.model",
     "BackboneConfig": "veca.backbone.config",
+    "FeatureExtractor": "veca.embed.feature_extractor",
     "Features": "veca.backbone.model",
     "ImageError": "veca.data.images",
     "Provenance": "veca.weights.card",
     "WeightsError": "veca.weights.format",
     "build": "veca.backbone.model",
     "encode": "veca.embed.encode",
+    "session": "veca.export.session",
     "load": "veca.weights.checkpoint",
     "load_official": "veca.weights.official",
     "prepare": "veca.data.transforms",

@@ -1,7 +1,6 @@
 """The model through torch.compile and torch.export; without the shape hook, which trips them."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -390,10 +390,11 @@ def test_a_model_is_identified_by_the_hash_of_its_file(
     assert meta.model == str(tmp_path / "model")
     assert meta.untrained
     if dtype == torch.float32:
-        memory = Embedder(small_model().train(), SMALL)
+        model = small_model().train()
+        memory = Embedder(model, SMALL)
         assert memory.meta.model_sha256 == meta.model_sha256
         assert memory.meta.model is None
-        assert not memory.model.training
+        assert not model.training
 
 
 def test_a_size_gives_the_same_untrained_model_every_time() -> None:

@@ -73,7 +73,9 @@ def test_its_file_is_small_and_fp16_and_has_its_hash() -> None:
 
 def test_only_models_are_bundled() -> None:
     files = {path.name for path in BUNDLED.rglob("*") if path.is_file()}
-    assert files == {"README.md", "config.json", "model.safetensors", "quality.json"}
+    assert files == {
+        "README.md", "config.json", "model.safetensors", "preprocessor_config.json", "quality.json",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("model", [*bundled_names(), TWIN])

@@ -89,7 +89,9 @@ def test_saving_again_changes_no_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
     save(MODEL, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert before.keys() == {"notes.txt", "config.json", "model.safetensors", "README.md"}
+    assert before.keys() == {
+        "notes.txt", "config.json", "model.safetensors", "preprocessor_config.json", "README.md",
+    }  # fmt: skip
     save(MODEL, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -493,4 +495,4 @@ def test_loading_while_others_save_gives_one_of_the_models(tmp_path: Path) -> No
     finally:
         stop.set()
         thread.join()
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import SymInt, Tensor, nn
 from torch.nn import functional as F
 
 from veca.backbone.config import BackboneConfig, CoreMotion
@@ -153,8 +153,10 @@ CORE_STEPS: dict[CoreMotion, type[CoreStep | NormalizedCoreStep | AttentionCoreS
 AnyCoreStep = CoreStep | NormalizedCoreStep | AttentionCoreStep
 
 
-def _first_rows(chunks: nn.ParameterList, count: int) -> Tensor:
-    """The first rows, using no more chunks than needed."""
+def _first_rows(chunks: nn.ParameterList, count: int | SymInt) -> Tensor:
+    """The first rows, using no more chunks than needed (all of them if the count is a symbol)."""
+    if isinstance(count, SymInt):
+        return torch.cat(list(chunks)).narrow(0, 0, count)
     starts = itertools.accumulate((len(chunk) for chunk in chunks), initial=0)
     used = [chunk for chunk, start in zip(chunks, starts, strict=False) if start < count]
     return torch.cat(used).narrow(0, 0, count)

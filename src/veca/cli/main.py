@@ -23,6 +23,7 @@ COMMANDS = {
     "distill": ("veca.cli.distill", "train a student from images and a teacher; resumes"),
     "embed": ("veca.cli.embed", "features of files, folders and tar files; resumes"),
     "explore": ("veca.cli.explore", "a page with budget, resolution and layer as sliders"),
+    "export": ("veca.cli.export", "one ONNX or torch file whose budget is an input"),
     "figures": ("veca.cli.figures", "what a model sees: feature colors, cores, paths, objects"),
     "import": ("veca.cli.info", "a checkpoint of the authors' release becomes a model folder"),
     "info": ("veca.cli.info", "size, license, teacher, budgets, cost and hash of a model"),

@@ -16,8 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
@@ -26,8 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from veca.backbone.config import use_plain_numbers
-from veca.backbone.model import VECA, check_ffn
+from veca.backbone.config import BackboneConfig, use_plain_numbers
+from veca.backbone.model import VECA, Features, check_ffn
 from veca.data.images import ImageError, decode
 from veca.data.listing import (
     UNKNOWN,
@@ -51,12 +52,13 @@ from veca.embed.collection import (
     read_shard,
     shard_files,
 )
+from veca.export.session import Runtime, Session, SessionFeatures, session
 from veca.runtime.device import Precision, cpu_threads, pick_device, resolve_precision
 from veca.runtime.files import lock_folder, make_folder
 from veca.runtime.logging import progress
 from veca.weights.card import is_trained
 from veca.weights.checkpoint import load_or_build
-from veca.weights.format import weights_hash
+from veca.weights.format import config_from_json, weights_hash
 
 logger = logging.getLogger("veca")
 
@@ -68,6 +70,9 @@ MAX_MAP_BYTES = 2**28
 
 MAX_WAITING_BYTES = 2**28
 """Decoded images that wait until their batch is full; beyond that, batches run as they are."""
+
+Place = Literal["torch", "onnx", "openvino"]
+"""What runs the model: torch, or a runtime that opens what `veca export onnx` wrote."""
 
 ModelSource = VECA | str | os.PathLike[str]
 """A model, or its name: a folder, .safetensors file, bundled name, hub name, or size."""
@@ -94,6 +99,9 @@ class EmbedConfig:
     precision: Precision = "auto"
     """'fp32', 'bf16' (autocast), or 'auto': the precision of an existing collection, otherwise bf16
     where the device computes it natively, else fp32."""
+
+    runtime: Place = "torch"
+    """'torch', or 'onnx' or 'openvino' for a model that `veca export onnx` wrote."""
 
     dtype: StoredType = "float16"
     """Type of the stored features, whatever they were computed in."""
@@ -206,33 +214,74 @@ class Embedder:
         self, model: ModelSource, config: EmbedConfig | None = None, device: str = "auto"
     ) -> None:
         """Load a model by name, or take one; check that it can do what `config` asks for."""
+        config = config or EmbedConfig()
+        self.run: Callable[..., Features | SessionFeatures]
+        if config.runtime != "torch":
+            self._open_file(model, config)
+            return
         place = pick_device(device)
         if isinstance(model, VECA):
             name, state = None, model.state_dict()
             sha256 = weights_hash(model.config, state)
             trained = is_trained(state)
-            self.model = model.to(place).eval()
+            model = model.to(place).eval()
         else:
             name = os.fspath(model)
-            self.model, _, trained, sha256 = load_or_build(name, device=place)
+            model, _, trained, sha256 = load_or_build(name, device=place)
             name = absolute(name) if Path(name).expanduser().exists() else name
-        self.config = _resolved(config or EmbedConfig(), self.model, place)
-        self.model.precision = self.config.precision
-        self.meta = CollectionMeta(
+        config = _resolved(config, model.config, model.chosen_budget, place)
+        model.precision = config.precision
+        self.run, self.backbone, self.config = model, model.config, config
+        self.input = model.final_norm.weight.data
+        self.meta = self._described(name, sha256, trained)
+
+    def _open_file(self, model: ModelSource, config: EmbedConfig) -> None:
+        """Take an exported file instead of a model."""
+        if isinstance(model, VECA):
+            raise CollectionError(
+                f"runtime={config.runtime!r} takes a file of `veca export onnx`, not a model."
+            )
+        name = absolute(os.fspath(model))
+        opened = session(name, cast(Runtime, config.runtime))
+        facts = opened.metadata
+        self.backbone = config_from_json(facts["backbone"], name)
+        wanted = {"image", "patches"} if config.patches else {"image"}
+        if facts["resize_to"] is not None or not wanted <= set(facts["outputs"]):
+            raise CollectionError(
+                f"{name} cannot be used: it must be exported without --preprocess, and with the "
+                f"outputs {' and '.join(sorted(wanted))}."
+            )
+        same_precision = config.precision in {"auto", facts["precision"]}
+        if config.ffn not in {None, facts["ffn"]} or not same_precision:
+            raise CollectionError(
+                f"{name} was exported with ffn={facts['ffn']} and precision {facts['precision']}, "
+                "which cannot change; omit both flags, or export again."
+            )
+        config = dataclasses.replace(config, precision="fp32", ffn=facts["ffn"])
+        config = _resolved(config, self.backbone, opened.chosen_budget, torch.device("cpu"))
+        self.config = dataclasses.replace(config, precision=facts["precision"])
+        self.run, self.input = partial(_run_file, opened), torch.empty(0)
+        self.meta = self._described(name, facts["weights_sha256"], not facts["untrained"])
+
+    def _described(self, name: str | None, sha256: str, trained: bool) -> CollectionMeta:
+        """What a collection says of its model."""
+        settings = asdict(self.config)
+        if settings["runtime"] == "torch":
+            del settings["runtime"]  # collections of earlier versions have none
+        return CollectionMeta(
             model=name,
             model_sha256=sha256,
             untrained=not trained,
-            backbone=asdict(self.model.config),
-            settings=asdict(self.config),
+            backbone=asdict(self.backbone),
+            settings=settings,
         )
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[PreparedImage]) -> list[ImageRow]:
         """Rows with features and, if asked for, patch maps; the images must have one grid."""
-        weight = next(self.model.parameters())
         pixels = [padded(torch.from_numpy(image.pixels), image.geometry) for image in images]
-        batch = torch.stack(pixels).to(weight.device, weight.dtype)
-        found = self.model(batch, self.config.budget, self.config.ffn)
+        batch = torch.stack(pixels).to(self.input.device, self.input.dtype)
+        found = self.run(batch, self.config.budget, self.config.ffn)
         features = self._stored(found.image)
         maps = self._stored(found.patch_map) if self.config.patches else [None] * len(images)
         return [
@@ -240,8 +289,9 @@ class Embedder:
             for image, feature, patch_map in zip(images, features, maps, strict=True)
         ]
 
-    def _stored(self, values: Tensor) -> NDArray[np.floating]:
+    def _stored(self, values: Tensor | NDArray[np.floating] | None) -> NDArray[np.floating]:
         """Values in the stored type, if it can hold them."""
+        values = torch.as_tensor(values)
         stored = values.to(getattr(torch, self.config.dtype))
         if not bool(stored.isfinite().all()):
             if bool(values.isfinite().all()):
@@ -250,9 +300,19 @@ class Embedder:
         return stored.cpu().numpy()
 
 
-def _resolved(config: EmbedConfig, model: VECA, device: torch.device) -> EmbedConfig:
+def _run_file(file: Session, batch: Tensor, budget: int | None, _: float | None) -> SessionFeatures:
+    """Call an exported file like a model."""
+    return file(batch.numpy(), None if file.metadata["budget"] else budget)
+
+
+def _resolved(
+    config: EmbedConfig,
+    backbone: BackboneConfig,
+    chosen_budget: Callable[[int | None], int | None],
+    device: torch.device,
+) -> EmbedConfig:
     """The settings with the defaults of the model; what it cannot do is refused."""
-    backbone, budget = model.config, config.budget
+    budget = config.budget
     if backbone.in_channels != 3:
         raise CollectionError(
             f"the model takes images of {backbone.in_channels} channels, but image files have 3; "
@@ -261,7 +321,7 @@ def _resolved(config: EmbedConfig, model: VECA, device: torch.device) -> EmbedCo
     fitted((config.size, config.size), config.size, config.fit, backbone.patch_size)
     check_ffn(backbone, config.ffn)
     if budget is not None or backbone.attention != "full":
-        budget = model.chosen_budget(budget)
+        budget = chosen_budget(budget)
     return dataclasses.replace(
         config,
         budget=budget,
@@ -373,7 +433,7 @@ def _decoded(  # noqa: PLR0913 - what `embed_images` is given
     ]
     total = len(images.rows)
     done = total - sum(map(len, chunks))
-    decoder = ImageDecoder(images, embedder.config, embedder.model.config.patch_size)
+    decoder = ImageDecoder(images, embedder.config, embedder.backbone.patch_size)
     with (
         cpu_threads(num_workers),
         closing(worker_loader(decoder, chunks, num_workers if chunks else 0)) as stream,
@@ -392,7 +452,7 @@ def _embedded(
     """Embed the images of a shard in batches of one grid; rows come in the order of images."""
     rows: dict[int, ImageRow] = {}
     buckets: defaultdict[tuple[int, int], dict[int, PreparedImage]] = defaultdict(dict)
-    square = max(1, embedder.config.size // embedder.model.config.patch_size) ** 2
+    square = max(1, embedder.config.size // embedder.backbone.patch_size) ** 2
     waiting = 0
 
     def flush(grid: tuple[int, int]) -> None:
@@ -466,7 +526,7 @@ def _shard_rows(embedder: Embedder) -> int:
     """Images of a shard; fewer than 512 where their patch maps would take too much memory."""
     if not embedder.config.patches:
         return SHARD_ROWS
-    backbone, number_bytes = embedder.model.config, np.dtype(embedder.config.dtype).itemsize
+    backbone, number_bytes = embedder.backbone, np.dtype(embedder.config.dtype).itemsize
     patches = 2 * max(1, embedder.config.size // backbone.patch_size) ** 2  # twice as wide as high
     return max(1, min(SHARD_ROWS, MAX_MAP_BYTES // (patches * backbone.width * number_bytes)))
 

@@ -66,7 +66,7 @@ def query_vector(
     if not os.path.lexists(path) and split_member(os.fspath(image)):
         source = list_images([image]).table[0]
     embedder = collection_embedder(collection, model, device)
-    decoded = decode_image(source, embedder.config, embedder.model.config.patch_size)
+    decoded = decode_image(source, embedder.config, embedder.backbone.patch_size)
     return Query(source, np.asarray(embedder([decoded])[0].feature))
 
 

@@ -38,7 +38,7 @@ class Neighbors:
         """The most similar pictures, the best first."""
         if self._embedder is None:
             self._embedder = collection_embedder(self.collection, None, "auto")
-        config, patch_size = self._embedder.config, self._embedder.model.config.patch_size
+        config, patch_size = self._embedder.config, self._embedder.backbone.patch_size
         geometry = fitted(decoded.sides, config.size, config.fit, patch_size)
         check_result(geometry)
         row = ImageRow("the picture on the page", None, None)

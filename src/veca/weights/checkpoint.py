@@ -4,6 +4,7 @@
 
     model.safetensors   the weights, with their configuration and hash; sufficient to load
     config.json         for the hub and people: configuration, hash, provenance
+    preprocessor_config.json    for transformers: how pictures are prepared
     README.md           the model card
 
 Each file is written atomically, the weights first: they are the model, so an interrupted save
@@ -41,6 +42,7 @@ from veca.weights.format import (
     CODES,
     CONFIG_NAME,
     FORMAT,
+    PREPROCESSOR_NAME,
     WEIGHTS_NAME,
     WeightsError,
     check_finite,
@@ -50,6 +52,7 @@ from veca.weights.format import (
     dtype_names,
     file_pieces,
     model_with,
+    preprocessor_json,
     read_json,
     read_weights,
     stored_fields,
@@ -112,6 +115,7 @@ def save(  # noqa: PLR0913 - what a card may contain
         "provenance": (provenance or Provenance()).known(),
     }
     write_atomic(target / CONFIG_NAME, [f"{json.dumps(content, indent=2)}\n".encode()])
+    write_atomic(target / PREPROCESSOR_NAME, [preprocessor_json(model.config)])
     write_atomic(target / CARD_NAME, [model_card(info, results, name).encode()])
 
 

@@ -38,6 +38,9 @@ CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
 """The model card."""
 
+PREPROCESSOR_NAME = "preprocessor_config.json"
+"""How pictures are prepared, for transformers."""
+
 FORMAT = 1
 """Version of our files; it increases when older versions of veca could misread newer files."""
 
@@ -100,6 +103,17 @@ def stored_fields(config: BackboneConfig) -> dict[str, Any]:
 def config_to_json(config: BackboneConfig) -> str:
     """The canonical JSON of a configuration, the same on every machine."""
     return json.dumps(stored_fields(config), sort_keys=True, separators=(",", ":"))
+
+
+def preprocessor_json(config: BackboneConfig) -> bytes:
+    """How transformers prepares pictures: as a centered square, so that batches stack."""
+    content = {
+        "image_processor_type": "VecaImageProcessor",
+        "size": 256,
+        "fit": "crop",
+        "patch_size": config.patch_size,
+    }
+    return f"{json.dumps(content, indent=2)}\n".encode()
 
 
 def config_from_json(value: object, where: str) -> BackboneConfig:
