@@ -46,7 +46,8 @@ def api_page(openapi: dict[str, Any]) -> bytes:
                 f"<h2><code>{method.upper()} {text(path)}</code></h2>",
                 f"<p>{text(operation.get('description') or operation['summary'])}</p>",
                 f"<p class=quiet>Answers {text(answer)}</p>",
-                table(("parameter", "values", "meaning"), rows) if rows else "",
+                f'<div class="words">{table(("parameter", "values", "meaning"), rows)}</div>'
+                * bool(rows),
             ]
     return API_PAGE.format(title=text(openapi["info"]["title"]), body="\n".join(parts)).encode()
 

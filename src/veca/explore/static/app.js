@@ -277,7 +277,7 @@ class Panel {
     holder.addEventListener("pointermove", (event) => this.point(patch(event)));
     holder.addEventListener("pointerleave", () => this.point(null));
     holder.addEventListener("click", (event) => {
-      const at = patch(event);
+      const at = this.hover ?? patch(event); // clicks come without fractions of a pixel
       if (at) this.mark(at);
     });
     holder.addEventListener("focus", () => holder.matches(":focus-visible") && this.point(this.hover ?? this.middle()));
