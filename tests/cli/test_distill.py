@@ -54,9 +54,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "views.flip": ("0.25", 0.25),
     "loss.patches": ("0.5", 0.5),
     "loss.error": ("0.25", 0.25),
-    "loss.classes": ("0.75", 0.75),
-    "loss.temperature": ("3", 3.0),
-    "loss.relations": ("1.5", 1.5),
     "schedule.kind": ("cosine", "cosine"),
     "schedule.peak": ("0.01", 0.01),
     "schedule.minimum": ("1e-7", 1e-7),
@@ -84,8 +81,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "cache.dtype": ("float16", "float16"),
     "cache.seed": ("6", 6),
     "budget-ramp": ("0.5", 0.5),
-    "loss.anchors": ("0.25", 0.25),
-    "loss.anchor-temperature": ("0.5", 0.5),
     "backbone.layers": ("3", 3),
     "backbone.rotary-base": ("50", 50.0),
     "device": ("cpu", "cpu"),
@@ -98,7 +93,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 """Flags, a word for each, and what it means."""
 
-SWITCHES = ("scale-targets", "still-cores", "views.trivial-augment",
+SWITCHES = ("scale-targets", "views.trivial-augment",
             "checkpoint-activations", "compile", "shard", "publish-adaptors")  # fmt: skip
 
 LISTS: dict[str, tuple[tuple[str, ...], Any]] = {

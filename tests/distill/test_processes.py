@@ -286,7 +286,7 @@ def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_proces
     ("flags", "both", "steps"),
     [
         ((), ("--backbone.local-kernel", "3", "--backbone.core-motion", "attention"), 20),
-        (("--shard",), ("--loss.relations", "1", "--loss.anchors", "1", "--still-cores"), 10),
+        (("--shard",), (), 10),
     ],
     ids=["copied", "sharded"],
 )

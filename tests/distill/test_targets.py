@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.distill.runs import PixelTeacher, small_config
 from veca.distill.config import Surroundings
-from veca.distill.losses import LossConfig, Prediction, class_kl, distillation_losses, relation_loss
+from veca.distill.losses import LossConfig
 from veca.distill.targets import (
     Margin,
     TargetScaling,
@@ -322,85 +322,3 @@ def test_targets_without_any_direction_have_an_answer_too() -> None:
     targets = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]).double()
     best = best_patch(moments([targets]), 1.0)
     assert float(patch_loss(best, Targets(targets[:, 0], targets), 1.0)) == pytest.approx(1 + 0.5)
-
-
-ALL = LossConfig(classes=0.5, temperature=3.0, relations=2.0)
-
-
-class ClassTeacher(PixelTeacher):
-    """A teacher with five classes."""
-
-    num_classes = 5
-
-    def classes(self, image: Tensor) -> Tensor:
-        """Fixed random scores."""
-        draw = torch.Generator().manual_seed(7)
-        return image @ torch.randn(self.image_width, 5, generator=draw)
-
-
-@pytest.fixture
-def source() -> TargetSource:
-    """A teacher with classes, its features scaled, and one without."""
-    found = TargetSource([ClassTeacher("one"), PixelTeacher("other")], 8)
-    found.scaling(0).image_center.copy_(torch.randn(12))
-    found.scaling(0).image_scale.fill_(2.5)
-    return found
-
-
-def drawn() -> tuple[list[Prediction], list[Targets]]:
-    """Answers to two teachers and what they want."""
-    said = [Prediction(torch.randn(3, 12), torch.randn(3, 4, 20), torch.randn(3, 4, 32))] * 2
-    return said, [Targets(torch.randn(3, 12), torch.randn(3, 4, 20)) for _ in range(2)]
-
-
-def test_the_papers_parts_come_first_and_alone_unless_others_are_switched_on(
-    source: TargetSource,
-) -> None:
-    said, wanted = drawn()
-    found = source.compare(said, wanted, LossConfig())
-    slow = [
-        list(distillation_losses(one.image, one.patches, aim))
-        for one, aim in zip(said, wanted, strict=True)
-    ]
-    torch.testing.assert_close(found, torch.tensor(slow))
-    assert torch.equal(source.compare(said, wanted, ALL)[:, :3], found)
-
-
-def test_classes_are_predicted_from_features_as_the_teacher_predicts_them(
-    source: TargetSource,
-) -> None:
-    said, wanted = drawn()
-    found = source.compare(said, wanted, ALL)
-    scaling, teacher = source.scaling(0), ClassTeacher("one")
-    mine, aims = (
-        teacher.classes(image * 2.5 + scaling.image_center)
-        for image in (said[0].image, wanted[0].image)
-    )
-    torch.testing.assert_close(found[0, 3], class_kl(mine, aims, 3.0))
-    assert found[1, 3] == 0  # this teacher knows no classes
-    torch.testing.assert_close(
-        found[1, 4], relation_loss(said[1].student_patches, wanted[1].patches)
-    )
-
-
-def test_gradients_reach_the_student_through_classes_and_relations(source: TargetSource) -> None:
-    said, wanted = drawn()
-    one = Prediction(*(tensor.requires_grad_() for tensor in said[0]))
-    parts = source.compare([one, one], wanted, ALL)
-    (parts[0, 3] + parts[0, 4]).backward()
-    assert one.image.grad is not None
-    assert one.image.grad.abs().sum() > 0
-    assert one.student_patches.grad is not None
-    assert one.student_patches.grad.abs().sum() > 0
-    assert one.patches.grad is not None
-    assert not one.patches.grad.any()  # neither part looks at the adaptor's patches
-
-
-def test_classes_are_predicted_in_single_precision_also_under_autocast(
-    source: TargetSource,
-) -> None:
-    said, wanted = drawn()
-    with torch.autocast("cpu", torch.bfloat16):
-        found = source.compare(said, wanted, ALL)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, source.compare(said, wanted, ALL))

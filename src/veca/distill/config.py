@@ -165,9 +165,6 @@ class DistillConfig:
     """Initialize the patch embedding from the first teacher, a ViT of the same width and patch
     size; 'auto' does so where it fits."""
 
-    still_cores: bool = False
-    """Fix the positions of the cores instead of letting them move from layer to layer."""
-
     seed: int = 42
     """Seed of weights, order, views, budgets and resolutions."""
 
@@ -278,12 +275,6 @@ class DistillConfig:
         if self.start is not None and self.slices is not None:
             raise ValueError(
                 f"start={self.start!r} and slices={self.slices!r} exclude each other; use one."
-            )
-        if self.still_cores and self.attention == "full":
-            raise ValueError("still_cores has no effect with attention='full'; use one of the two.")
-        if self.still_cores and self.backbone.core_motion == "attention":
-            raise ValueError(
-                "still_cores has no effect with core_motion='attention'; use one of the two."
             )
 
     @property

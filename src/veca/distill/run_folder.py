@@ -38,6 +38,9 @@ from veca.weights.checkpoint import model_info, save
 MAY_CHANGE = frozenset({"images", "validation", "validate_every", "max_unreadable", "max_skips"})
 """Fields that may differ when a run is resumed: images may have moved, if they are the same."""
 
+REMOVED_SETTINGS = ("temperature", "anchor_temperature")
+"""Stored fields of options that this version lacks and that other fields switched on."""
+
 BACKBONE, ADAPTORS = "backbone.", "adaptors."
 ADAPTORS_NAME = "adaptors.safetensors"
 BEFORE = "; before that: "
@@ -140,7 +143,12 @@ def check_same_config(config: DistillConfig, stored: Mapping[str, Any], step: in
 
 
 def _updated(defaults: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults with stored values, at any depth."""
+    """Defaults with stored values, at any depth; a field that was removed may be stored as off."""
+    stored = {
+        name: value
+        for name, value in stored.items()
+        if name in defaults or (value and name not in REMOVED_SETTINGS)
+    }
     nested = {
         name: _updated(defaults[name], value)
         for name, value in stored.items()
@@ -225,8 +233,6 @@ def _description(config: DistillConfig) -> Iterator[str]:
         yield f"initialized with slices of the weights of {config.slices} ({licence})"
     if config.teacher_margin:
         yield f"teachers see a {config.teacher_surroundings} margin of {config.teacher_margin} px"
-    if config.still_cores:
-        yield "fixed core positions"
 
 
 def today() -> str:

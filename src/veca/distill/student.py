@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -38,9 +38,9 @@ class Adaptor(nn.Module):
                 nn.init.normal_(module.weight, std=INITIAL_STD)
                 nn.init.zeros_(module.bias)
 
-    def forward(self, features: Features) -> tuple[Float[Tensor, "B DI"], Float[Tensor, "B N DP"]]:
+    def forward(self, features: Features) -> Prediction:
         """Predict a teacher's image feature and patches."""
-        return self.image(features.image), self.patches(features.patches)
+        return Prediction(self.image(features.image), self.patches(features.patches))
 
 
 def _layers(width: int, target: int, kind: AdaptorKind) -> nn.Module:
@@ -72,8 +72,7 @@ class Student(nn.Module):
     ) -> list[Prediction]:
         """Predict every teacher's features of 8-bit images."""
         features = self.backbone(IMAGENET.normalize(images), budget, ffn)
-        pairs = (adaptor(features) for adaptor in self.adaptors)
-        return [Prediction(image, patches, features.patches) for image, patches in pairs]
+        return [adaptor(features) for adaptor in self.adaptors]
 
 
 def build_student(
@@ -97,8 +96,6 @@ def build_student(
             for image, patches in widths
         ]
     student = Student(backbone, adaptors)
-    if config.still_cores:
-        _fix_cores(backbone)
     if resuming:
         return student
     if config.start is not None:
@@ -115,22 +112,6 @@ def build_student(
     return student
 
 
-def _fix_cores(backbone: VECA) -> None:
-    """Set the cores' steps to zero; their initial positions are still learned.
-
-    The scales stay, so that a later run from these weights can learn to move.
-    """
-    for parameter in _step_heads(backbone):
-        nn.init.zeros_(parameter)
-    backbone.core_steps.requires_grad_(False)
-
-
-def _step_heads(backbone: VECA) -> list[nn.Parameter]:
-    """Parameters of the layers that move the cores, without their scales."""
-    layers = (one for one in backbone.core_steps.modules() if isinstance(one, nn.Linear))
-    return [parameter for layer in layers for parameter in layer.parameters()]
-
-
 def _start_from(student: Student, config: DistillConfig) -> None:
     """Load a stored model of the same size, and the adaptors beside it if they fit.
 
@@ -140,11 +121,6 @@ def _start_from(student: Student, config: DistillConfig) -> None:
     """
     source, backbone = str(config.start), student.backbone
     _load_backbone(backbone, _compatible(source, backbone))
-    if config.still_cores and any(bool(head.any()) for head in _step_heads(backbone)):
-        raise ValueError(
-            f"start={source} has cores that move, which still_cores would remove; use one of the "
-            "two."
-        )
     path = Path(source).expanduser() / ADAPTORS_NAME
     stored = _read_adaptors(path) if path.is_file() else {}
     own = {f"adaptors.{name}": value for name, value in student.adaptors.state_dict().items()}

@@ -20,16 +20,7 @@ from torch.nn import functional as F
 from veca.data.images import mirrored
 from veca.data.loader import BatchSpec
 from veca.distill.config import DistillConfig, Surroundings
-from veca.distill.losses import (
-    SHORTEST,
-    LossConfig,
-    Prediction,
-    anchor_kl,
-    auxiliary_losses,
-    class_kl,
-    distillation_losses,
-    relation_loss,
-)
+from veca.distill.losses import SHORTEST, LossConfig
 from veca.runtime.device import ResolvedPrecision
 from veca.teacher.teacher import Grid, Images, Targets, Teacher
 
@@ -189,17 +180,14 @@ class TargetScaling(nn.Module):
     image_scale: Tensor
     patch_center: Tensor
     patch_scale: Tensor
-    anchors: Tensor | None
-    """Scaled image targets of some training images, for the anchor loss; None where it is off."""
 
-    def __init__(self, image_width: int, patch_width: int, anchors: int = 0) -> None:
+    def __init__(self, image_width: int, patch_width: int) -> None:
         """Start as the identity, which the paper uses."""
         super().__init__()
         self.register_buffer("image_center", torch.zeros(image_width))
         self.register_buffer("image_scale", torch.ones(()))
         self.register_buffer("patch_center", torch.zeros(patch_width))
         self.register_buffer("patch_scale", torch.ones(()))
-        self.register_buffer("anchors", torch.zeros(anchors, image_width) if anchors else None)
 
     def fit(self, image: Moments, patches: Moments) -> None:
         """Give targets of these moments a mean of zero and channels of mean square one."""
@@ -230,14 +218,13 @@ class TargetSource(nn.Module):
         teachers: Sequence[Teacher],
         teacher_batch: int,
         margin: Margin = Margin(),  # noqa: B008 - it is frozen
-        anchors: int = 0,
     ) -> None:
-        """Set up targets with identity scalings; `anchors` is the number of anchor images."""
+        """Set up targets with identity scalings."""
         super().__init__()
         self.teachers = nn.ModuleList(teachers)
         self.widths = [(teacher.image_width, teacher.patch_width) for teacher in teachers]
         """Channels of each teacher's image and patch targets."""
-        self.scalings = nn.ModuleList(TargetScaling(*widths, anchors) for widths in self.widths)
+        self.scalings = nn.ModuleList(TargetScaling(*widths) for widths in self.widths)
         self.margin = margin
         """Border that teachers see around the student's view."""
         self._teacher_batch = teacher_batch
@@ -266,44 +253,6 @@ class TargetSource(nn.Module):
         """The student's targets for 8-bit images."""
         return self.scaled(self.raw(images, grid))
 
-    def compare(
-        self, predictions: Sequence[Prediction], targets: Sequence[Targets], config: LossConfig
-    ) -> Float[Tensor, "teachers parts"]:
-        """All parts of the loss (columns of `part_names`) against each teacher."""
-        rows, names = [], auxiliary_losses(config)
-        for teacher, (pred, target) in enumerate(zip(predictions, targets, strict=True)):
-            losses = distillation_losses(pred.image, pred.patches, target)
-            found = self._auxiliary(teacher, pred, target, config)
-            rows.append(torch.stack([*losses, *(found[name] for name in names)]))
-        return torch.stack(rows)
-
-    def _auxiliary(
-        self, teacher: int, pred: Prediction, target: Targets, config: LossConfig
-    ) -> dict[str, Float[Tensor, ""]]:
-        """The auxiliary losses that are switched on, by name."""
-        found = {}
-        if config.classes > 0:
-            found["classes"] = pred.image.new_zeros((), dtype=torch.float32)
-            scores = self.classes(teacher, pred.image)
-            target_scores = self.classes(teacher, target.image)
-            if scores is not None and target_scores is not None:  # else another teacher has them
-                found["classes"] = class_kl(scores, target_scores, config.temperature)
-        if config.relations > 0:
-            found["relations"] = relation_loss(pred.student_patches, target.patches)
-        anchors = self.scaling(teacher).anchors
-        if config.anchors > 0 and anchors is not None:
-            temperature = config.anchor_temperature
-            found["anchors"] = anchor_kl(pred.image, target.image, anchors, temperature)
-        return found
-
-    def classes(self, teacher: int, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"] | None:
-        """A teacher's class scores of scaled image features; None if it has no classifier."""
-        network, scaling = cast(Teacher, self.teachers[teacher]), self.scaling(teacher)
-        if not network.num_classes:
-            return None
-        with torch.autocast(image.device.type, enabled=False):
-            return network.classes(image.float() * scaling.image_scale + scaling.image_center)
-
     def scaling(self, teacher: int) -> TargetScaling:
         """The scaling of one teacher's targets."""
         return cast(TargetScaling, self.scalings[teacher])
@@ -311,7 +260,7 @@ class TargetSource(nn.Module):
     def fit(
         self, raw: Sequence[Sequence[Targets]], scale: bool, config: LossConfig
     ) -> list[Targets]:
-        """Fit scalings and anchors to batches of raw targets of training images.
+        """Fit scalings to batches of raw targets of training images.
 
         Returns the constant predictor of each teacher, as targets of one image with one patch.
         """
@@ -322,8 +271,6 @@ class TargetSource(nn.Module):
                 scaling.fit(moments(t.image for t in found), moments(t.patches for t in found))
             device = scaling.image_center.device
             scaled = [scaling(Targets(*(part.to(device) for part in t))) for t in found]
-            if scaling.anchors is not None:
-                scaling.anchors.copy_(torch.cat([t.image for t in scaled]))
             image = moments(t.image for t in scaled).unit_mean
             patch = best_patch(moments(t.patches for t in scaled), config.error)
             constants.append(Targets(image[None].float(), patch[None, None].float()))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from veca.data.augment import inner_view
 from veca.data.loader import Batch, BatchSpec, batches, sample_order
 from veca.distill.images import ImageSplit, UnreadableImages, batch_specs
-from veca.distill.losses import loss_row, objective, part_names
+from veca.distill.losses import PART_NAMES, compare, loss_row, objective
 from veca.distill.run_folder import (
     RunContext,
     RunError,
@@ -112,10 +112,8 @@ class Trainer:
         self.length = config.length(len(images.training))
         self.precision = options.resolved(self.ranks.device)
         self.num_statistics = min(config.statistics_images, len(images.training))
-        self.source = TargetSource(
-            teachers, options.teacher_batch, find_margin(config, teachers),
-            anchors=self.num_statistics if config.loss.anchors else 0,
-        ).to(self.ranks.device)  # fmt: skip
+        margin = find_margin(config, teachers)
+        self.source = TargetSource(teachers, options.teacher_batch, margin).to(self.ranks.device)
         self.student = build_student(
             config, self.source.widths, teachers,
             initialize=initialize, resuming=checkpoint is not None,
@@ -184,7 +182,7 @@ class Trainer:
         budget = config.draw_budget(step, self.length)
         ffn = draw_share(config.student, config.seed, step, config.share_weights)
         rate = learning_rate(config.schedule, step, self.length)
-        sums = torch.zeros(len(config.teacher), len(part_names(config.loss)), dtype=torch.float64)
+        sums = torch.zeros(len(config.teacher), len(PART_NAMES), dtype=torch.float64)
         new_unreadable = 0
         self.model.train()
         for _ in range(self.options.accumulate):
@@ -221,7 +219,7 @@ class Trainer:
                 # All parts and ranks jitter coordinates alike, as in one large batch.
                 torch.manual_seed(seed_for(config.seed, task.step, "coordinates"))
                 predictions = self.model(inner_view(images, task.resolution), budget, ffn)
-                losses = self.source.compare(predictions, targets, config.loss)
+                losses = compare(predictions, targets)
             (objective(losses, config.weights, config.loss) / parts).backward()
         return losses.detach().double().cpu() / parts
 

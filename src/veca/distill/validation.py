@@ -18,7 +18,7 @@ from veca.backbone.config import BackboneConfig
 from veca.data.augment import inner_view
 from veca.data.loader import BatchSpec, batches
 from veca.distill.images import ImageSplit, UnreadableImages
-from veca.distill.losses import Prediction, loss_row, part_names, teacher_losses
+from veca.distill.losses import PART_NAMES, Prediction, compare, loss_row, teacher_losses
 from veca.distill.run_folder import RunContext
 from veca.distill.student import Student
 from veca.distill.targets import TargetSource
@@ -105,7 +105,7 @@ class Validator:
             for constant in constants:
                 image = constant.image.to(device).expand(len(images), -1)
                 patch = constant.patches.to(device).expand(len(images), patches, -1)
-                answers.append(Prediction(image, patch, patch))
+                answers.append(Prediction(image, patch))
             return answers
 
         (parts,) = self._mean_losses(resolution, [predict])
@@ -117,7 +117,7 @@ class Validator:
         self, resolution: int, predicts: Sequence[Predict]
     ) -> Float[Tensor, "points teachers parts"]:
         """Means over all images of each part of the loss; stops on all ranks if asked to."""
-        config, columns = self.config, len(part_names(self.config.loss))
+        config, columns = self.config, len(PART_NAMES)
         sums = torch.zeros(len(predicts), len(config.teacher), columns, dtype=torch.float64)
         for images, targets, count in self._batches(resolution):
             if self.ranks.any(self.stop()):
@@ -127,10 +127,9 @@ class Validator:
                 with autocast(self.ranks.device, self.options.precision):
                     predictions = predict(images)
                 if count:
-                    parts = self.source.compare(
+                    parts = compare(
                         [Prediction(*(part[:count] for part in one)) for one in predictions],
                         [Targets(*(part[:count] for part in one)) for one in targets],
-                        config.loss,
                     )
                     sums[point] += count * parts.double().cpu()
         return self.ranks.all_reduce(sums) / len(self.images.validation)

@@ -197,7 +197,6 @@ class EfficientNetTeacher(StridedTeacher):
             normalization=NORMALIZATION,
         )
         self.strides = strides
-        self.num_classes = network.classifier.out_features
         self.factors = {stride: JOINED[stride] if len(strides) > 1 else 1.0 for stride in strides}
         self.digest = digest_of(package.state_dict(), self.identity())  # of the stored weights
 
@@ -217,10 +216,6 @@ class EfficientNetTeacher(StridedTeacher):
     def coarsest_stride(self) -> int:
         """That of the last map, whose mean is the image feature."""
         return max(STRIDES)
-
-    def classes(self, image: Float[Tensor, "B 1280"]) -> Float[Tensor, "B 1000"]:
-        """ImageNet class scores of image features."""
-        return cast(Tensor, self.network.classifier(image))
 
     def identity(self) -> dict[str, Any]:
         """Settings that determine the outputs besides the weights, as JSON."""

@@ -64,9 +64,6 @@ class Teacher(nn.Module):
 
     patch_width: int
 
-    num_classes: int = 0
-    """Number of classes that `classes` scores; 0 if it has no classifier."""
-
     stride: int = 16
     """Pixels per patch, in height and in width."""
 
@@ -91,10 +88,6 @@ class Teacher(nn.Module):
         """
         del patch_size
         return None
-
-    def classes(self, image: Float[Tensor, "B DI"]) -> Float[Tensor, "B K"]:
-        """Class scores of image features, if `num_classes` is not 0."""
-        raise NotImplementedError(f"{type(self).__name__} has no classifier.")
 
     @cached_property
     def digest(self) -> str | None:
