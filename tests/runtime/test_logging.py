@@ -76,6 +76,14 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "5.0 images/s, 4 s left" in drawn
 
 
+def test_a_note_follows_the_count() -> None:
+    text = io.StringIO()
+    with progress(3, "steps", console=Console(file=text, width=40)) as tracker:
+        tracker.advance(note="loss 0.5")
+        tracker.advance(note="skipped")
+    assert text.getvalue().startswith("2 of 3 steps, skipped")
+
+
 def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(5, "images", shown=False) as tracker:
         tracker.advance(5)

@@ -2,8 +2,6 @@
 
 import contextlib
 import errno
-import io
-import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from veca.runtime import device as device_module
 from veca.runtime.device import peak_memory
@@ -21,7 +18,6 @@ from veca.train.metrics import (
     SPEED_EVERY,
     Meter,
     MetricLogger,
-    describe_step,
     read_metrics,
     scalars,
     validation_table,
@@ -87,27 +83,6 @@ def test_every_step_is_a_row_and_some_are_rows_of_speed(tmp_path: Path) -> None:
     speed = rows(tmp_path / "speed.jsonl")
     assert [row["step"] for row in speed] == [0, SPEED_EVERY, SPEED_EVERY, 2 * SPEED_EVERY]
     assert speed[0].keys() == {"step", "images_per_second", "data_wait", "memory_mb"}
-
-
-def test_progress_is_one_line_on_a_terminal_and_a_message_in_a_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "veca")
-    terminal = io.StringIO()
-    for file in (terminal, None):
-        console = Console(file=file or io.StringIO(), force_terminal=bool(file), width=80)
-        monkeypatch.setattr(module, "CONSOLE", console)
-        logger = logger_of(tmp_path)
-        logger.step(step_row(0), 4)
-        logger.step(step_row(1, loss=None, skipped=True), 4)  # a moment later
-        logger.close()
-    assert "step 1 of 100, loss 0.5000, 0.0 images/s " in terminal.getvalue()
-    assert [record.message[:14] for record in caplog.records] == [
-        "Step 1 was ski", "step 1 of 100,", "Step 1 was ski",
-    ]  # fmt: skip
-    expected = "step 1 of 100, loss 0.5000 (patch cosine 0.2500), 2 cores, ffn 1, 32 px"
-    assert expected in caplog.text
-    assert describe_step(step_row(1, loss=None)).startswith("skipped, 2 cores")
 
 
 def test_other_ranks_log_nothing(

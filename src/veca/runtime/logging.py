@@ -64,9 +64,11 @@ class Tracker:
         self._bar, self._task = bar, bar.tasks[0]
         self._unit, self._shown = unit, shown
         self._drawn_at, self._drawn = bar.get_time(), self._task.completed
+        self._note = ""
 
-    def advance(self, count: int = 1) -> None:
-        """Count items, and show them unless something was shown a moment ago."""
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Count items, and show them with a note unless something was shown a moment ago."""
+        self._note = note
         self._bar.update(self._task.id, advance=count)
         pause = BAR_SECONDS if self._bar.console.is_terminal else LINE_SECONDS
         if self._bar.get_time() - self._drawn_at >= pause:
@@ -79,7 +81,8 @@ class Tracker:
             return
         self._drawn_at, self._drawn = self._bar.get_time(), task.completed
         text = f"{task.completed:,.0f} of {task.total:,.0f} {self._unit}"
-        if task.speed:
+        text += f", {self._note}" if self._note else ""
+        if task.speed and not self._note:
             text += f", {task.speed:,.1f} {self._unit}/s"
         if task.speed and task.remaining:
             text += f", {duration(task.remaining / task.speed)} left"

@@ -7,23 +7,18 @@ checkpoint is saved before they are on disk.
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
 
 from veca.runtime.device import peak_memory
 from veca.runtime.files import JsonlWriter, read_jsonl
-from veca.runtime.logging import CONSOLE, logger
+from veca.runtime.logging import Tracker, logger, progress
 
 SPEED_EVERY = 10
 """Steps between two rows of the speed log, and steps that a speed is measured over."""
-
-DRAW_SECONDS, LINE_SECONDS = 0.1, 10.0
-"""Least time between two updates of the progress line on a terminal and in a log."""
 
 KEYS = ("kind", "step", "resolution", "ffn", "budget")
 """Fields that identify a row; the others are its values."""
@@ -94,14 +89,16 @@ class MetricLogger:
         self._meter = meter
         self._files: dict[str, _BufferedLog] = {}
         self._board: Any = None
-        self._line: _ProgressLine | None = None
+        self._progress = ExitStack()
+        self._tracker: Tracker | None = None
         if folder is not None:
             self._files = {
                 name: _BufferedLog(folder / f"{name}.jsonl") for name in ("metrics", "speed")
             }
             self._board = _tensorboard(folder / "tensorboard", done)
             if shown:
-                self._line = _ProgressLine(total, done)
+                tracker = progress(total, "steps", done=done)
+                self._tracker = self._progress.enter_context(tracker)
 
     def log(self, row: Row) -> None:
         """Log a row."""
@@ -120,8 +117,9 @@ class MetricLogger:
         """Log a training step of so many images, show it, and return the speed."""
         speed = self._meter.step(images)
         self.log(row)
-        if self._line is not None:
-            self._line.show(row, speed)
+        if self._tracker is not None:
+            loss = "skipped" if row.get("loss") is None else f"loss {row['loss']:.4f}"
+            self._tracker.advance(note=f"{loss}, {speed.images_per_second:,.1f} images/s")
         if self._files and row["step"] % SPEED_EVERY == 0:
             self._files["speed"].write({"step": row["step"], **speed._asdict()})
         if row.get("skipped"):
@@ -135,8 +133,7 @@ class MetricLogger:
 
     def close(self) -> None:
         """Close the files; what cannot be written is reported, since training is over."""
-        if self._line is not None:
-            self._line.close()
+        self._progress.close()
         for log in (*self._files.values(), self._board):
             try:
                 if log is not None:
@@ -179,64 +176,6 @@ class _BufferedLog(JsonlWriter):
         while self._waiting:
             super().write(self._waiting[0])
             self._waiting.popleft()
-
-
-class _ProgressLine:
-    """The current step: one line redrawn on a terminal, a line every few seconds in a log.
-
-    It is drawn by no thread, since data loaders may fork meanwhile.
-    """
-
-    def __init__(self, total: int, done: int) -> None:
-        text = TextColumn("{task.description}", table_column=Column(no_wrap=True))
-        columns = (text, BarColumn(16), TimeRemainingColumn())
-        # stdout may lead elsewhere.
-        self._bar = Progress(*columns, console=CONSOLE, auto_refresh=False, redirect_stdout=False)
-        self._task = self._bar.add_task("", total=total, completed=done)
-        self._terminal = CONSOLE.is_terminal
-        self._shown_at = -LINE_SECONDS
-        if self._terminal:
-            self._bar.start()
-
-    def show(self, row: Row, speed: Speed) -> None:
-        """Show a step, unless another one was shown a moment ago."""
-        now, done = time.monotonic(), row["step"] + 1
-        total = self._bar.tasks[0].total or done
-        self._bar.update(self._task, completed=done)
-        pause = DRAW_SECONDS if self._terminal else LINE_SECONDS
-        if now - self._shown_at < pause and done < total:
-            return
-        self._shown_at = now
-        place, rate = f"step {done:,} of {total:,.0f}", f"{speed.images_per_second:,.1f} images/s"
-        if self._terminal:  # a line of 80 characters; metrics.jsonl has the rest
-            loss = "skipped" if row.get("loss") is None else f"loss {row['loss']:.4f}"
-            text = f"{place}, {loss}, {rate}"
-            self._bar.update(self._task, description=text, refresh=True)
-        else:
-            logger.info(
-                "%s, %s, %s, %.0f%% waiting, %s MB",
-                place, describe_step(row), rate, 100 * speed.data_wait, f"{speed.memory_mb:,.0f}",
-            )  # fmt: skip
-
-    def close(self) -> None:
-        """Leave the line as it is."""
-        if self._terminal:
-            self._bar.stop()
-
-
-def describe_step(row: Row) -> str:
-    """Such as 'loss 0.8123 (image 0.31, patch cosine 0.25), 8 cores, ffn 0.5, 128 px'."""
-    text = "skipped"
-    if row.get("loss") is not None:
-        parts = ", ".join(
-            f"{name.removeprefix('loss_').replace('_', ' ')} {value:.4f}"
-            for name, value in row.items()
-            if name.startswith("loss_") and isinstance(value, float)
-        )
-        text = f"loss {row['loss']:.4f}" + (f" ({parts})" if parts else "")
-    drawn = {"budget": "{} cores", "ffn": "ffn {:g}", "resolution": "{} px"}
-    texts = [unit.format(row[name]) for name, unit in drawn.items() if row.get(name) is not None]
-    return ", ".join((text, *texts))
 
 
 def validation_table(rows: Sequence[Row]) -> Iterator[str]:
