@@ -18,7 +18,6 @@ from veca.runtime.device import ResolvedPrecision
 from veca.train import muon
 from veca.train.muon import POLAR_EXPRESS, NorMuon, polar_express
 from veca.train.optimizers import (
-    MatrixOptimizer,
     OptimizerConfig,
     Optimizers,
     clip_gradients,
@@ -90,18 +89,9 @@ def test_matrices_are_the_linear_weights_except_output_layers() -> None:
     assert set(matrices) | set(others) == {name for name, _ in student().named_parameters()}
 
 
-def test_frozen_parameters_are_left_out() -> None:
+def test_cores_beyond_the_budget_are_neither_moved_nor_decayed() -> None:
     model = student()
-    model["backbone"].patch_embedding.requires_grad_(False)
-    _, others = split_parameters(model)
-    assert not any("patch_embedding" in name for name in others)
-    assert any("final_norm" in name for name in others)
-
-
-@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
-def test_cores_beyond_the_budget_are_neither_moved_nor_decayed(matrices: MatrixOptimizer) -> None:
-    model = student()
-    optimizers = Optimizers(model, replace(PAPER, matrices=matrices, weight_decay=0.5))
+    optimizers = Optimizers(model, replace(PAPER, weight_decay=0.5))
     before = weights_of(model)
     learn(model, 0, budget=4)
     optimizers.step(0.1)
@@ -109,18 +99,6 @@ def test_cores_beyond_the_budget_are_neither_moved_nor_decayed(matrices: MatrixO
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert same == {"backbone.core_bank.tokens.1", "backbone.core_bank.points.1"}
     assert not any("bank.tokens.1" in name for name in optimizers.state_dict())
-
-
-def test_adamw_takes_the_steps_of_torch() -> None:
-    ours, theirs = student(), student()
-    run(ours, Optimizers(ours, replace(PAPER, matrices="adamw")), range(4))
-    oracle = torch.optim.AdamW(theirs.parameters(), weight_decay=0.015, foreach=False, fused=False)
-    for step in range(4):
-        learn(theirs, step, budget=(4, 8)[step % 2])
-        oracle.param_groups[0]["lr"] = 1e-2 / (step + 1)
-        oracle.step()
-        oracle.zero_grad()
-    torch.testing.assert_close(weights_of(ours), weights_of(theirs), rtol=1e-4, atol=1e-4)
 
 
 def decayed(config: OptimizerConfig) -> set[str]:
@@ -134,11 +112,9 @@ def decayed(config: OptimizerConfig) -> set[str]:
     return {name for name, value in weights_of(model).items() if float(value.max()) < 1}
 
 
-@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
-def test_all_parameters_decay_or_only_matrices(matrices: MatrixOptimizer) -> None:
-    config = replace(PAPER, matrices=matrices)
-    assert decayed(config) == {name for name, _ in student().named_parameters()}
-    assert decayed(replace(config, decays="matrices")) == {
+def test_all_parameters_decay_or_only_matrices() -> None:
+    assert decayed(PAPER) == {name for name, _ in student().named_parameters()}
+    assert decayed(replace(PAPER, decays="matrices")) == {
         *split_parameters(student())[0],
         "backbone.patch_embedding.weight",
         "backbone.core_steps.0.head.weight",
@@ -146,9 +122,8 @@ def test_all_parameters_decay_or_only_matrices(matrices: MatrixOptimizer) -> Non
     }
 
 
-@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
-@pytest.mark.parametrize("rate", ["matrix_rate", "other_rate", "core_step_rate"])
-def test_rate_factors_apply_to_their_own_parameters(rate: str, matrices: MatrixOptimizer) -> None:
+@pytest.mark.parametrize("rate", ["other_rate", "core_step_rate"])
+def test_rate_factors_apply_to_their_own_parameters(rate: str) -> None:
     def moved(config: OptimizerConfig) -> dict[str, float]:
         model = student()
         optimizers, before = Optimizers(model, config), weights_of(model)
@@ -157,11 +132,10 @@ def test_rate_factors_apply_to_their_own_parameters(rate: str, matrices: MatrixO
         after = weights_of(model)
         return {name: float((after[name] - before[name]).norm()) for name in before}
 
-    still = replace(PAPER, weight_decay=0.0, matrices=matrices)
+    still = replace(PAPER, weight_decay=0.0)
     plain, found = moved(still), moved(replace(still, **{rate: 2.0}))  # type: ignore[arg-type]
-    inner, others = split_parameters(student())
+    _, others = split_parameters(student())
     wanted = {
-        "matrix_rate": set(inner),
         "other_rate": set(others),
         "core_step_rate": {f"backbone.core_steps.0.{part}" for part in STEP_PARTS},
     }[rate]
@@ -171,18 +145,16 @@ def test_rate_factors_apply_to_their_own_parameters(rate: str, matrices: MatrixO
         assert found[name] == pytest.approx(factor * length, rel=1e-3), name
 
 
-@pytest.mark.parametrize("matrices", ["normuon", "adamw"])
 @pytest.mark.parametrize("stop", [0, 1, 3])  # before any step, with unused cores, later
-def test_a_resumed_run_equals_one_that_never_stopped(matrices: MatrixOptimizer, stop: int) -> None:
-    config = replace(PAPER, matrices=matrices)
+def test_a_resumed_run_equals_one_that_never_stopped(stop: int) -> None:
     whole = student()
-    optimizers = Optimizers(whole, config)
+    optimizers = Optimizers(whole, PAPER)
     run(whole, optimizers, range(stop))
     stored, state = weights_of(whole), deepcopy(optimizers.state_dict())
     run(whole, optimizers, range(stop, 6))
 
     resumed = student(seed=1)
-    again = Optimizers(resumed, config)
+    again = Optimizers(resumed, PAPER)
     run(resumed, again, range(2))  # what is loaded replaces what was there
     resumed.load_state_dict(stored)
     again.load_state_dict(state)
@@ -216,7 +188,7 @@ def test_each_parameter_counts_its_own_steps() -> None:
     ("field", "value"),
     [
         ("weight_decay", -0.1), ("eps", float("nan")), ("momentum", 1.0), ("beta2", -0.5),
-        ("betas", (0.9, 1.0)), ("matrix_rate", float("inf")), ("other_rate", -1.0),
+        ("betas", (0.9, 1.0)), ("other_rate", float("inf")), ("other_rate", -1.0),
         ("core_step_rate", float("nan")),
     ],
 )  # fmt: skip

@@ -38,8 +38,8 @@ from veca.weights.checkpoint import model_info, save
 MAY_CHANGE = frozenset({"images", "validation", "validate_every", "max_unreadable", "max_skips"})
 """Fields that may differ when a run is resumed: images may have moved, if they are the same."""
 
-REMOVED_SETTINGS = ("temperature", "anchor_temperature")
-"""Stored fields of options that this version lacks and that other fields switched on."""
+REMOVED = {"temperature": 2.0, "anchor_temperature": 0.1, "matrices": "normuon", "matrix_rate": 1.0}
+"""Stored fields that this version lacks, by the values that had its behavior if not 0 or off."""
 
 BACKBONE, ADAPTORS = "backbone.", "adaptors."
 ADAPTORS_NAME = "adaptors.safetensors"
@@ -147,7 +147,7 @@ def _updated(defaults: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, A
     stored = {
         name: value
         for name, value in stored.items()
-        if name in defaults or (value and name not in REMOVED_SETTINGS)
+        if name in defaults or (value and value != REMOVED.get(name))
     }
     nested = {
         name: _updated(defaults[name], value)

@@ -46,16 +46,9 @@ def _gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-MatrixOptimizer = Literal["normuon", "adamw"]
-"""Optimizer of the matrices; 'adamw' treats them like all other parameters, at their own rate."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Hyperparameters of both optimizers; the defaults are the paper's first stage."""
-
-    matrices: MatrixOptimizer = "normuon"
-    """Optimizer of the matrices inside the network."""
 
     weight_decay: float = 0.015
     """Decoupled weight decay, times the learning rate."""
@@ -75,11 +68,8 @@ class OptimizerConfig:
     eps: float = 1e-8
     """Added to AdamW's denominator."""
 
-    matrix_rate: float = 1.0
-    """Factor on the learning rate of the matrices inside the network."""
-
     other_rate: float = 1.0
-    """Factor on the learning rate of all other parameters."""
+    """Factor on the learning rate of all parameters but the matrices inside the network."""
 
     core_step_rate: float = 1.0
     """Further factor, times `other_rate`, for the layers that move the cores: the size of an AdamW
@@ -87,7 +77,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("weight_decay", "eps", "matrix_rate", "other_rate", "core_step_rate"):
+        for name in ("weight_decay", "eps", "other_rate", "core_step_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"{name}={getattr(self, name)} is invalid: it must be finite and >= 0."
@@ -104,7 +94,7 @@ Parameters = dict[str, nn.Parameter]
 
 
 def split_parameters(student: nn.Module) -> tuple[Parameters, Parameters]:
-    """Trainable matrices inside the network, and the other trainable parameters.
+    """Matrices inside the network, and the other parameters.
 
     By the paper's rule, matrices are the weights of linear layers, adaptors included, except output
     layers: the heads that move cores, and the last block's contraction.
@@ -121,9 +111,8 @@ def split_parameters(student: nn.Module) -> tuple[Parameters, Parameters]:
     matrices: Parameters = {}
     others: Parameters = {}
     for name, parameter in student.named_parameters():
-        if parameter.requires_grad:
-            inner = parameter in weights and parameter not in outward
-            (matrices if inner else others)[name] = parameter
+        inner = parameter in weights and parameter not in outward
+        (matrices if inner else others)[name] = parameter
     return matrices, others
 
 
@@ -140,7 +129,7 @@ class Optimizers:
         matrices, others = split_parameters(student)
         self._named = matrices | others
         self._optimizers: list[tuple[Optimizer, float]] = []
-        if matrices and config.matrices == "normuon":
+        if matrices:
             normuon = NorMuon(
                 matrices.values(),
                 weight_decay=config.weight_decay,
@@ -148,9 +137,7 @@ class Optimizers:
                 beta2=config.beta2,
                 dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             )
-            self._optimizers.append((normuon, config.matrix_rate))
-        elif matrices:
-            self._optimizers.append((_adamw(student, matrices, config), config.matrix_rate))
+            self._optimizers.append((normuon, 1.0))
         if others:
             self._optimizers.append((_adamw(student, others, config), config.other_rate))
         self._owner = {
