@@ -275,6 +275,7 @@ def test_a_running_run_is_locked_and_sigterm_saves_its_step_and_leaves_no_proces
     said, _ = process.communicate(timeout=60)
     assert time.monotonic() - asked < 20
     assert process.returncode == 128 + signal.SIGTERM, said
+    assert f"--resume continues it, {out / 'last'} is the model of this step." in said
     assert processes_of_group(process.pid) == []
     path = max((out / "checkpoints").iterdir())
     steps = [row["step"] for row in rows(out, "train")]

@@ -405,6 +405,19 @@ def seven_steps(images: Path, out: Path, save_every: int = 3, **changes: Any) ->
     return build(images, context_of(out), options, **{"steps": 7, "validate_every": 4, **changes})
 
 
+def test_the_plan_of_a_continued_run_says_where_it_continues(
+    images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "veca")
+    trainer = seven_steps(images, tmp_path)
+    trainer.log_plan()
+    trainer.state.step = 3
+    trainer.log_plan()
+    begun, continued = (record.message.splitlines()[2] for record in caplog.records)
+    assert re.fullmatch(r"  plan      7 steps of \d+ images at 32 px, [\d.]+ passes .*", begun)
+    assert continued == begun.replace(" px,", " px, from step 3 on,")
+
+
 def test_a_run_validates_saves_and_publishes_in_this_order(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -64,7 +64,7 @@ class Flags:
     """continue from the newest verified checkpoint in --out, or start if there is none"""
 
     stage: int = 1
-    """stage of the paper's recipes: 1, or 2 with several resolutions"""
+    """stage of the recipe: 1, or 2 with several resolutions, which needs --start"""
 
     cache_teacher: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """cache the teachers' outputs for --cache.crops views of each image in this folder"""

@@ -172,7 +172,11 @@ class Trainer:
                 self.validate()
                 state.finished = True
             except StoppedError:
-                logger.info("Stopped at step %s; --resume continues it.", f"{state.step:,}")
+                logger.info(
+                    "Stopped at step %s; --resume continues it, %s is the model of this step.",
+                    f"{state.step:,}",
+                    self.folder.last,
+                )
             self.save(final=True)
         return state.finished
 
@@ -255,13 +259,13 @@ class Trainer:
         cores = f"{student.budgets[0]} to {student.budgets[-1]} cores"
         kind = "full attention" if student.attention == "full" else cores
         count, sizes = len(images.training), ", ".join(map(str, config.sizes))
-        begun = f", from step {self.state.step:,} on" if self.state.step else ""
+        begun = f" from step {self.state.step:,} on," if self.state.step else ""
         ranks = self.ranks.world_size
         lines = (
             f"veca distill {config.recipe}: {millions:.1f} M parameters with {kind}, taught by "
             f"{', '.join(teacher.name for teacher in self.teachers)}",
             f"  images    {count:,} for training, {len(images.validation):,} for validation",
-            f"  plan      {self.length:,} steps{begun} of {config.batch} images at {sizes} px, "
+            f"  plan      {self.length:,} steps of {config.batch} images at {sizes} px,{begun} "
             f"{self.length * config.batch / count:,.1f} passes over the images",
             f"  progress  validation every {config.validate_every:,} steps, checkpoint every "
             f"{self.options.save_every:,}",
