@@ -64,6 +64,9 @@ def test_classes_have_a_confusion_matrix_and_mistakes(tmp_path: Path) -> None:
     text = page_of([row(), row(budget=64)], tmp_path)
     matrix = text.partition('<table class="matrix">')[2].partition("</table>")[0]
     assert re.findall(r">(\d*)</td>", matrix) == ["1", "", "1", "1"]
+    assert re.findall(r"/ ([\d.]+)\)(;color:#fff)?\"", matrix) == [
+        ("1.00", ";color:#fff"), ("0.00", ""), ("0.71", ""), ("0.71", "")
+    ]  # fmt: skip
     assert "<td>dog</td><td>cat</td><td>1 of 2</td>" in text
     assert "Most confident mistakes of runs/tiny, 8 cores, 128 px" in text
     for words in ("cat, 90%", "labeled dog", "val/dog/1.jpg", "data:image/jpeg;base64,"):

@@ -50,6 +50,9 @@ MAX_CONFUSIONS = 8
 TEAL, ORANGE = (11, 110, 117), (196, 72, 20)
 """Of right and wrong predictions, visible on light and dark paper."""
 
+DARK = 0.8
+"""Opacity of a cell above which white is easier to read on it than black."""
+
 LEAD = (
     "A small head was fitted to features of training images and measured on other images. The "
     "network that gives the features was not trained. A budget is the number of cores that take "
@@ -179,7 +182,7 @@ def _examples(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> Ite
         counts = np.zeros((len(classes), len(classes)), np.int64)
         np.add.at(counts, (tensors["truth"].numpy(), tensors["predicted"].numpy()), 1)
         yield f"<h3>Confusion matrix of {name}</h3>"
-        yield '<p class="quiet">Lines are labels, columns are predictions.</p>'
+        yield '<p class="quiet">Rows are labels, columns are predictions.</p>'
         yield f'<div class="beside">{_matrix(counts, classes)}{_confusions(counts, classes)}</div>'
     if not items:
         return
@@ -214,7 +217,7 @@ def _example(item: Mapping[str, Any], images: Sequence[ndarray]) -> str:
 
 
 def _matrix(counts: Int64[ndarray, "K K"], classes: Sequence[str]) -> str:
-    """A line for each label and a column for each prediction, colored by their share."""
+    """A row for each label and a column for each prediction, colored by their share."""
     shares = np.sqrt(counts / np.maximum(counts.sum(1, keepdims=True), 1))  # rare ones are visible
     if len(classes) > MAX_NUMBERED:
         picture = np.zeros((*counts.shape, 4), np.uint8)
@@ -228,7 +231,8 @@ def _matrix(counts: Int64[ndarray, "K K"], classes: Sequence[str]) -> str:
     for label, name in enumerate(classes):
         cells = "".join(
             f'<td style="background:rgb({" ".join(map(str, TEAL if label == at else ORANGE))}'
-            f' / {shares[label, at]:.2f})">{counts[label, at] or ""}</td>'
+            f' / {shares[label, at]:.2f}){";color:#fff" if shares[label, at] > DARK else ""}">'
+            f"{counts[label, at] or ''}</td>"
             for at in range(len(classes))
         )
         lines.append(f"<tr><th>{text(name)}</th>{cells}</tr>")
