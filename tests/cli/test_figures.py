@@ -84,8 +84,8 @@ def test_mistakes_are_one_sentence(
 
 
 def test_no_image_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["figures", "veca-tiny", "--out", str(tmp_path)]) == 2
-    assert "no image is named" in capsys.readouterr().err
+    assert main(["figures", "holiday.jpg", "--out", str(tmp_path)]) == 2
+    assert "no image is named after the model, holiday.jpg; give" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

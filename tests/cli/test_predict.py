@@ -192,7 +192,7 @@ def test_depth_is_drawn_and_written_in_the_unit_that_holds_it(
         (["head.safetensors"], "no image is named; give files"),
         (["head.safetensors", "none.png"], "none.png"),
         (["head.safetensors", "a.png", "--top", "0"], "--top is 0; it must be a whole number >= 1"),
-        (["nowhere", "a.png"], "nowhere is not a head; give a .safetensors file"),
+        (["nowhere", "a.png"], "nowhere does not exist; give the --out folder of a veca probe run"),
         (["empty", "a.png"], "empty contains no head; give the --out folder"),
         (["many", "a.png"], "many contains 10 heads; name one of them: many/heads/0.safetensors, "),
         (["many/heads", "a.png"], "many/heads/7.safetensors and 2 more."),

@@ -114,6 +114,7 @@ def test_class_folders_without_splits_are_split_with_a_message_and_a_record(
     assert f"mine: {split}" in printed.err
     assert f"Dataset: split: {split}" in page
     assert {(row["split"], row["counts"]["train"]) for row in report()} == {("val", 18)}
+    assert printed.out.endswith("Predict on new images: veca predict out IMAGES\n")  # one head
 
 
 def test_a_report_without_matplotlib_says_why_it_has_no_plot(

@@ -180,8 +180,14 @@ def test_other_files_are_not_heads(tmp_path: Path, metadata: dict[str, Any], wor
     save_tensors(tmp_path / "x.safetensors", {"bias": torch.ones(3)}, metadata)
     with pytest.raises(ProbeError, match=words):
         load_head(tmp_path / "x.safetensors")
-    with pytest.raises(ProbeError, match=r"is not a head; give a \.safetensors file below heads/"):
+    with pytest.raises(
+        ProbeError, match=r"none\.safetensors does not exist; give the --out folder"
+    ):
         load_head(tmp_path / "none.safetensors")
+    with pytest.raises(
+        ProbeError, match=r"is a folder; .* or a .safetensors file below its heads/"
+    ):
+        load_head(tmp_path)
 
 
 def test_among_equal_scores_the_first_class_wins_as_in_the_metrics() -> None:

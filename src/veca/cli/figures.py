@@ -125,7 +125,7 @@ def figures(words: Sequence[str]) -> None:
 
         flags.write(trade_off(flags.report), "trade-off")
     if wanted != ("trade-off",):
-        _draw(flags, wanted, _entries(flags.images))
+        _draw(flags, wanted, _entries(flags.model, flags.images))
 
 
 def _draw(flags: Flags, wanted: Sequence[str], entries: Sequence[ImageEntry]) -> None:
@@ -218,10 +218,13 @@ def _wanted(flags: Flags) -> tuple[str, ...]:
     return wanted
 
 
-def _entries(images: Sequence[str]) -> list[ImageEntry]:
+def _entries(model: str, images: Sequence[str]) -> list[ImageEntry]:
     """The images that were named."""
     if not images:
-        raise ValueError("no image is named; give files, folders, .tar shards, lists or patterns.")
+        raise ValueError(
+            f"no image is named after the model, {model}; give files, folders, .tar shards, lists "
+            "or patterns, as in: veca figures veca-tiny holiday.jpg"
+        )
     found = list_images(images)
     for row, problem in found.problems.items():
         print(printable(f"{found.table[row].name}: {problem}"))

@@ -29,9 +29,10 @@ from veca.runtime.files import printable
 
 DESCRIPTION = """Predict on new images with a head that veca probe fitted.
 
-Classification heads print labels with scores. Segmentation heads write a mask (class indices, with
-a palette) and an overlay on the image; depth heads write 16-bit PNG files (millimeters; 1/256 m for
-heads whose range exceeds 65 m) and a colored map. --json prints JSON lines.
+Classification heads print labels with scores, which rank the labels but are not calibrated.
+Segmentation heads write a mask (class indices, with a palette) and an overlay on the image; depth
+heads write 16-bit PNG files (millimeters; 1/256 m for heads whose range exceeds 65 m) and a colored
+map. --json prints JSON lines.
 
 Example: veca predict probes holiday.jpg --top 3"""
 

@@ -14,6 +14,7 @@ import tyro
 from veca.cli.flags import command_line, numbers, read_flags, texts, whole_numbers
 from veca.data.sets.registry import SETS
 from veca.probe.feature_cache import ProbeContext
+from veca.probe.heads import HEADS_FOLDER
 from veca.probe.report import Draw, report_tables, write_report
 from veca.probe.rows import TASKS, Row, Section, Task
 from veca.probe.run import Evaluator, Job
@@ -204,7 +205,9 @@ def _task(task: Task, flags: TaskFlags, command: str) -> None:
         print(NO_PLOT)
     heads = [path for role, path in evaluator.heads if role == "model"]
     if heads:
-        print(f"Predict on new images: veca predict {shlex.quote(str(heads[-1]))} IMAGES")
+        single = len(list((out / HEADS_FOLDER).glob("*.safetensors"))) == 1
+        given = shlex.quote(str(out if single else heads[-1]))
+        print(f"Predict on new images: veca predict {given} IMAGES")
 
 
 def _suite(flags: SuiteFlags, command: str) -> None:

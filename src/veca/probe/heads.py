@@ -73,9 +73,10 @@ def load_head(path: Path) -> SavedHead:
     try:
         tensors, metadata = load_tensors(path)
     except (FileNotFoundError, IsADirectoryError) as error:
+        problem = "is a folder" if path.is_dir() else "does not exist"
         raise ProbeError(
-            f"{path} is not a head; give a .safetensors file below {HEADS_FOLDER}/ that veca probe "
-            "wrote."
+            f"{path} {problem}; give the --out folder of a veca probe run, or a .safetensors file "
+            f"below its {HEADS_FOLDER}/."
         ) from error
     except OSError as error:
         raise ProbeError(f"the head {path} cannot be read ({error}); fit it again.") from error
