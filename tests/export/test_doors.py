@@ -79,6 +79,7 @@ def test_a_model_is_saved_by_transformers_and_read_by_both(
     assert "a ViT" in (tmp_path / "README.md").read_text()
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
     assert (type(processor).__name__, processor.patch_size) == ("VecaImageProcessor", 8)
+    assert "untrained" in (tmp_path / "README.md").read_text()
 
 
 def test_training_changes_the_model_that_runs(folder: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from PIL import Image
@@ -17,9 +18,17 @@ import veca
 from veca.backbone.model import VECA
 from veca.cli.main import main
 from veca.embed.collection import Collection
-from veca.export.graph import METADATA_NAME, Difference, ExportConfig, ExportError, export_program
+from veca.export.graph import (
+    Difference,
+    ExportConfig,
+    ExportError,
+    Graph,
+    examples,
+    export_program,
+    verify,
+)
 from veca.export.onnx_file import export_onnx
-from veca.export.session import Session, SessionError, session
+from veca.export.session import METADATA_NAME, Session, SessionError, session
 
 pytestmark = pytest.mark.compiled
 
@@ -89,6 +98,7 @@ def cores_of(features: Any) -> int:
         (np.zeros((1, 3, 8, 9), np.float32), 4, "multiples of the patch size 4"),
         (np.zeros((1, 3, 8, 8), np.uint8), 4, "normalized floats"),
         (np.zeros((3, 8, 8), np.float32), 4, r"must be normalized floats \(B, 3"),
+        (np.zeros((1, 8, 8, 3), np.float32), 4, r"must be normalized floats \(B, 3"),
     ],
 )
 def test_a_session_refuses_what_the_model_would_refuse(
@@ -98,6 +108,18 @@ def test_a_session_refuses_what_the_model_would_refuse(
         session(elastic[1])(images, budget)
 
 
+def foreign_file(folder: Path) -> Path:
+    """An ONNX file of somebody else, with metadata of its own."""
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "graph", ends[:1], ends[1:])
+    content = onnx.helper.make_model(graph, ir_version=9)
+    onnx.helper.set_model_props(content, {"author": "somebody"})
+    content.opset_import[0].version = 20
+    onnx.save(content, folder / "foreign.onnx")
+    return folder / "foreign.onnx"
+
+
 def test_a_session_opens_only_files_that_veca_wrote(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="does not exist"):
         session(tmp_path / "none.onnx")
@@ -105,6 +127,8 @@ def test_a_session_opens_only_files_that_veca_wrote(tmp_path: Path) -> None:
     for runtime in ("onnx", "openvino"):
         with pytest.raises(SessionError, match="cannot be opened"):
             session(tmp_path / "damaged.onnx", runtime)
+        with pytest.raises(SessionError, match="no description by veca"):
+            session(foreign_file(tmp_path), runtime)
     with pytest.raises(SessionError, match="runtime='tensorrt' is unknown"):
         session(tmp_path / "damaged.onnx", "tensorrt")  # type: ignore[arg-type]
 
@@ -203,6 +227,26 @@ def test_a_file_that_differs_from_the_model_is_not_written(
     with pytest.raises(ExportError, match="nothing was written"):
         export_onnx(small(layers=1), tmp_path / "model.onnx", ExportConfig())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_outputs_that_are_not_finite_are_refused_as_in_half_precision(value: float) -> None:
+    model = small()
+    graph = Graph(model, ExportConfig(outputs=("image",), precision="fp16"))
+    with pytest.raises(ExportError, match="NaN or infinite values"):
+        verify(
+            graph, model, lambda one: [torch.full((len(one.pixels), 32), value)], examples(graph)
+        )
+
+
+@pytest.mark.parametrize("config", [ExportConfig(resize_to=32), ExportConfig(fixed_size=(4, 4))])
+def test_every_kind_of_torch_program_is_compared(
+    config: ExportConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veca.export.graph.LIMITS", {"fp32": Difference(0, 1.1)})
+    monkeypatch.setattr("veca.export.graph.RESIZE_COSINE", 1.1)
+    with pytest.raises(ExportError, match="differs from the model"):
+        export_program(small(), tmp_path / "model.pt2", config)
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional as F
 
 from veca.backbone.model import VECA, Features, check_budget, check_ffn, patch_grid
 from veca.data.transforms import IMAGENET, prepare
+from veca.export.session import FORMAT, METADATA_NAME
 from veca.runtime import VERSION, VecaError
 from veca.runtime.files import write_atomic
 from veca.weights.card import Provenance, is_trained
@@ -35,12 +36,6 @@ from veca.weights.format import stored_fields, weights_hash
 
 Output = Literal["image", "cores", "patches", "points"]
 Precision = Literal["fp32", "fp16", "int8"]
-
-METADATA_NAME = "veca"
-"""Key of the JSON that describes a file, in its metadata."""
-
-FORMAT = 1
-"""Of that JSON; raised when older readers must refuse a file."""
 
 
 class ExportError(VecaError, ValueError):
@@ -137,7 +132,7 @@ class Graph(nn.Module):
         return cores
 
     def _preprocessed(
-        self, pixels: Int[Tensor, "B height width 3"], size: int
+        self, pixels: UInt8[Tensor, "B height width 3"], size: int
     ) -> Float[Tensor, "B 3 new_height new_width"]:
         """As `veca.preprocess`; torch's filter is Pillow's, not rounded between passes."""
         patch = self.model.config.patch_size
@@ -276,6 +271,11 @@ def verify(graph: Graph, model: VECA, run: Run, inputs: Iterable[Example]) -> Di
                     f"the exported {name} has the shape {tuple(output.shape)}, not "
                     f"{tuple(wanted.shape)}; nothing was written: please report this."
                 )
+            if not bool(output.isfinite().all()):  # no comparison below would notice
+                raise ExportError(
+                    f"the exported {name} has NaN or infinite values; nothing was written: use "
+                    "precision fp32."
+                )
             largest = max(largest, float((output - wanted).abs().max()))
             if name != "points":  # near zero for cores in the middle
                 pairs = zip(output.double().flatten(1), wanted.double().flatten(1), strict=True)
@@ -310,9 +310,11 @@ def export_program(model: VECA, file: Path, config: ExportConfig) -> Difference:
     graph = Graph(model, config)
     program = to_program(graph)
     module = program.module()
-    # torch asks for two patches a side: one is a constant to its tracer.
-    large = [one for one in examples(graph) if min(one.pixels.shape[2:]) > model.config.patch_size]
-    found = verify(graph, model, lambda example: module(*example), large)
+    inputs = list(examples(graph))
+    if config.resize_to is None and config.fixed_size is None:
+        # torch asks for two patches a side: one is a constant to its tracer.
+        inputs = [one for one in inputs if min(one.pixels.shape[2:]) > model.config.patch_size]
+    found = verify(graph, model, lambda example: module(*example), inputs)
     buffer = io.BytesIO()
     metadata = json.dumps(describe(graph, model))
     torch.export.save(program, buffer, extra_files={f"{METADATA_NAME}.json": metadata})

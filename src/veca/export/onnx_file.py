@@ -23,7 +23,6 @@ from torch import Tensor
 
 from veca.backbone.model import VECA
 from veca.export.graph import (
-    METADATA_NAME,
     Difference,
     Example,
     ExportConfig,
@@ -34,6 +33,7 @@ from veca.export.graph import (
     to_program,
     verify,
 )
+from veca.export.session import METADATA_NAME
 from veca.runtime.files import write_atomic
 
 OPSET = 20

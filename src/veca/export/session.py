@@ -20,8 +20,11 @@ Runtime = Literal["onnx", "openvino"]
 Array = NDArray[np.floating]
 Run = Callable[[Mapping[str, NDArray[Any]]], list[Array]]
 
-FORMAT = 1
 METADATA_NAME = "veca"
+"""Key of the JSON that describes a file, in its metadata."""
+
+FORMAT = 1
+"""Of that JSON; raised when older readers must refuse a file."""
 
 
 class SessionError(VecaError, ValueError):
@@ -133,10 +136,12 @@ class Session:
                 )
             height, width = images.shape[1:3]
             return images, resized_grid(height, width, facts["resize_to"], facts["patch_size"])
-        if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
+        channels = facts["backbone"]["in_channels"]
+        floats = np.issubdtype(images.dtype, np.floating)
+        if images.ndim != 4 or images.shape[1] != channels or not floats:
             raise SessionError(
                 f"images are {images.dtype} of the shape {images.shape}, but must be normalized "
-                "floats (B, 3, height, width), as from veca.preprocess."
+                f"floats (B, {channels}, height, width), as from veca.preprocess."
             )
         sides, patch = images.shape[2:], facts["patch_size"]
         if facts["fixed_size"] is not None and list(sides) != list(facts["fixed_size"]):
@@ -200,8 +205,8 @@ def _openvino(path: Path, threads: int | None) -> _Opened:
         compiled = core.compile_model(model, "CPU", options)
     except Exception as error:  # as above
         raise _unreadable(path, error) from error
-    facts = model.get_rt_info()
-    metadata = facts["framework"][METADATA_NAME].astype(str) if "framework" in facts else None
+    place = ["framework", METADATA_NAME]
+    metadata = model.get_rt_info(place).astype(str) if model.has_rt_info(place) else None
 
     def run(feed: Mapping[str, NDArray[Any]]) -> list[Array]:
         found = compiled(dict(feed))
@@ -212,9 +217,9 @@ def _openvino(path: Path, threads: int | None) -> _Opened:
 
 def _unreadable(path: Path, error: Exception) -> SessionError:
     """One sentence for whatever a runtime says of a file."""
+    reason = (str(error) or type(error).__name__).splitlines()[0][:200]
     return SessionError(
-        f"{path} cannot be opened ({str(error).splitlines()[0][:200]}); it is damaged or no ONNX "
-        "file: export it again."
+        f"{path} cannot be opened ({reason}); it is damaged or no ONNX file: export it again."
     )
 
 

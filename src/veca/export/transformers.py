@@ -25,7 +25,13 @@ from veca.backbone.config import SIZES, BackboneConfig
 from veca.backbone.model import VECA, Features
 from veca.data.transforms import IMAGENET, Fit, prepare
 from veca.runtime.files import write_atomic
-from veca.weights.card import ModelInfo, Provenance, model_card, provenance_from_json
+from veca.weights.card import (
+    ModelInfo,
+    Provenance,
+    is_trained,
+    model_card,
+    provenance_from_json,
+)
 from veca.weights.format import (
     CARD_NAME,
     FORMAT,
@@ -128,7 +134,7 @@ class VecaPreTrainedModel(transformers.PreTrainedModel):  # type: ignore[misc]
             dtype=dtype_names(tensor.dtype for tensor in state.values()),
             file_bytes=file.stat().st_size if file.exists() else 0,
             digest=weights_hash(self.config.veca_config, state),
-            untrained=False,
+            untrained=not is_trained(state),
             provenance=Provenance() if known is None else provenance_from_json(known),
         )
         return model_card(info, None, None)
