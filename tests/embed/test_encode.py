@@ -91,6 +91,22 @@ def test_large_pictures_do_not_wait_for_others(
         veca.encode(model, pictures, size=None, max_patches=3)
 
 
+def test_no_batch_is_larger_than_asked_for_while_a_large_picture_waits(
+    model: veca.VECA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, forward = list[int](), type(model).forward
+
+    def counted(self: veca.VECA, images: torch.Tensor, *settings: Any) -> veca.Features:
+        batches.append(len(images))
+        return forward(self, images, *settings)
+
+    monkeypatch.setattr(type(model), "forward", counted)
+    sides = [(16, 48), (16, 16), (16, 16), (16, 16)]
+    pictures = [np.zeros((*shape, 3), np.uint8) for shape in sides]
+    veca.encode(model, pictures, size=None, batch_size=2, max_patches=4)
+    assert batches == [2, 1, 1]
+
+
 def test_features_carry_no_gradient_but_a_head_can_be_trained_on_them(
     model: veca.VECA, pictures: list[Any]
 ) -> None:

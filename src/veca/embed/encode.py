@@ -3,6 +3,7 @@
 For pictures that fit into memory; `embed_images` stores the features of any number of files.
 """
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -64,12 +65,14 @@ def encode(  # noqa: PLR0913 - what `prepare` and the model can be given
                 raise ImageError(f"images[{number}]: {error}") from error
             shape: tuple[int, ...] = pixels.shape
             waiting[shape][number] = pixels
-            areas = {sides: len(group) * sides[1] * sides[2] for sides, group in waiting.items()}
-            many = sum(map(len, waiting.values())) == MAX_WAITING * batch_size
-            if many or sum(areas.values()) > max_patches * patch_size**2:
+            if len(waiting[shape]) < batch_size:
+                areas = {
+                    sides: len(group) * math.prod(sides[1:]) for sides, group in waiting.items()
+                }
+                many = sum(map(len, waiting.values())) == MAX_WAITING * batch_size
+                if not many and sum(areas.values()) <= max_patches * patch_size**2:
+                    continue
                 shape = max(areas, key=areas.__getitem__)
-            elif len(waiting[shape]) < batch_size:
-                continue
             found |= _features(model, waiting.pop(shape), budget, ffn)
         for group in waiting.values():
             found |= _features(model, group, budget, ffn)
