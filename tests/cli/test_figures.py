@@ -55,11 +55,11 @@ def test_full_attention_is_drawn_without_figures_of_cores(
 ) -> None:
     full = veca.build("tiny", layers=1, width=16, heads=1, attention="full")
     veca.save(full, tmp_path / "model")
-    write_pictures(tmp_path / "photos", 1)
+    write_pictures(tmp_path / "photos", 8)  # enough for evolution
     words = [str(tmp_path / "model"), str(tmp_path / "photos"), "--out", str(tmp_path / "out")]
-    assert main(["figures", *words, *QUICK]) == 0
+    assert main(["figures", *words, *QUICK, "--max-images", "1"]) == 0
     assert len(list((tmp_path / "out").iterdir())) == 2
-    assert "Not drawn: cores, paths and objects" in capsys.readouterr().out
+    assert "Not drawn: cores, paths, objects, evolution" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,8 @@ DESCRIPTION = """Draw what a model sees in images: one file per image and figure
 
 Example: veca figures veca-tiny holiday.jpg --only similarity --point 120,80 --out figures"""
 
-OF_CORES = ("cores", "paths", "objects")
-OF_IMAGE = ("features", "similarity", *OF_CORES)
-NAMES = (*OF_IMAGE, "evolution", "trade-off")
+OF_CORES = ("cores", "paths", "objects", "evolution")
+NAMES = ("features", "similarity", *OF_CORES, "trade-off")
 
 MIN_EVOLUTION = 8
 MAX_EVOLUTION = 200
@@ -134,7 +133,7 @@ def _draw(flags: Flags, wanted: Sequence[str], entries: Sequence[ImageEntry]) ->
     if not found.trained:
         print("These weights are untrained: the figures show how the model works, no more.")
     if found.model.config.attention == "full" and flags.only is None:
-        print("Not drawn: cores, paths and objects, since a model with full attention has none.")
+        print(f"Not drawn: {', '.join(OF_CORES)}, since a model with full attention has no cores.")
         wanted = [name for name in wanted if name not in OF_CORES]
     draws = {name: draw for name, draw in _draws(flags, found).items() if name in wanted}
     taken = set[str]()
