@@ -20,7 +20,7 @@ QUICK += ["--drift", "1", "--device", "cpu"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, photos and masks."""
     made = tmp_path_factory.mktemp("analyze")
-    saved_model(made / "model")
+    saved_model(made / "model[b]")
     (made / "masks").mkdir()
     for number, path in enumerate(write_pictures(made / "photos", 9)):
         with Image.open(path) as photo:
@@ -35,11 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_set_of_images_gives_a_table_a_file_of_numbers_and_a_page_of_plots(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [str(folder / "model"), str(folder / "photos"), "--masks", str(folder / "masks")]
+    words = [str(folder / "model[b]"), str(folder / "photos"), "--masks", str(folder / "masks")]
     assert main(["analyze", *words, "--out", str(tmp_path), *QUICK]) == 0
     captured = capsys.readouterr()
     assert "object IoU of a core's patches" in captured.out
-    assert "(untrained)" in captured.out
+    assert "model[b](untrained)" in "".join(captured.out.split())  # which is no markup
     assert "0002.png" in captured.err  # which cannot be read, and is left out
     with Image.open(tmp_path / "analysis.png") as page:
         assert page.width > 1000
@@ -64,7 +64,7 @@ def test_a_set_of_images_gives_a_table_a_file_of_numbers_and_a_page_of_plots(
 def test_mistakes_are_one_sentence(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    given = [str(folder / "model"), str(folder / "photos"), "--out", str(tmp_path), *QUICK]
+    given = [str(folder / "model[b]"), str(folder / "photos"), "--out", str(tmp_path), *QUICK]
     assert main(["analyze", *given, *words]) == 2
     assert message in capsys.readouterr().err
 
@@ -78,5 +78,5 @@ def test_a_missing_extra_is_named_with_its_command(
         return None if name == "scipy" else real(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    assert main(["analyze", str(folder / "model"), str(folder / "photos")]) == 2
+    assert main(["analyze", str(folder / "model[b]"), str(folder / "photos")]) == 2
     assert "needs scipy, which is not installed; run `pip install" in capsys.readouterr().err

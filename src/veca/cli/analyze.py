@@ -12,6 +12,7 @@ import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from veca.cli.flags import command_line, read_flags, texts, whole_numbers
 from veca.data.images import DataError, ImageError
@@ -232,7 +233,7 @@ def _print(rows: Sequence[Sequence[str]], models: Sequence[NamedModel]) -> None:
     table.add_column("mean over images, cores and layers as named")
     for model in models:
         name = model.name if model.trained else f"{model.name} (untrained)"
-        table.add_column(printable(name), justify="right")
+        table.add_column(Text(printable(name)), justify="right")
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False)
