@@ -240,7 +240,10 @@ def test_neighbors_are_the_nearest_of_the_collection(explorer: Explorer, tmp_pat
     embed_images([tmp_path / "photos"], str(model), tmp_path / "embedded",
                  EmbedConfig(size=32, precision="fp32"), num_workers=0, device="cpu")  # fmt: skip
     paths[4].unlink()
-    explorer.collection = Neighbors(tmp_path / "embedded")
+    exported, explorer.collection = (Neighbors(tmp_path / "embedded") for _ in range(2))
+    assert explorer.collection.model == str(model)
+    exported.collection.meta.settings["runtime"] = "onnx"
+    assert exported.model is None  # such a file has no layers to show
     picture = explorer.open(paths[1].read_bytes())
     found = explorer.neighbors(picture.name, None)
     assert found[0].path == str(paths[1])

@@ -31,8 +31,9 @@ class Neighbors:
 
     @property
     def model(self) -> str | None:
-        """Name or path of the model, if it was ever saved."""
-        return self.collection.meta.model
+        """Name or path of the model that the page can show; None for an exported or unsaved one."""
+        meta = self.collection.meta
+        return None if "runtime" in meta.settings else meta.model
 
     def nearest(self, decoded: DecodedImage) -> list[Neighbor]:
         """The most similar pictures, the best first."""

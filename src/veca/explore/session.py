@@ -79,9 +79,6 @@ REFERENCE_SIZE = 256
 CROP = 3
 """The crop around a patch is this part of the picture's short side."""
 
-TOP = 12
-"""Neighbors to show."""
-
 MAX_WAITING = 16
 """Jobs in the queue."""
 

@@ -338,7 +338,7 @@ const active = () => panels.slice(0, state.mode === "one" ? 1 : 2);
 function unmark() {
   state.point = null;
   state.core = null;
-  $("#near-crop").replaceChildren();
+  forgetCrop();
   changed(state.view === "similarity");
 }
 
@@ -369,7 +369,7 @@ async function open(request, source) {
     state.point = null;
     state.core = null;
     $("#save").disabled = false;
-    $("#near-crop").replaceChildren();
+    forgetCrop();
     say("The picture is open.");
     changed();
     nearPicture();
@@ -409,15 +409,17 @@ async function near(holder, title, extra) {
   const panel = extra.panel ?? panels[0];
   const heading = document.createElement("h3");
   heading.textContent = title;
+  const turn = (holder.turn = (holder.turn ?? 0) + 1);
   try {
     const query = new URLSearchParams({ client: `${page}-${holder.id}`, ...(extra.point ? { point: extra.point } : {}) });
     const found = await ask(`/api/pictures/${panel.picture}/neighbors?${query}`);
+    if (turn !== holder.turn) return;
     const hits = document.createElement("div");
     hits.className = "hits";
     hits.append(...found.map(hit));
     holder.replaceChildren(heading, hits);
   } catch (error) {
-    if (error.status === 409) return;
+    if (error.status === 409 || turn !== holder.turn) return;
     const sentence = document.createElement("p");
     sentence.className = "problem";
     sentence.textContent = error.message;
@@ -448,6 +450,14 @@ function hit({ path, similarity, thumbnail }) {
 }
 
 const nearPicture = () => near($("#near-picture"), "to the whole picture", {});
+
+/** Show no neighbors of a marked part, not even those that are on their way. */
+function forgetCrop() {
+  const holder = $("#near-crop");
+  holder.turn = (holder.turn ?? 0) + 1;
+  holder.replaceChildren();
+}
+
 function nearCrop() {
   if (!state.point) return;
   const { panel, x, y } = state.point;
