@@ -20,8 +20,9 @@ from torch import Tensor
 
 from tests.runtime.faults import held
 from tests.runtime.ranks import run_ranks
-from veca.runtime.distributed import Ranks
-from veca.runtime.shards import Compute, ShardError, ShardStore, Task, fill
+from veca.runtime.distributed import Ranks, RanksError
+from veca.runtime.files import FileError, LockedError
+from veca.runtime.shards import Compute, ShardStore, Task, fill
 from veca.runtime.signals import StoppedError
 from veca.runtime.tensors import DamagedFileError, TensorFile
 
@@ -172,7 +173,7 @@ def test_a_damaged_chunk_is_found_in_the_next_run_and_computed_again(
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     damage(store_in(tmp_path).path(3))
-    with pytest.raises(ShardError, match=r"cannot be used: .*; delete it and run"):
+    with pytest.raises(FileError, match=r"cannot be used: .*; delete it and run"):
         store_in(tmp_path).read(3, ["image"])
     store = store_in(tmp_path)
     with caplog.at_level(logging.WARNING, "veca"):
@@ -213,7 +214,7 @@ def test_a_lazy_store_hashes_a_chunk_when_it_is_first_read(
     for _ in range(2):
         store.rows("image", np.arange(2 * CHUNK_SIZE))
     assert hashed == [store.path(0), store.path(1)]
-    with pytest.raises(ShardError, match="cannot be used: its tensors do not match their SHA-256"):
+    with pytest.raises(FileError, match="cannot be used: its tensors do not match their SHA-256"):
         store.read(3, ["image"])
     store.path(3).unlink()
     assert fill_one(store) == [3]
@@ -253,7 +254,7 @@ def test_a_computation_is_closed_whatever_ends_it(tmp_path: Path) -> None:
 def test_a_folder_that_another_run_fills_is_refused(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     store.folder.mkdir()
-    with held(store.folder), pytest.raises(ShardError, match="another process is writing into"):
+    with held(store.folder), pytest.raises(LockedError, match="another process is writing into"):
         fill_one(store)
     fill_one(store)
     with held(store.folder):
@@ -263,20 +264,20 @@ def test_a_folder_that_another_run_fills_is_refused(tmp_path: Path) -> None:
 def test_another_rank_that_fails_or_writes_elsewhere_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ShardError, match="is not visible to this one; use a folder that all"):
+    with pytest.raises(FileError, match="is not visible to this one; use a folder that all"):
         store_in(tmp_path).complete()
     monkeypatch.setattr(Ranks, "any", lambda _ranks, _flag: True)
-    with pytest.raises(ShardError, match="another rank failed"):
+    with pytest.raises(RanksError, match="another rank failed"):
         fill_one(store_in(tmp_path))
 
 
 def test_a_write_error_names_the_chunk(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ShardError, match=r"cannot be written .*; use a folder on a writable disk"):
+    with pytest.raises(FileError, match=r"cannot be written .*; use a folder on a writable disk"):
         fill_one(store_in(tmp_path / "file"))
     store = store_in(tmp_path)
     store.path(2).mkdir(parents=True)
-    with pytest.raises(ShardError, match=r"chunk-00002\.safetensors cannot be written .*room"):
+    with pytest.raises(FileError, match=r"chunk-00002\.safetensors cannot be written .*room"):
         fill_one(store)
 
 
@@ -336,7 +337,7 @@ def test_one_rank_that_fails_or_stops_ends_all(whole: Path, tmp_path: Path) -> N
                 raise DamagedFileError(Path("image"), "no image")
             yield {0: content(store, tasks[1].chunk)}
 
-        wanted = ShardError if ranks.is_main else DamagedFileError
+        wanted = RanksError if ranks.is_main else DamagedFileError
         with pytest.raises(wanted, match="another rank failed" if ranks.is_main else "no image"):
             fill([store], failing, ranks)
         with pytest.raises(StoppedError):

@@ -101,7 +101,8 @@ def open_teacher_cache(
 
     Raises:
         RunError: the disk is too small, or cached outputs differ from those of the teacher.
-        ShardError: a chunk cannot be written, or another run is filling the cache.
+        FileError: a chunk cannot be written.
+        LockedError: another run is filling the cache.
         StoppedError: some rank was asked to stop; finished chunks are used by the next run.
     """
     config = context.config

@@ -20,7 +20,7 @@ LOCK_NAME = ".lock"
 
 
 class FileError(VecaError, OSError):
-    """A file that is damaged."""
+    """A file that is damaged, or that cannot be written or used."""
 
 
 class LockedError(VecaError, OSError):

@@ -23,9 +23,15 @@ from jaxtyping import Int32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veca.runtime import VecaError
-from veca.runtime.distributed import Ranks
-from veca.runtime.files import LockedError, dumps_strict, lock_folder, make_folder, write_atomic
+from veca.runtime.distributed import Ranks, RanksError
+from veca.runtime.files import (
+    FileError,
+    LockedError,
+    dumps_strict,
+    lock_folder,
+    make_folder,
+    write_atomic,
+)
 from veca.runtime.signals import StoppedError
 from veca.runtime.tensors import (
     DamagedFileError,
@@ -36,10 +42,6 @@ from veca.runtime.tensors import (
 )
 
 logger = logging.getLogger("veca")
-
-
-class ShardError(VecaError, ValueError):
-    """Chunks that cannot be computed, written or read."""
 
 
 class ShardStore:
@@ -104,7 +106,7 @@ class ShardStore:
         try:
             save_tensors(self.path(chunk), tensors, {"key": self.key, "chunk": chunk})
         except OSError as error:
-            raise ShardError(
+            raise FileError(
                 f"{self.path(chunk)} cannot be written ({error}); finished chunks are kept: make "
                 "room or repair the disk, and run the command again."
             ) from error
@@ -115,7 +117,7 @@ class ShardStore:
         try:
             return self._open(chunk)
         except OSError as error:
-            raise ShardError(
+            raise FileError(
                 f"{self.path(chunk)} cannot be used: {_reason(error)}; delete it and run the "
                 "command again, which computes missing chunks."
             ) from error
@@ -141,7 +143,7 @@ class ShardStore:
         """Note that all chunks were verified, by whichever rank; they must be visible here."""
         for chunk in range(self.num_chunks):
             if not self.path(chunk).exists():
-                raise ShardError(
+                raise FileError(
                     f"{self.path(chunk)} was written by another rank but is not visible to this "
                     "one; use a folder that all ranks share."
                 )
@@ -189,8 +191,9 @@ def fill(
 
     Raises:
         StoppedError: `stop` returned True on some rank.
-        ShardError: another run is filling a store, something cannot be written, or another rank
-            failed; an error of `compute` itself is raised as it is.
+        FileError: something cannot be written.
+        LockedError: another run is filling a store.
+        RanksError: another rank failed; an error of `compute` itself is raised as it is.
     """
     lacking = find_missing(stores, ranks, stop)
     if lacking.any():
@@ -242,7 +245,7 @@ def all_or_none(ranks: Ranks) -> Iterator[None]:
     if error is not None:
         raise error
     if failed:
-        raise ShardError("another rank failed; its own message says why.")
+        raise RanksError("another rank failed; its own message says why.")
     if stopped:
         raise StoppedError
 
@@ -285,10 +288,10 @@ def _begin(stores: Sequence[ShardStore], locks: ExitStack) -> None:
             remove_temporary_files(store.folder)
             text = json.dumps(store.facts, indent=2, sort_keys=True)
             write_atomic(store.folder / "facts.json", [f"{text}\n".encode()])
-        except LockedError as error:
-            raise ShardError(str(error)) from error
+        except LockedError:
+            raise
         except OSError as error:
-            raise ShardError(
+            raise FileError(
                 f"{store.folder} cannot be written ({error}); use a folder on a writable disk with "
                 "room."
             ) from error
