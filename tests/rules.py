@@ -24,7 +24,7 @@ LATER = {
     "the front door (issue 19)": (4, 1_500),
     "see it (issue 20)": (9, 4_000),
     "ship it (issue 21)": (9, 3_500),
-    "house, still to fold (issue 18)": (0, 535),
+    "house, still to fold (issue 18)": (0, 530),
 }
 """Files and lines that capabilities may add to the house. Issues 21 and 22 add an entry with their
 first commit, of at most 9 files and 3,500 lines; whoever needs less lowers it."""
