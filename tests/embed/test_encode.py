@@ -138,6 +138,13 @@ def test_a_picture_that_cannot_be_used_is_named_by_its_place(
     assert not model.training
 
 
+def test_paths_may_be_in_an_array(model: veca.VECA, tmp_path: Path) -> None:
+    for number in range(2):
+        Image.new("RGB", (16, 16 + 16 * number)).save(tmp_path / f"{number}.png")
+    paths = np.array([str(path) for path in sorted(tmp_path.iterdir())])
+    assert [found.grid for found in veca.encode(model, paths, size=16)] == [(1, 1), (2, 1)]
+
+
 @pytest.mark.parametrize("picture", ["a.jpg", b"", torch.zeros(3, 8, 8), Image.new("L", (9, 9))])
 def test_a_single_picture_is_asked_for_in_a_list(model: veca.VECA, picture: Any) -> None:
     with pytest.raises(

@@ -105,7 +105,10 @@ def _check(model: VECA, images: object, batch_size: int) -> None:
             f"model is a {type(model).__name__}; pass a model, such as veca.load('veca-tiny')."
         )
     single = isinstance(images, str | bytes | os.PathLike | Image.Image)
-    if single or (isinstance(images, Tensor | np.ndarray) and images.ndim < 4):
+    if isinstance(images, Tensor | np.ndarray):
+        of_objects = isinstance(images, np.ndarray) and images.dtype.kind in "OU"  # such as paths
+        single = images.ndim < 4 and not of_objects
+    if single:
         raise ValueError(
             f"images is one picture (a {type(images).__name__}); pass a list, as in [image]."
         )

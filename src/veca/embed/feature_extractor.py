@@ -70,7 +70,7 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "model_"):
             self.fit(())
         found = encode(
-            self.model_, list(images), size=self.size, fit=self.fit_mode, budget=self.budget,
+            self.model_, images, size=self.size, fit=self.fit_mode, budget=self.budget,
             ffn=self.ffn, batch_size=self.batch_size,
         )  # fmt: skip
         rows = [features.image.float().cpu().numpy() for features in found]
