@@ -96,6 +96,7 @@ def test_the_image_processor_prepares_like_veca(folder: str) -> None:
     expected = veca.preprocess(picture("red", 90), 32, "crop", patch_size=8)
     assert found.shape == (2, 3, 32, 32)
     assert torch.equal(found[0], expected)
+    assert isinstance(processor(picture("red"), return_tensors="np").pixel_values, np.ndarray)
     with pytest.raises(ValueError, match="do not stack"):
         processor([picture("red", 90), picture("red", 50)], fit="resize")
 
@@ -199,6 +200,8 @@ def test_an_extractor_by_name_loads_the_model_itself(folder: str, model: VECA) -
     expected = model(veca.preprocess(picture("red"), 32, patch_size=8)[None]).image
     torch.testing.assert_close(torch.tensor(found), expected.detach(), atol=1e-5, rtol=1e-5)
     assert extractor.transform([]).shape == (0, 32)
+    with pytest.raises(ValueError, match="one picture"):
+        extractor.transform(np.zeros((32, 32, 3), np.uint8))
 
 
 def test_torch_hub_opens_a_clone(folder: str) -> None:

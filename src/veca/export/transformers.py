@@ -261,6 +261,7 @@ class VecaImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         images: Any,
         size: int | None = None,
         fit: Fit | None = None,
+        return_tensors: str | None = "pt",
         **_: Any,
     ) -> BatchFeature:
         """Pictures of any kind and size, one or a list."""
@@ -274,7 +275,7 @@ class VecaImageProcessor(BaseImageProcessor):  # type: ignore[misc]
                 f"fit={fit or self.fit!r} gives pictures of different sizes, which do not stack; "
                 "use fit='crop', or one picture at a time."
             )
-        return BatchFeature({"pixel_values": torch.stack(pixels)}, tensor_type="pt")
+        return BatchFeature({"pixel_values": torch.stack(pixels)}, tensor_type=return_tensors)
 
 
 def _tokens(features: Features) -> Tensor:
