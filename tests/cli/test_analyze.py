@@ -41,6 +41,7 @@ def test_a_set_of_images_gives_a_table_a_file_of_numbers_and_a_page_of_plots(
     assert "object IoU of a core's patches" in captured.out
     assert "model[b](untrained)" in "".join(captured.out.split())  # which is no markup
     assert "0002.png" in captured.err  # which cannot be read, and is left out
+    assert "0002.png: " not in captured.err  # since the message has its name already
     with Image.open(tmp_path / "analysis.png") as page:
         assert page.width > 1000
     found = json.loads((tmp_path / "analysis.json").read_text())

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from veca.cli.flags import command_line, read_flags, texts, whole_numbers
 from veca.data.images import DataError, ImageError
-from veca.data.listing import ImageEntry, list_images, one_line, open_image
+from veca.data.listing import ImageEntry, list_images, named_problem, open_image
 from veca.runtime import VERSION
 from veca.runtime.device import Precision, pick_device
 from veca.runtime.files import make_folder, printable, write_atomic
@@ -191,7 +191,7 @@ def _pictures(
             with open_image(entry) as file:
                 yield read_picture(file, config, named.model.config.patch_size, mask, label)
         except (ImageError, OSError) as error:
-            logger.warning("%s: %s", entry.name, one_line(error))
+            logger.warning("%s", named_problem(entry.name, error))
         tracker.advance()
 
 

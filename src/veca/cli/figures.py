@@ -11,7 +11,7 @@ import tyro
 
 from veca.cli.flags import read_flags, texts, whole_numbers
 from veca.data.images import ImageError
-from veca.data.listing import ImageEntry, free_stem, list_images, one_line, open_image
+from veca.data.listing import ImageEntry, free_stem, list_images, named_problem, open_image
 from veca.probe.models import find_model
 from veca.runtime.device import Precision, pick_device
 from veca.runtime.files import make_folder, printable, write_atomic
@@ -155,8 +155,7 @@ def _drawn(flags: Flags, entry: ImageEntry, draws: Mapping[str, Draw], taken: se
         for name, draw in draws.items():
             flags.write(draw(_source(entry)), f"{stem}_{name}")
     except (ImageError, OSError) as error:
-        text = one_line(error)
-        print(printable(text if entry.name in text else f"{entry.name}: {text}"))
+        print(named_problem(entry.name, error))
         return False
     return True
 

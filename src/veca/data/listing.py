@@ -93,6 +93,12 @@ def one_line(error: Exception) -> str:
     return printable(" ".join(str(error).split())) or type(error).__name__
 
 
+def named_problem(name: str, error: Exception) -> str:
+    """What is wrong with an image, on one line, with its name once."""
+    text = one_line(error)
+    return text if name in text else f"{printable(name)}: {text}"
+
+
 class ImageEntry(NamedTuple):
     """One image of a table."""
 
