@@ -268,6 +268,14 @@ def test_what_a_model_cannot_do_is_refused_before_tracing(
         export_onnx(small(), tmp_path / "model.onnx", config)
 
 
+def test_a_model_that_no_file_can_hold_is_refused_before_tracing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veca.export.onnx_file.MAX_BYTES", 10_000)
+    with pytest.raises(ExportError, match=r"the weights take .* use precision fp16"):
+        export_onnx(small(), tmp_path / "model.onnx", ExportConfig())
+
+
 def test_the_command_exports_a_stored_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

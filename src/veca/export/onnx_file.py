@@ -38,8 +38,8 @@ from veca.runtime.files import write_atomic
 
 OPSET = 20
 
-MAX_BYTES = 2**31 - 1
-"""A protobuf message ends here; larger models would need a second file beside it."""
+MAX_BYTES = 2**31 - 2**24
+"""Of weights: a protobuf message ends at 2 GiB, and the graph needs room too."""
 
 
 def export_onnx(model: VECA, file: Path, config: ExportConfig) -> Difference:
@@ -53,16 +53,17 @@ def export_onnx(model: VECA, file: Path, config: ExportConfig) -> Difference:
             f"exporting to ONNX needs {error.name}; install it with: pip install 'veca[export]'."
         ) from error
     graph = Graph(model, config)
+    size = sum(weight.nbytes for weight in graph.state_dict().values())
+    if size > MAX_BYTES:
+        raise ExportError(
+            f"the weights take {size / 1e9:.1f} GB, but one ONNX file holds 2.1; use precision "
+            "fp16, or veca export torch."
+        )
     content = _translated(graph)
     if config.precision == "int8":
         content = _quantized(content)
     _set_metadata(content, describe(graph, model))
     data = content.SerializeToString(deterministic=True)
-    if len(data) > MAX_BYTES:
-        raise ExportError(
-            f"the model takes {len(data) / 1e9:.1f} GB, but one ONNX file holds 2.1; use "
-            "--precision fp16 or int8."
-        )
     found = verify(graph, model, _runner(data), examples(graph))
     write_atomic(file, [data])
     return found
