@@ -12,7 +12,7 @@ names a file: pages come from a fixed list, samples and neighbors by exact match
 import asyncio
 import io
 import json
-import logging
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,8 +55,6 @@ from veca.runtime import VERSION, VecaError
 from veca.runtime.device import ran_out_of_memory
 
 Result = TypeVar("Result")
-
-logger = logging.getLogger("veca")
 
 MAX_UPLOAD = 20_000_000
 """Bytes of a picture file."""
@@ -604,7 +602,8 @@ def free_socket(port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ValueError(f"--port {port} is outside 0..65535; 0 takes any free port.")
     found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.name == "posix":  # on Windows it would share the port of another program
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind(("127.0.0.1", port))
     except OSError as error:
