@@ -207,7 +207,7 @@ def unread(image: ImageEntry) -> ImageRow:
 class Embedder:
     """A model with its settings: decoded images in, rows with features out.
 
-    It can be pickled, so that other processes can embed with it.
+    With torch it can be pickled, so that other processes can embed with it.
     """
 
     def __init__(
