@@ -365,8 +365,7 @@ def test_a_long_strip_is_refused_before_it_fills_the_memory() -> None:
     with pytest.raises(veca.ImageError, match=r"1 x 330 pixels .* 337,920 patches"):
         veca.prepare(narrow)
     small = np.zeros((64, 64, 3), np.uint8)
-    side: Any = np.int64(64)
-    assert veca.prepare(small, side, max_patches=16).geometry.grid == (4, 4)
+    assert veca.prepare(small, 64, max_patches=16).geometry.grid == (4, 4)
     with pytest.raises(veca.ImageError, match=r"16 patches, but at most 15 .* a smaller size"):
         veca.prepare(small, 64, max_patches=15)
     with pytest.raises(veca.ImageError, match="at most 4,000 pixels"):
@@ -375,6 +374,13 @@ def test_a_long_strip_is_refused_before_it_fills_the_memory() -> None:
     assert veca.preprocess(strip, fit="crop").shape == (3, 512, 512)
     lying = encoded(Image.fromarray(PHOTO), "PNG", exif=exif(6))
     assert veca.prepare(lying, 32).geometry.original == (56, 40)
+
+
+@pytest.mark.compiled  # without the shape hook, which takes ints of Python only
+def test_sizes_may_be_numbers_of_numpy() -> None:
+    side: Any = np.int64(64)
+    small = np.zeros((64, 64, 3), np.uint8)
+    assert veca.prepare(small, side, max_patches=16).geometry.grid == (4, 4)
 
 
 def cubic(distance: float) -> float:
