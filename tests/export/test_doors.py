@@ -62,9 +62,12 @@ def test_auto_model_gives_cores_then_patches_and_pools_the_first_core(
         tokens = torch.cat((expected.cores, expected.patches), dim=1)
         torch.testing.assert_close(output.last_hidden_state, tokens, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(output.pooler_output, expected.image, atol=1e-5, rtol=1e-5)
-    hidden = opened(pixels(), output_hidden_states=True).hidden_states
-    last = model.intermediates(pixels(), 2, norm=False)[0]
-    torch.testing.assert_close(hidden[-1][:, 4:], last.patches, atol=1e-5, rtol=1e-5)
+    output = opened(pixels(), output_hidden_states=True)
+    layers = model.intermediates(pixels(), (0, 1, 2), norm=False)
+    assert len(output.hidden_states) == 1 + 3
+    for hidden, layer in zip(output.hidden_states[1:], layers, strict=True):
+        torch.testing.assert_close(hidden[:, 4:], layer.patches, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.pooler_output, model(pixels()).image, atol=1e-5, rtol=1e-5)
     assert opened(pixels(), return_dict=False)[0].shape == (2, 4 + 24, 32)
 
 

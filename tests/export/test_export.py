@@ -284,7 +284,12 @@ def test_the_command_exports_a_stored_model(
     assert main([*words, "--outputs", "image", "--budget", "2"]) == 0
     assert "largest difference" in capsys.readouterr().out
     assert isinstance(session(tmp_path / "it.onnx"), Session)
-    for wrong, message in {"--fixed-size 8x": "give one side", "--budget 99": "1..8"}.items():
+    refused = {
+        "--fixed-size 8x": "give one side",
+        "--budget 99": "1..8",
+        "--size 64": "needs --preprocess",
+    }
+    for wrong, message in refused.items():
         assert main([*words, *wrong.split()]) == 2
         assert message in capsys.readouterr().err
 
@@ -323,8 +328,9 @@ def test_a_folder_is_embedded_by_an_exported_file_as_by_the_model(
     query = ["search", str(photos / "red.png"), "--in", str(tmp_path / "a"), "--top", "1"]
     assert main(query) == 0
     assert "red.png" in capsys.readouterr().out
-    assert main([*exported, "--ffn", "1"]) == 2
-    assert "which cannot change" in capsys.readouterr().err
+    for wrong, message in {"--ffn 1": "which cannot change", "--device cuda": "omit it"}.items():
+        assert main([*exported, *wrong.split()]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_session_imports_no_torch(elastic: tuple[VECA, Path]) -> None:

@@ -37,7 +37,7 @@ def _export(  # noqa: PLR0913 - the flags of the command
     ffn: Annotated[float | None, tyro.conf.arg(metavar="SHARE")] = None,
     fixed_size: Annotated[str | None, tyro.conf.arg(metavar="SIDE|HxW")] = None,
     preprocess: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-    size: int = 256,
+    size: Annotated[int | None, tyro.conf.arg(metavar="PX")] = None,
 ) -> None:
     """Export a model.
 
@@ -51,10 +51,12 @@ def _export(  # noqa: PLR0913 - the flags of the command
         ffn: share of the hidden units, for models with nested feed-forward layers
         fixed_size: the only height and width that the file takes, such as 512 or 384x512
         preprocess: take bytes (B, height, width, 3) of any size; resize and normalize in the file
-        size: with --preprocess, the short side after resizing
+        size: with --preprocess, the short side after resizing; 256 if not given
     """
     if out.is_dir() or not out.parent.is_dir():
         raise ExportError(f"{out} cannot be written; give a file name in an existing folder.")
+    if size is not None and not preprocess:
+        raise ExportError(f"--size {size} needs --preprocess; for one size only use --fixed-size.")
     loaded = load_or_build(model)
     config = ExportConfig(
         outputs=texts("--outputs", outputs),
@@ -62,7 +64,7 @@ def _export(  # noqa: PLR0913 - the flags of the command
         budget=budget,
         ffn=ffn,
         fixed_size=None if fixed_size is None else _sides(fixed_size),
-        resize_to=size if preprocess else None,
+        resize_to=size or 256 if preprocess else None,
     )
     print(f"Exporting {loaded.title}; tracing and checking take about a minute.")
     write = export_onnx if form == "onnx" else export_program

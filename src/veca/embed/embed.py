@@ -217,6 +217,11 @@ class Embedder:
         config = config or EmbedConfig()
         self.run: Callable[..., Features | SessionFeatures]
         if config.runtime != "torch":
+            if device not in {"auto", "cpu"}:
+                raise CollectionError(
+                    f"device={device!r} cannot be used with runtime={config.runtime!r}, which "
+                    "chooses its own; omit it."
+                )
             self._open_file(model, config)
             return
         place = pick_device(device)

@@ -184,10 +184,15 @@ class VecaModel(VecaPreTrainedModel):
             if output_hidden_states is None
             else output_hidden_states
         )
-        if wanted:
-            layers = model.intermediates(pixel_values, None, budget, ffn, norm=False)
-            hidden = tuple(_tokens(features) for features in layers)
-        features = model(pixel_values, budget, ffn)
+        if wanted:  # the embedded tokens and those after every layer, as in transformers
+            layers = range(model.config.layers)
+            states = model.intermediates(pixel_values, layers, budget, ffn, norm=False)
+            first = model.tokenize(pixel_values, model.chosen_budget(budget)).tokens
+            hidden = (first, *(_tokens(state) for state in states))
+            cores, patches = (model.final_norm(part) for part in states[-1][:2])
+            features = states[-1]._replace(cores=cores, patches=patches)
+        else:
+            features = model(pixel_values, budget, ffn)
         output = BaseModelOutputWithPooling(
             last_hidden_state=_tokens(features), pooler_output=features.image, hidden_states=hidden
         )
