@@ -18,16 +18,21 @@ from veca.weights.checkpoint import model_info
 
 COMMAND = "sh docs/results/2026-11-18_close-the-gap/run.sh, stage by stage"
 
-RECIPE = "tiny, as docs/results/2026-11-18_close-the-gap tells; the run is not finished"
+RECIPE = "tiny, see docs/results/2026-11-18_close-the-gap; the run is not finished"
+
+PREFIX = "Of the model it started from: "
 
 
 def main(source: str, target: str) -> None:
     """Write model and adaptors."""
-    told = model_info(source).provenance
-    if told is None:
-        raise ValueError(f"{source} does not tell where it comes from; give a run's last.")
-    told = replace(told, command=COMMAND, recipe=RECIPE)  # no paths of one machine
-    veca.save(veca.load(source), target, dtype=torch.float16, provenance=told)
+    known = model_info(source).provenance
+    if known is None:
+        raise ValueError(f"{source} has no record of its training; give a run's last.")
+    notes = known.notes  # each stage prefixes the notes of the one before
+    while notes and notes.startswith(2 * PREFIX):
+        notes = notes.removeprefix(PREFIX)
+    known = replace(known, command=COMMAND, recipe=RECIPE, notes=notes)  # no paths of one machine
+    veca.save(veca.load(source), target, dtype=torch.float16, provenance=known)
     adaptors = load_file(Path(source) / ADAPTORS_NAME)
     halves = {name: tensor.half() for name, tensor in adaptors.items()}
     save_file(halves, Path(target) / ADAPTORS_NAME)
