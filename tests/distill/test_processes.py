@@ -230,10 +230,12 @@ def killed_and_resumed(start: Start, out: Path, steps: int, kills: int) -> list[
         before = len(lines_of(out, "train"))
         process = start(out, *flags)
         wait_for_steps(out, before + 1)
-        seconds = draw.uniform(0.0, 1.5)
-        time.sleep(seconds)
+        began = time.monotonic()
+        # By steps, since a fast machine takes all of them within a second.
+        wait_for_steps(out, before + draw.randint(1, steps // (3 * kills)))
+        time.sleep(draw.uniform(0.0, 0.1))  # between two steps, or while a checkpoint is written
         kill_group(process)
-        found.append(Kill(seconds, lines_of(out, "train")[-1]["step"]))
+        found.append(Kill(time.monotonic() - began, lines_of(out, "train")[-1]["step"]))
     finish(start(out, *flags))
     return found
 
@@ -257,7 +259,7 @@ def test_a_killed_run_ends_with_the_log_and_weights_of_one_that_was_not(
     def start(out: Path, *flags: str) -> Run:
         return Forked(words_of(images, out, *flags))
 
-    compared(start, tmp_path, steps=60, kills=2)
+    compared(start, tmp_path, steps=80, kills=2)
     assert rows(tmp_path / "killed", "resume")  # a kill before the first save begins anew
 
 
